@@ -1,45 +1,56 @@
 """
-Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md} with its charts.
+Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md} with its charts, part by part.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from twisted.python import usage
 
-from benchmarks import box, mads
-from benchmarks.cases import cases
+from benchmarks import box, mads, peers
 from benchmarks.charts import write
-from benchmarks.measuring import Case, Outcome, run
-from benchmarks.peers import Peer, peers
-from benchmarks.report import areCoresCompiled, machine, madsMarkdown, markdown, show
-from benchmarks.results import beside, load, Results, results, save, Section, section
+from benchmarks.measuring import Case
+from benchmarks.parts import measured, PARTS
+from benchmarks.report import areCoresCompiled, machine, markdown
+from benchmarks.results import beside, load, replaced, results, save, Section, stamped
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")
+OF_PAGE = (*(part.name for part in PARTS), "others", "box")
+"""Names of the parts of the first page, in their order there."""
 
 
 class Options(usage.Options):
     """The command line."""
 
     synopsis = "[options]"
-    longdesc = "Measures beside Twisted's TCP in the same run, and writes docs/benchmarks.md."
+    longdesc = (
+        "Measures beside Twisted's TCP in the same run, and writes docs/benchmarks.md: each part when it has "
+        "been measured, so that several runs may add up to the page."
+    )
     optFlags = [
         ["quick", "q", "Few bytes and few turns, no page written: to see that it works."],
-        ["list", "l", "Tell the names."],
+        ["list", "l", "Print the names of parts, each with its cases."],
         ["no-peers", None, "Leave out what is not Twisted."],
         ["no-box", None, "Boot no guest to compare with the kernel's rxe."],
         ["no-mads", None, "Leave out management datagrams."],
         ["mads", "m", "Management datagrams alone, and their page."],
-        ["charts", "c", "Measure nothing: draw the charts of the results beside the pages again."],
+        [
+            "charts",
+            "c",
+            "Measure nothing: write the pages and draw the charts again, of the results beside them.",
+        ],
         ["pages", None, "Write the pages even of a --quick run: to see that it works."],
     ]
     optParameters = [
-        ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
+        ["rounds", "r", None, "How often each is measured, in turns. Default: 5, with --quick 3.", int],
         ["json", "j", None, "Write all single results of this run there as well, whatever was chosen."],
         [
             "page",
@@ -53,6 +64,11 @@ class Options(usage.Options):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self["only"] = []
+        self["parts"] = []
+
+    def opt_part(self, name: str) -> None:
+        """Measure this part, and replace it on its page; may be repeated."""
+        self["parts"].append(name)
 
     def opt_only(self, name: str) -> None:
         """Measure only this one; may be repeated. No page is written."""
@@ -62,22 +78,35 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Defaults that depend, and names that are none."""
-        self["rounds"] = self["rounds"] or (3 if self["quick"] else 7)
+        self["rounds"] = self["rounds"] or (3 if self["quick"] else 5)
         self["pages"] = self["pages"] or not self["quick"]
-        names = {case.name for case in cases(False)} | mads.PARTS.keys()
-        for name in self["only"]:
+        cases = {case.name for part in PARTS for case in part.cases(False)}
+        self._check("only", cases | mads.PARTS.keys())
+        self._check("part", {*OF_PAGE, *mads.PARTS})
+
+    def _check(self, option: str, names: set[str]) -> None:
+        for name in self["parts" if option == "part" else option]:
             if name not in names:
-                raise usage.UsageError(f"--only {name} is none of {', '.join(sorted(names))}")
+                raise usage.UsageError(f"--{option} {name} is none of {', '.join(sorted(names))}")
 
 
-def chosen(options: Options) -> tuple[list[Case], list[str]]:
-    """What is to be measured: of all but management datagrams, and the names of their parts."""
+def chosen(options: Options) -> list[str]:
+    """The names of parts that are to be measured, of both pages."""
+    if options["parts"]:
+        return [name for name in (*OF_PAGE, *mads.PARTS) if name in options["parts"]]
     if options["mads"]:
-        return [], list(mads.PARTS)
-    only, found = options["only"], cases(options["quick"])
-    if only:
-        return [case for case in found if case.name in only], [name for name in mads.PARTS if name in only]
-    return found, [] if options["no-mads"] or areCoresCompiled() else list(mads.PARTS)
+        return list(mads.PARTS)
+    left = {name for name, option in (("others", "no-peers"), ("box", "no-box")) if options[option]}
+    management = () if options["no-mads"] or areCoresCompiled() else mads.PARTS
+    return [*(name for name in OF_PAGE if name not in left), *management]
+
+
+def chosenCases(options: Options) -> dict[str, list[Case]]:
+    """The cases of each part that has some: all of them, or those that were named."""
+    only, quick = options["only"], options["quick"]
+    return {
+        part.name: [case for case in part.cases(quick) if not only or case.name in only] for part in PARTS
+    }
 
 
 def main(arguments: list[str]) -> int:
@@ -88,10 +117,8 @@ def main(arguments: list[str]) -> int:
     except usage.UsageError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
-    measured, parts = chosen(options)
     if options["list"]:
-        print("\n".join([*(case.name for case in measured), *parts]))
-        return 0
+        return _list(options)
     if (options["charts"] or options["pages"]) and find_spec("matplotlib") is None:
         print(
             "benchmarks: matplotlib is missing, which draws charts: install txrdma[bench]",
@@ -103,70 +130,86 @@ def main(arguments: list[str]) -> int:
     if len(os.sched_getaffinity(0)) < 2:
         print("benchmarks: two processes need two cores", file=sys.stderr)
         return 1
-    return _measure(options, measured, parts)
+    return _measure(options)
 
 
-def _measure(options: Options, measured: list[Case], parts: list[str]) -> int:
-    """Measure, and write what is to be written; the exit status."""
-    rounds, quick = options["rounds"], options["quick"]
-    isWhole = not options["only"] and not options["mads"]
-    outcomes: list[Outcome] = []
-    for case in measured:
-        for outcome in run(case, rounds):
-            outcomes.append(outcome)
-            show(outcome)
-    others = [] if options["no-peers"] or not isWhole else peers(rounds, quick)
-    inBox, why = None, "it was left out"
-    if not options["no-box"] and isWhole:
-        inBox, why = box.measure(1, 0.2) if quick else box.measure(3, 1.0)
-    about = box.section(inBox, why)
-    if isWhole:
-        print("\n".join(about), flush=True)
-    fewer = min(rounds, mads.MOST_ROUNDS)
-    found = mads.run(parts, fewer, quick)
-    where = machine()
-    streams = results(where, rounds, _sections(outcomes, others, inBox, why))
-    management = results(where, fewer, [part.result() for part in found])
+def _list(options: Options) -> int:
+    """Print the names of what would be measured."""
+    cases = chosenCases(options)
+    for name in chosen(options):
+        if not options["only"]:
+            print(name, *(f"  {case.name}" for case in cases.get(name, ())), sep="\n")
+    if options["only"]:
+        print(*(case.name for case in chain(*cases.values())), *_onlyParts(options), sep="\n")
+    return 0
+
+
+def _onlyParts(options: Options) -> Iterable[str]:
+    """Parts of management datagrams that were named as if they were cases."""
+    return (name for name in mads.PARTS if name in options["only"])
+
+
+def _measure(options: Options) -> int:
+    """Measure part by part, and write each that is to be written; the exit status."""
+    only, cases = options["only"], chosenCases(options)
+    names = [name for name in cases if cases[name]] if only else chosen(options)
+    names += _onlyParts(options)
+    found: list[Section] = []
+    for number, name in enumerate(names, 1):
+        print(f"{name}: part {number} of {len(names)}, begins at {time.strftime('%H:%M:%S')}", flush=True)
+        begun = time.monotonic()
+        rounds = min(options["rounds"], mads.MOST_ROUNDS) if name in mads.PARTS else options["rounds"]
+        section = _section(name, cases.get(name, []), rounds, options["quick"])
+        section = stamped(section, time.strftime("%Y-%m-%d"), machine(), rounds)
+        found.append(section)
+        if options["pages"] and not only:
+            _replace(options, section)
+        print(f"{name} took {time.monotonic() - begun:.0f} s", flush=True)
     if options["json"]:
-        sections = [*streams["sections"], *management["sections"]]
-        save(Path(options["json"]), results(where, rounds, sections))
-    if options["pages"] and isWhole:
-        page = Path(options["page"])
-        _write(page, streams, markdown(page, streams, outcomes, others, about))
-    if options["pages"] and not options["only"] and parts:
-        page = Path(options["mads-page"])
-        _write(page, management, madsMarkdown(page, management, found))
-    isFailed = any(outcome.failure for outcome in outcomes) or any(part.isFailed for part in found)
-    return 1 if isFailed else 0
+        save(Path(options["json"]), results(found))
+    return 1 if any(map(_hasFailed, found)) else 0
 
 
-def _sections(
-    outcomes: list[Outcome], others: list[Peer], inBox: dict[str, object] | None, why: str
-) -> list[Section]:
-    """What there is to tell of streams and verbs."""
-    ofStreams, ofVerbs = ([each for each in outcomes if each.case.isVerbs == kind] for kind in (False, True))
-    told = {"peers": [peer.asDict() for peer in others]}
-    return [
-        section("streams", "Streams", ofStreams, "SMC-R", "Twisted TCP"),
-        section("verbs", "Verbs", ofVerbs, "software device", "Twisted"),
-        section("box", "In the kernel's box", told=inBox, why=why),
-        section("others", "Others", told=told),
-    ]
+def _section(name: str, cases: Sequence[Case], rounds: int, quick: bool) -> Section:
+    """Measure one part."""
+    if name == "others":
+        return peers.result(rounds, quick)
+    if name == "box":
+        return box.result(1, 0.2) if quick else box.result(3, 1.0)
+    if name in mads.PARTS:
+        [found] = mads.run([name], rounds, quick)
+        return found.result()
+    [part] = (part for part in PARTS if part.name == name)
+    return part.result(measured(cases, rounds))
 
 
-def _write(page: Path, found: Results, text: str) -> None:
-    """The page, its results and its charts."""
+def _hasFailed(section: Section) -> bool:
+    """Whether any measurement of a section has failed."""
+    return section["isFailed"] or any(row["failure"] for row in section["rows"])
+
+
+def _replace(options: Options, section: Section) -> None:
+    """Put a section into its page, with charts; one that was not measured leaves there what it has been."""
+    isManagement = section["name"] in mads.PARTS
+    page = Path(options["mads-page" if isManagement else "page"])
+    before = load(beside(page))
+    if section["why"] and any(each["name"] == section["name"] for each in before["sections"]):
+        print(f"{section['name']}: {section['why']}; {page} keeps what it has", flush=True)
+        return
+    found = replaced(before, section, list(mads.PARTS) if isManagement else OF_PAGE)
     save(beside(page), found)
     write(page, found)
-    page.write_text(text)
-    print(f"written: {page}")
+    page.write_text(markdown(page, found))
+    print(f"written: {page}", flush=True)
 
 
 def _drawAgain(*pages: Path) -> int:
-    """The charts of all pages that have results, in the folders of these."""
+    """All pages that have results, and their charts, in the folders of these."""
     for file in sorted({file for page in pages for file in page.parent.glob("benchmarks*.json")}):
-        for drawn in write(file.with_suffix(".md"), load(file)):
+        page, found = file.with_suffix(".md"), load(file)
+        for drawn in write(page, found):
             print(f"drawn: {drawn}")
+        page.write_text(markdown(page, found))
     return 0
 
 

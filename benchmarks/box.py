@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import boxstreams
-from benchmarks.measuring import Outcome
 from benchmarks.report import table
+from benchmarks.results import Section, section
 from benchmarks.verbs import Compared, rows
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS: Final = 1800
+TITLE: Final = "In the kernel's box"
 MTU: Final = 4200
 """Of Ethernet: it gives RDMA's 4096."""
 
@@ -61,7 +60,9 @@ def measure(rounds: int, seconds: float) -> tuple[dict[str, Any] | None, str]:
     options = [*_PAIRS, f"--rounds={rounds}", f"--seconds={seconds}"]
     try:
         needs.ensure()
+        print("a guest for devices", flush=True)
         devices = _inGuest("benchmarks.verbs", options, ["sh", "-c", script, "sh"], rxe=True, mtu=MTU)
+        print("a guest for streams", flush=True)
         streams = _inGuest("benchmarks.boxstreams", [f"--rounds={rounds}"], [], smc=True, mtu=MTU)
         return {**devices, "streams": streams["outcomes"]}, ""
     except needs.Unavailable as error:
@@ -98,23 +99,30 @@ def _inGuest(module: str, options: list[str], before: list[str], **what: Any) ->
         return {**json.loads(found.read_text()), "kernel": version}
 
 
-def section(told: dict[str, Any] | None, why: str) -> list[str]:
-    """Of the page."""
-    lines = ["## In the kernel's box", ""]
+def result(rounds: int, seconds: float) -> Section:
+    """
+    The section of the page, measured now.
+
+    @param rounds: how often each is measured; C{seconds}: how long, of devices.
+    """
+    told, why = measure(rounds, seconds)
     if told is None:
-        return [*lines, f"Not measured: {why}."]
-    pairs = told["pairs"]
-    return [
-        *lines,
-        (
-            "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
-            f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
-            "Python on two cores, by `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
-            f"of 4096; {told['rounds']} runs of each, in turns; medians. Round trips are of one message, "
-            "there and back; the others of 64 outstanding."
-        ),
-        "",
-        *rows([Compared.fromDict(pair) for pair in pairs]),
+        return section("box", TITLE, why=why)
+    about, lines = _words(told)
+    return section("box", TITLE, told=told, about=about, lines=lines)
+
+
+def _words(told: dict[str, Any]) -> tuple[str, list[str]]:
+    """What stands on the page before and behind the charts."""
+    about = (
+        "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
+        f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
+        "Python on two cores, by `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
+        f"of 4096; {told['rounds']} runs of each, in turns; medians. Round trips are of one message, "
+        "there and back; the others of 64 outstanding."
+    )
+    lines = [
+        *rows([Compared.fromDict(pair) for pair in told["pairs"]]),
         "",
         (
             "Streams of the same two programs in such a guest, in turns: `smc:` with `device=pyverbs:rxe0` "
@@ -122,17 +130,6 @@ def section(told: dict[str, Any] | None, why: str) -> list[str]:
             "`tcp:` over the veth pair between them."
         ),
         "",
-        *table("the second", "the first", _outcomes(told["streams"])),
+        *table("the second", "the first", told["streams"]),
     ]
-
-
-def _outcomes(told: list[dict[str, Any]]) -> list[Outcome]:
-    """What the guest has written of L{boxstreams.cases}, in their order."""
-    return [
-        Outcome(case, each["ours"], each["theirs"], each["mode"], each["failure"])
-        for case, each in zip(boxstreams.cases(), told, strict=True)
-    ]
-
-
-if __name__ == "__main__":
-    print("\n".join(section(*measure(int(sys.argv[1]), float(sys.argv[2])))))
+    return about, lines

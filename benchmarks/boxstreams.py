@@ -10,55 +10,47 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import Final
 
+from benchmarks.ends import Orders
 from benchmarks.measuring import Case, run
 
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 
 _WHERE = f"{THERE}:{{port}}:bindAddress={HERE}"
-OURS: Final = {
+OURS: Final[Orders] = {
     "listen": rf"smc:{THERE}:0:device=pyverbs\:rxe1:timeout=60",
     "connect": rf"smc:{_WHERE}:device=pyverbs\:rxe0:timeout=60:fallback=no",
 }
-KERNEL: Final = {"listen": f"smc:{THERE}:0:backend=kernel", "connect": f"smc:{_WHERE}:backend=kernel"}
-TCP: Final = {"listen": f"tcp:0:interface={THERE}", "connect": f"tcp:{_WHERE}"}
+KERNEL: Final[Orders] = {"listen": f"smc:{THERE}:0:backend=kernel", "connect": f"smc:{_WHERE}:backend=kernel"}
+TCP: Final[Orders] = {"listen": f"tcp:0:interface={THERE}", "connect": f"tcp:{_WHERE}"}
 
 _SHARE: Final = 0.5
 """The least of the kernel's bulk throughput that ours is to have."""
 
 
 def cases() -> list[Case]:
-    """Ours beside the kernel's SMC-R, and either beside TCP."""
-    found = []
-    pairs = (
-        ("ours to the kernel's SMC-R", OURS, KERNEL, _SHARE),
-        ("ours to TCP", OURS, TCP, None),
-        ("the kernel's SMC-R to TCP", KERNEL, TCP, None),
-    )
-    for title, ours, theirs, share in pairs:
-        for size, what in ((64 << 10, "64 KiB"), (1 << 20, "1 MiB")):
-            found.append(
-                Case(
-                    *(
-                        f"box-{size}",
-                        f"{title}: throughput, {what} writes",
-                        "throughput",
-                        "MB/s",
-                        ours,
-                        theirs,
-                    ),
-                    {"bytes": 16 << 20, "write": size},
-                    atLeast=share,
-                )
-            )
-        found.append(
-            Case(
-                *("box-roundtrip", f"{title}: 64-byte round trip", "roundTrip", "us", ours, theirs),
-                {"size": 64, "count": 200},
-            )
+    """Each figure of ours beside the kernel's SMC-R, and of either beside TCP, all in the same turns."""
+
+    def case(
+        name: str, what: str, scenario: str, unit: str, orders: Orders, share: float | None = None
+    ) -> Case:
+        def pair(title: str, ours: Orders, theirs: Orders, least: float | None = None) -> Case:
+            return Case(name, f"{title}: {what}", scenario, unit, ours, theirs, orders, atLeast=least)
+
+        also = (pair("ours to TCP", OURS, TCP), pair("the kernel's SMC-R to TCP", KERNEL, TCP))
+        return replace(pair("ours to the kernel's SMC-R", OURS, KERNEL, share), also=also)
+
+    bulk = [
+        case(
+            *(f"box-{size}", f"throughput, {what} writes", "throughput", "MB/s"),
+            {"bytes": 16 << 20, "write": size},
+            _SHARE,
         )
-    return found
+        for size, what in ((64 << 10, "64 KiB"), (1 << 20, "1 MiB"))
+    ]
+    return [*bulk, case("box-roundtrip", "64-byte round trip", "roundTrip", "us", {"size": 64, "count": 200})]
 
 
 def main() -> None:
@@ -69,9 +61,10 @@ def main() -> None:
     options = parser.parse_args()
     outcomes = []
     for case in cases():
-        [outcome] = run(case, options.rounds)
-        print(case.title, outcome.ours, outcome.theirs, outcome.failure, file=sys.stderr, flush=True)
-        outcomes.append(outcome.asDict())
+        for outcome in run(case, options.rounds):
+            told = outcome.case.title, outcome.ours, outcome.theirs, outcome.failure
+            print(*told, file=sys.stderr, flush=True)
+            outcomes.append(outcome.asDict())
     with open(options.json, "w") as file:
         json.dump({"outcomes": outcomes}, file)
 

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.ends import Orders
 from benchmarks.measuring import Case
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+_FEW = 3
+"""The most rounds of what takes long, or hardly varies: all but the box is to take 20 minutes at most."""
 
 ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
 TCP = ENDPOINTS
@@ -53,7 +57,6 @@ def verbs(quick: bool) -> list[Case]:
             atLeast=0.5,
             mode="rocev2",
             needs="isal",
-            isVerbs=True,
         )
         for operation in ("RDMA_WRITE", "SEND")
         for size, title in ((64 << 10, "64 KiB"), (MIB, "1 MiB"))
@@ -68,10 +71,9 @@ def verbs(quick: bool) -> list[Case]:
             theirs=UDP,
             orders={"bytes": total},
             mode="rocev2",
-            isVerbs=True,
         )
     )
-    series = {"sizes": [64], "seconds": 0.3 if quick else 2.0, "depth": 256, "inline": 64}
+    series = {"sizes": [64], "seconds": 0.3 if quick else 1.0, "depth": 256, "inline": 64}
     for name, title, transfer, measure in (
         ("send", "RC SEND, the sender's", "send", "bandwidth"),
         ("both", "RC SEND both ways, those of sends and of receives", "send", "bidirectional"),
@@ -88,19 +90,49 @@ def verbs(quick: bool) -> list[Case]:
                 orders={**series, "transfers": [transfer], "measures": [measure]},
                 leastOfOurs=300_000,
                 mode="shared-memory",
-                isVerbs=True,
             )
         )
     return found
 
 
-def cases(quick: bool) -> list[Case]:
-    """Everything that is measured. Quick runs have too few bytes and turns to be trusted."""
-    return streams(quick) + programs(quick) + verbs(quick)
+def managed(quick: bool) -> list[Case]:
+    """Connections of RDMA's communication manager."""
+    opened = 100 if quick else 1_000
+    found = []
+    for name, title, options in (
+        ("shared", "shared memory", ""),
+        ("rocev2", "UDP", ":route=rocev2"),
+    ):
+        ours = {"module": "benchmarks.cmends", "options": options}
+        route = f"RDMA CM {'rocev2' if options else 'shared-memory'}"
+        found += [
+            Case(
+                f"cm-connects-{name}",
+                f"RDMA connections made and closed over {title}, 32 at a time",
+                "connects",
+                "/s",
+                ours=ours,
+                theirs={**TCP, "listen": f"{TCP['listen']}:backlog=1000"},
+                orders={"count": 300 if quick else 2_000, "parallel": 32, "asks": False},
+                atLeast=0.3,
+                mode=route,
+            ),
+            Case(
+                f"cm-memory-{name}",
+                f"all memory of one end of an idle RDMA connection over {title}, of {opened:,}",
+                "many",
+                "KiB",
+                ours=ours,
+                theirs=None,
+                orders={"connections": opened, "stays": True},
+                mode=route,
+            ),
+        ]
+    return found
 
 
 def streams(quick: bool) -> list[Case]:
-    """Connections."""
+    """Connections alone: how much goes through them, how quickly, and what they hold."""
     total = 256 * MIB if quick else 2 * GIB
     pings = 2_000 if quick else 20_000
     roce = total // 8
@@ -186,8 +218,6 @@ def streams(quick: bool) -> list[Case]:
             orders={"connections": connections},
             mostOfOurs=16.0,
         ),
-        *comingAndGoing(quick),
-        *failing(quick),
     ]
 
 
@@ -264,6 +294,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
     visits = 500 if quick else 3_000
     smc, tcp = ({**each, "listen": f"{each['listen']}:backlog=1000"} for each in (SMC, TCP))
     opened = 500 if quick else descriptors()
+    crowded = 200 if quick else min(2_000, opened)
     return [
         *(
             Case(
@@ -310,6 +341,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             theirs=None,
             orders={},
             mostOfOurs=40.0,
+            mostRounds=_FEW,
         ),
         Case(
             "memory-tls",
@@ -320,17 +352,10 @@ def comingAndGoing(quick: bool) -> list[Case]:
             theirs=TCP,
             orders={"connections": 400, "tls": True, "stays": True},
             atMost=1.5,
+            mostRounds=_FEW,
             needs="OpenSSL",
         ),
-        Case(
-            "memory-open",
-            f"all memory of one end of an idle connection, of {opened:,}",
-            "many",
-            "KiB",
-            ours=SMC,
-            theirs=TCP,
-            orders={"connections": opened, "stays": True},
-        ),
+        _open(opened),
         Case(
             "beside-connects",
             "99 of 100 round trips of 64 bytes, beside 500 connections a second",
@@ -339,8 +364,84 @@ def comingAndGoing(quick: bool) -> list[Case]:
             ours=SMC,
             theirs=TCP,
             orders={"rate": 500, "seconds": 2 if quick else 5},
+            mostRounds=_FEW,
         ),
+        Case(
+            "crowd",
+            f"round trips of 64 bytes over {crowded:,} connections, one of each at a time",
+            "crowd",
+            "/s",
+            ours=smc,
+            theirs=tcp,
+            orders={"connections": crowded, "seconds": 1 if quick else 3},
+            atLeast=1.0,
+            mostRounds=_FEW,
+        ),
+        _firstBytes(),
+        *contacts(quick),
     ]
+
+
+def _open(count: int) -> Case:
+    """The memory of as many connections as may be open."""
+    title = f"all memory of one end of an idle connection, of {count:,}"
+    what = ("many", "KiB", SMC, TCP, {"connections": count, "stays": True})
+    also = tuple(
+        Case(f"memory-open-{end}", f"{title}: the {end}'s", *what, figure=end) for end in ("client", "server")
+    )
+    return Case("memory-open", title, *what, also=also, mostRounds=_FEW)
+
+
+def _firstBytes() -> Case:
+    """The memory that a new connection touches when its first bytes come."""
+    count = 20
+    title = f"page faults of both processes by the first 64 bytes there and back, of {count} connections"
+
+    def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
+        what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
+        return Case(name, *what, figure=figure, also=also, mostOfOurs=most, mostRounds=_FEW)
+
+    return case("first-bytes", "median", "", (case("first-bytes-most", "the most", "most", most=255.0),))
+
+
+def contacts(quick: bool) -> list[Case]:
+    """First contacts and later connects by version and by links; by shared memory there is one link only."""
+    orders = {"count": 30 if quick else 100, "parallel": 32}
+    tcp = {**TCP, "listen": f"{TCP['listen']}:backlog=1000"}
+    memory = ("127.0.0.2", "127.0.0.4", "auto", "shared-memory", "shared memory")
+    udp = ("127.0.0.2", "127.0.0.4", "rocev2", "rocev2", "UDP")
+    twice = ("127.0.0.2,127.0.0.3", "127.0.0.4,127.0.0.5", "rocev2", "rocev2", "UDP")
+
+    def cases(way: tuple[str, str, str, str, str], version: int, links: int) -> list[Case]:
+        there, here, route, mode, by = way
+        ours: Orders = {"links": links}
+        for name, end, address in (("listen", tcp["listen"], there), ("connect", tcp["connect"], here)):
+            device = _quoted(f"soft:{address}:route={route}")
+            ueid = ":ueid=EXAMPLE.COM" if version == 2 else ""
+            ours[name] = f"{end.replace('tcp', 'smc')}:device={device}:version={version}{ueid}"
+        words = f"version {version}, {links} link{'s' * (links > 1)}, {by}"
+        short = f"{mode}-v{version}-{links}"
+
+        def case(name: str, title: str, unit: str, theirs: Orders | None, **reach: float) -> Case:
+            figure = "rate" if name == "contacts" else name
+            what = (f"{name}-{short}", f"{title}: {words}", "contact", unit, ours, theirs, orders)
+            said = f"SMC-R {mode}, version {version}, links: {links}"
+            return Case(*what, figure=figure, mode=said, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+
+        found = [
+            case("first", "first contact of two processes", "ms", tcp),
+            case("later", "later connects, one by one, median", "ms", tcp),
+            case("contacts", "later connects, made and closed, 32 at a time", "/s", tcp, atLeast=0.33),
+        ]
+        if links > 1:
+            found.insert(1, case("links", "until a first contact's group has all its links", "ms", None))
+        return found
+
+    found = []
+    for ways in (((memory, 1, 1), (memory, 2, 1)), ((udp, 1, 1), (udp, 2, 1), (twice, 2, 2))):
+        first, *others = (each for way, version, links in ways for each in cases(way, version, links))
+        found.append(replace(first, also=tuple(others), mostRounds=_FEW))
+    return found
 
 
 def failing(quick: bool) -> list[Case]:
@@ -361,6 +462,7 @@ def failing(quick: bool) -> list[Case]:
             figure=figure,
             also=also,
             mostOfOurs=most,
+            mostRounds=1,
         )
 
     also = (

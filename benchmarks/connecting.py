@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from statistics import quantiles
+from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -244,6 +244,50 @@ async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) 
     return {"value": quantiles(steady.seconds, n=100)[-1], "mode": modes(found)}
 
 
+# The first bytes, and messages of very many
+
+
+def pageFaults(orders: Orders) -> int:
+    """Page faults of this process and the server's so far, without those that had to wait for a disk."""
+    found = 0
+    for process in ("self", str(orders["server"])):
+        with open(f"/proc/{process}/stat") as file:
+            found += int(file.read().rpartition(")")[2].split()[7])
+    return found
+
+
+async def firstBytes(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Page faults of both processes by a connection's first message, there and back: of C{count} new ones."""
+    await visit(endpoint, True)
+    faults, opened = [], []
+    for _ in range(orders["count"]):
+        steady = Steady()
+        opened.append(await connectProtocol(endpoint, steady))
+        await deferLater(reactor, 0.05)  # what the connect itself takes is over
+        steady.isOver = True
+        before = pageFaults(orders)
+        steady.ask()
+        while not steady.seconds:
+            await deferLater(reactor, 0.001)
+        faults.append(pageFaults(orders) - before)
+    found = Counter(map(modeOf, opened))
+    return {"value": float(median(faults)), "most": float(max(faults)), "mode": modes(found)}
+
+
+async def crowd(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Messages there and back in a second, over many connections, each with one on its way."""
+    steady = [Steady() for _ in range(orders["connections"])]
+    for begin in range(0, len(steady), 50):
+        await gatherResults([connectProtocol(endpoint, each) for each in steady[begin : begin + 50]])
+    for each in steady:
+        each.ask()
+    await deferLater(reactor, 0.5)
+    before, begun = sum(len(each.seconds) for each in steady), time.perf_counter()
+    await deferLater(reactor, orders["seconds"])
+    count, taken = sum(len(each.seconds) for each in steady) - before, time.perf_counter() - begun
+    return {"value": count / taken, "mode": modes(Counter(map(modeOf, steady)))}
+
+
 class EchoServing(Serving):
     """Echoes, and does not remember whom."""
 
@@ -260,6 +304,8 @@ servers = {
     "first": EchoServing,
     "imports": EchoServing,
     "beside": EchoServing,
+    "firstBytes": EchoServing,
+    "crowd": EchoServing,
     "many": Holding,
     "manyTLS": tlsHolding,
 }
@@ -269,6 +315,8 @@ clients = {
     "first": first,
     "imports": imports,
     "beside": beside,
+    "firstBytes": firstBytes,
+    "crowd": crowd,
     "many": many,
     "manyTLS": many,
 }

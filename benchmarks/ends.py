@@ -66,10 +66,11 @@ def main(role: str, orders: Orders) -> None:
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import react
 
-    from benchmarks import connecting, failing, programs, scenarios
+    from benchmarks import connecting, contacts, failing, programs, scenarios
 
-    servers = {**scenarios.servers, **programs.servers, **connecting.servers, **failing.servers}
-    clients = {**scenarios.clients, **programs.clients, **connecting.clients, **failing.clients}
+    rooms = (scenarios, programs, connecting, contacts, failing)
+    servers = {name: each for room in rooms for name, each in room.servers.items()}
+    clients = {name: each for room in rooms for name, each in room.clients.items()}
 
     async def server(reactor: Any) -> None:
         factory = servers[orders["scenario"]](orders)

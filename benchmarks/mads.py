@@ -19,7 +19,7 @@ import txrdma
 from benchmarks.ends import Orders
 from benchmarks.madfabric import BenchFabric, cores, missing, Ran
 from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
-from benchmarks.report import show, spread, table
+from benchmarks.report import show, spread
 from benchmarks.results import Section, section, shortly
 
 SWEPT: Final = 10_368
@@ -54,21 +54,10 @@ class Part:
     isFailed: bool = False
     name: str = ""
 
-    def section(self, pictures: Sequence[str]) -> list[str]:
-        """
-        Of the page.
-
-        @param pictures: the lines that show its charts.
-        """
-        head = ["", f"## {self.title}", ""]
-        if self.why:
-            return [*head, f"Not measured: {self.why}."]
-        rows = table(self.theirs, self.ours, self.outcomes) if self.outcomes else []
-        return [*head, self.about, "", *pictures, *rows, *self.lines]
-
     def result(self) -> Section:
         """For JSON."""
-        return section(self.name, self.title, self.outcomes, self.ours, self.theirs, self.told, self.why)
+        names = (self.name, self.title, self.outcomes, self.ours, self.theirs)
+        return section(*names, self.told, self.why, self.about, self.lines, self.isFailed)
 
 
 def _case(name: str, title: str, unit: str, **reaches: float | None) -> Case:

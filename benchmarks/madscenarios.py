@@ -29,7 +29,7 @@ from txrdma.mad.layouts import messages
 from txrdma.mad.layouts.attributes import allAttributes
 from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
@@ -117,7 +117,7 @@ async def table(reactor: Any, orders: Orders) -> Result:
     agent = MADAgent(clock, port)
     gc.collect()
     begun, cpu = time.perf_counter(), cpuSeconds()
-    answer = agent.SubnAdmGetTable(PathRecord, toAdministration(port.endPort))
+    answer = agent.SubnAdmGetTable(PathRecord, toSA(port.endPort))
     while not answer.called:
         clock.advance(0)
     seconds, cpu = time.perf_counter() - begun, cpuSeconds() - cpu

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from threading import Timer
 from typing import Any, Final
 
 from benchmarks.ends import Orders
 
 TIMEOUT_SECONDS = 300
+LONGEST_SECONDS = 900
+"""The most that one of two processes may take, in an emulated guest, too."""
+
 _REACHES = ("atLeast", "atMost", "mostOfOurs", "leastOfOurs")
 
 
@@ -33,9 +37,10 @@ class Case:
         where more is better.
     @ivar needs: a module without which it can't be measured.
     @ivar mode: what ours must have been carried by: its beginning.
-    @ivar isVerbs: it is about verbs themselves, not about streams.
-    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several.
-    @ivar also: cases about other figures of the same measurements.
+    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several; of memory, the
+        end, C{client} or C{server}, or the one that has more.
+    @ivar also: cases about other figures of the same measurements, or of other transports in the same turns.
+    @ivar mostRounds: how often it is measured at most, since it takes long; None: as often as the others.
     """
 
     name: str
@@ -51,9 +56,9 @@ class Case:
     leastOfOurs: float | None = None
     needs: str | None = None
     mode: str = "SMC-R"
-    isVerbs: bool = False
     figure: str = ""
     also: tuple[Case, ...] = ()
+    mostRounds: int | None = None
 
     @property
     def isMoreBetter(self) -> bool:
@@ -79,10 +84,10 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        """Ours to theirs, medians both."""
-        if not self.ours or not self.theirs:
+        """Ours to theirs, medians both; None where there is none, or theirs is nothing."""
+        if not self.ours or not self.theirs or not median(self.theirs):
             return None
-        return median(self.ours) / median(self.theirs) if median(self.theirs) else float("inf")
+        return median(self.ours) / median(self.theirs)
 
     @property
     def reached(self) -> bool | None:
@@ -140,15 +145,19 @@ def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str
     """
     One of the two processes; it does not outlive the block.
 
-    With a C{namespace} in the orders it runs in that network namespace.
+    With a C{namespace} in the orders it runs in that network namespace. After L{LONGEST_SECONDS} it is
+    killed, and has no more to say.
     """
     namespace = orders.get("namespace")
     inside = ["ip", "netns", "exec", namespace] if namespace else []
     command = [*inside, sys.executable, "-m", module, role, json.dumps(orders)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    ending = Timer(LONGEST_SECONDS, process.kill)
+    ending.start()
     try:
         yield process
     finally:
+        ending.cancel()
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
@@ -197,18 +206,22 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "p99": lambda client: client["p99"] * 1e3,
     "worst": lambda client: client["worst"] * 1e3,
     "uncut": lambda client: client["uncut"] * 1e3,
+    "first": lambda client: client["first"] * 1e3,
+    "later": lambda client: client["later"] * 1e3,
+    "links": lambda client: client["links"] * 1e3,
+    "most": lambda client: client["most"],
     "cpu": lambda client: client["cpu"] * 1e6,
 }
-"""Figures of scenarios that have several, out of what the client told: us, /s, ms for pauses, us of CPU."""
+"""Figures of scenarios that have several, by what the client told: us of time and CPU, /s, otherwise ms."""
 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """The value of one measurement, in the unit of its case."""
-    if case.figure:
+    if case.figure in FIGURES:
         return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
-    if case.scenario in ("series", "connects", "burst"):
+    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes"):
         return float(client["value"])
     if case.scenario in ("roundTrip", "beside"):
         return float(client["value"]) * 1e6
@@ -216,7 +229,8 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(client["value"]) * 1e3
     if case.scenario == "requests":
         return float((client["cpu"] + server["cpu"]) / client["bytes"] * 1e9)
-    ends = [end["memory"] for end in (client, server)]
+    both = {"client": client, "server": server}
+    ends = [end["memory"] for name, end in both.items() if case.figure in ("", name)]
     if case.scenario in ("many", "manyTLS"):
         return float(max((end["own"] + end["shared"]) / end["connections"] for end in ends)) / 1024
     beyond = [end["own"] + max(0, end["shared"] - end["rings"]) for end in ends]
@@ -225,31 +239,45 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
 
 def run(case: Case, rounds: int) -> list[Outcome]:
     """
-    Ours and theirs in turns, so that whatever else the machine does meets both.
+    Ours and theirs in turns, so that whatever else the machine does meets all of them.
 
     @return: an outcome for each figure.
     """
     outcomes = [Outcome(each) for each in (case, *case.also)]
     if case.needs is not None and importlib.util.find_spec(case.needs) is None:
         return _failed(outcomes, f"{case.needs} is not installed")
-    try:
-        for _ in range(rounds):
-            for transport in (case.theirs, case.ours):
-                if transport is None:
-                    continue
-                orders = {"scenario": case.scenario, **case.orders, **transport}
+    transports: list[Orders] = []
+    for outcome in outcomes:
+        for transport in (outcome.case.theirs, outcome.case.ours):
+            if transport is not None and transport not in transports:
+                transports.append(transport)
+    for _ in range(min(rounds, case.mostRounds or rounds)):
+        for transport in transports:
+            orders = {"scenario": case.scenario, **case.orders, **transport}
+            alive = (each for each in outcomes if not each.failure)
+            concerned = [each for each in alive if transport in (each.case.ours, each.case.theirs)]
+            if not concerned:
+                continue
+            try:
                 client, server = measure(orders, orders.get("module", "benchmarks.ends"))
-                for outcome in outcomes:
-                    isOurs = transport is case.ours
-                    values = outcome.ours if isOurs else outcome.theirs
-                    values.append(value(outcome.case, client, server))
-                    if isOurs:
-                        outcome.mode = client["mode"]
-                if transport is case.ours and not client["mode"].startswith(case.mode):
-                    raise MeasurementFailed(f"this was {client['mode']}, not {case.mode}")
-    except MeasurementFailed as error:
-        return _failed(outcomes, str(error))
+            except MeasurementFailed as error:
+                _failed(concerned, str(error))
+                continue
+            for outcome in concerned:
+                _take(outcome, transport, client, server)
     return outcomes
+
+
+def _take(outcome: Outcome, transport: Orders, client: dict[str, Any], server: dict[str, Any]) -> None:
+    """Remember what one measurement over a transport, which is one of the case's two, is for an outcome."""
+    case = outcome.case
+    if transport == case.theirs:
+        outcome.theirs.append(value(case, client, server))
+        return
+    outcome.mode = client["mode"]
+    if not outcome.mode.startswith(case.mode):
+        outcome.failure = f"this was {outcome.mode}, not {case.mode}"
+    outcome.ours.append(value(case, client, server))
 
 
 def _failed(outcomes: list[Outcome], why: str) -> list[Outcome]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.ends import Orders
 from benchmarks.measuring import measure, MeasurementFailed, TIMEOUT_SECONDS
+from benchmarks.results import Section, section
 
 MIB = 1 << 20
 
@@ -105,3 +106,22 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
                 peer.failure = f"failed: {error}"
         print(f"{peer.name}: {peer.failure or peer.row()}", flush=True)
     return found
+
+
+def result(rounds: int, quick: bool) -> Section:
+    """The section of the page, measured now."""
+    found = peers(rounds, quick)
+    return section(
+        "others",
+        "Others",
+        told={"peers": [peer.asDict() for peer in found]},
+        about=(
+            "Two processes on the same cores, with other ways to move bytes between them. None of them "
+            "delivers to Twisted protocols; pyzmq and MPI move whole messages."
+        ),
+        lines=[
+            "| | 64 KiB writes, MB/s | 1 MiB writes, MB/s | 64-byte round trip, us |",
+            "|---|---|---|---|",
+            *(peer.row() for peer in found),
+        ],
+    )

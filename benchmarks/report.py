@@ -8,19 +8,14 @@ import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Final
 
 from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
-from benchmarks.peers import Peer
-from benchmarks.results import beside, Results, shortly
+from benchmarks.results import beside, Results, Row, Section, shortly
 from txrdma.soft.shared import _lane
-
-if TYPE_CHECKING:
-    from benchmarks.mads import Part
 
 PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py")
 
@@ -58,9 +53,9 @@ def spread(values: Sequence[float]) -> str:
     return f"{shortly(median(values))} ({shortly(min(values))} to {shortly(max(values))})"
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(reached: bool | None) -> str:
     """Whether the reach was reached, in a word."""
-    return {True: "reached", False: "missed", None: "-"}[outcome.reached]
+    return {True: "reached", False: "missed", None: "-"}[reached]
 
 
 def show(outcome: Outcome, against: str = "Twisted") -> None:
@@ -73,29 +68,29 @@ def show(outcome: Outcome, against: str = "Twisted") -> None:
     if outcome.failure:
         print(f"{case.name}: FAILED: {outcome.failure}", flush=True)
         return
-    compared = "" if outcome.ratio is None else f", {against} {spread(outcome.theirs)}: {outcome.ratio:.3g}x"
+    ratio = "" if outcome.ratio is None else f": {outcome.ratio:.3g}x"
+    compared = f", {against} {spread(outcome.theirs)}{ratio}" if outcome.theirs else ""
     by = f" by {outcome.mode}" if outcome.mode else ""
     print(
         f"{case.name}: {spread(outcome.ours)} {case.unit}{by}{compared}; "
-        f"reach {outcome.reach}: {verdict(outcome)}",
+        f"reach {outcome.reach}: {verdict(outcome.reached)}",
         flush=True,
     )
 
 
-def table(theirs: str, ours: str, outcomes: Sequence[Outcome]) -> list[str]:
-    """Of what was measured in the same way, against the same."""
+def table(theirs: str, ours: str, rows: Sequence[Row]) -> list[str]:
+    """A table of what was measured in the same way, against the same."""
     lines = [f"| | unit | {theirs} | {ours} | ratio | reach | |", "|---|---|---|---|---|---|---|"]
-    for outcome in outcomes:
-        case = outcome.case
-        if outcome.failure:
-            lines.append(f"| {case.title} | {case.unit} | | | {outcome.failure} | {outcome.reach} | |")
+    for row in rows:
+        if row["failure"]:
+            cells = ["", "", row["failure"], row["reach"], ""]
         else:
-            compared = spread(outcome.theirs) if outcome.theirs else ""
-            ratio = "" if outcome.ratio is None else f"{outcome.ratio:.3g}"
-            lines.append(
-                f"| {case.title} | {case.unit} | {compared} | {spread(outcome.ours)} "
-                f"| {ratio} | {outcome.reach} | {verdict(outcome)} |"
-            )
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
+            compared = spread(row["theirs"]) if row["theirs"] else ""
+            cells = [compared, spread(row["ours"]), ratio, row["reach"], verdict(row["reached"])]
+        lines.append(
+            " ".join(f"| {cell}" if cell else "|" for cell in (row["title"], row["unit"], *cells)) + " |"
+        )
     return lines
 
 
@@ -105,83 +100,52 @@ def pictures(page: Path, results: Results, section: str) -> list[str]:
     return [line for chart in found for line in (*picture(page, chart), "")]
 
 
-def madsMarkdown(page: Path, results: Results, parts: Sequence[Part]) -> str:
-    """The page C{docs/benchmarks-management.md}, of L{benchmarks.mads}."""
+def _measured(section: Section, before: Section | None) -> str:
+    """When, how often and where a section was measured; in short where the one before it was, too."""
+    machine, load = _split(section)
+    where = "; ".join(machine.values())
+    if before is not None and _split(before)[0] == machine:
+        where = "on the same machine"
+    rounds = f"{section['rounds']} round{'s' * (section['rounds'] != 1)}"
+    return f"Measured on {section['date']}, {rounds} at most: {where}; load average at the end {load}."
+
+
+def _split(section: Section) -> tuple[dict[str, str], str]:
+    machine = dict(section["machine"])
+    load = machine.pop("load average at the end", "not known")
+    return machine, load
+
+
+def _section(page: Path, results: Results, section: Section, before: Section | None) -> list[str]:
+    """The lines of the page that tell of a section."""
+    head = ["", f"## {section['title']}", ""]
+    if section["why"]:
+        return [*head, f"Not measured on {section['date']}: {section['why']}."]
+    rows = table(section["theirs"], section["ours"], section["rows"]) if section["rows"] else []
+    about = [section["about"], ""] if section["about"] else []
+    shown = pictures(page, results, section["name"])
+    return [*head, *about, _measured(section, before), "", *shown, *rows, *section["lines"]]
+
+
+def markdown(page: Path, results: Results) -> str:
+    """A page of results; its title and the command that writes it go by its name."""
+    title, command = _PAGES.get(page.stem, _PAGES["benchmarks"])
     head = (
-        "Written by `make bench`, and by `make bench BENCH=--mads` alone; run it to have the figures of your "
-        f"machine here. The results are in `{beside(page).name}`, too."
+        f"Written by `{command}`; run it to have the figures of your machine here. Each section may be "
+        "measured by itself, and tells when it was. Medians, with the least and the most in parentheses; "
+        "what is compared has taken turns. In charts, a mark is what should be reached. The results are in "
+        f"`{beside(page).name}`, too."
     )
-    how = (
-        f"Medians of {results['rounds']} runs unless said otherwise, with the least and the most in "
-        "parentheses. Who is measured has a core of its own. In charts, a mark is what should be reached."
-    )
-    lines = ["# Benchmarks of management datagrams", "", head, ""]
-    lines += [*(f"- {key}: {value}" for key, value in results["machine"].items()), "", how]
-    return (
-        "\n".join(chain(lines, *(part.section(pictures(page, results, part.name)) for part in parts))) + "\n"
-    )
-
-
-def markdown(
-    page: Path,
-    results: Results,
-    outcomes: Sequence[Outcome],
-    others: Sequence[Peer],
-    box: Sequence[str] | None = None,
-) -> str:
-    """
-    The page C{docs/benchmarks.md}.
-
-    @param box: what was measured elsewhere, as L{benchmarks.box} tells it.
-    """
-    kind, target = (", compiled cores", "bench-compiled") if areCoresCompiled() else ("", "bench")
-    lines = [
-        f"# Benchmarks{kind}",
-        "",
-        (
-            f"Written by `make {target}`; run it to have the figures of your machine here. The results are "
-            f"in `{beside(page).name}`, too."
-        ),
-        "",
-        *(f"- {key}: {value}" for key, value in results["machine"].items()),
-        "",
-        (
-            f"Two processes, each on a core of its own; {results['rounds']} runs of each transport, in "
-            "turns; medians, with the least and the most in parentheses. What is written comes from a fresh "
-            "source of 64 MiB. In charts, a mark is what should be reached."
-        ),
-        "",
-        *pictures(page, results, "streams"),
-        *table("Twisted TCP", "SMC-R", [outcome for outcome in outcomes if not outcome.case.isVerbs]),
-        "",
-        "## Verbs",
-        "",
-        (
-            "The software device by its queue pairs, without SMC-R: two processes as above. Messages of bulk "
-            "transfers come from 64 MiB, too; up to 4 MiB are outstanding. Completions are counted in one of "
-            "the two processes, on its one core: those that its `CompletionReader` has taken on the polling "
-            "reactor and handed over, of 64-byte messages, posted again as they complete, 256 of them "
-            "outstanding."
-        ),
-        "",
-        *pictures(page, results, "verbs"),
-        *table("Twisted", "software device", [outcome for outcome in outcomes if outcome.case.isVerbs]),
-    ]
-    if box is not None:
-        lines += ["", *box[:4], *pictures(page, results, "box"), *box[4:]]
-    if others:
-        lines += [
-            "",
-            "## Others",
-            "",
-            (
-                "Two processes on the same cores, with other ways to move bytes between them. None of them "
-                "delivers to Twisted protocols; pyzmq and MPI move whole messages."
-            ),
-            "",
-            *pictures(page, results, "others"),
-            "| | 64 KiB writes, MB/s | 1 MiB writes, MB/s | 64-byte round trip, us |",
-            "|---|---|---|---|",
-            *(peer.row() for peer in others),
-        ]
+    lines, before = [f"# {title}", "", head], None
+    for section in results["sections"]:
+        lines += _section(page, results, section, before)
+        before = section
     return "\n".join(lines) + "\n"
+
+
+_PAGES: Final = {
+    "benchmarks": ("Benchmarks", "make bench"),
+    "benchmarks-compiled": ("Benchmarks, compiled cores", "make bench-compiled"),
+    "benchmarks-management": ("Benchmarks of management datagrams", "make bench BENCH=--mads"),
+}
+"""Titles of pages, and the commands that write them, by the names of their files."""

@@ -1,9 +1,10 @@
 """
-What a run has measured, as it lies in JSON beside the page that tells of it: the same for all pages.
+Results, as they lie in JSON beside the page that tells of them: the same for all pages.
 
-C{machine} says where it ran and C{rounds} how often. Each of the C{sections} has a C{name}, a C{title}, what
-C{ours} and C{theirs} are called, C{rows} as L{Outcome.asDict} has them, and C{told}, which is what that
-section alone has. C{why} says why nothing of it was measured.
+Each of the C{sections} is measured by itself. It has a C{name}, a C{title}, what C{ours} and C{theirs} are
+called, C{about}, paragraphs before its C{rows}, which are as L{Outcome.asDict} has them, C{lines} of the page
+behind these, and C{told}, which is what that section alone has. C{why} is the reason that nothing of it was
+measured, C{isFailed} that it should have been. C{date}, C{machine} and C{rounds} are when, where, how often.
 """
 
 from __future__ import annotations
@@ -34,23 +35,43 @@ def section(
     theirs: str = "",
     told: Mapping[str, Any] | None = None,
     why: str = "",
+    about: str = "",
+    lines: Sequence[str] = (),
+    isFailed: bool = False,
 ) -> Section:
-    """One section."""
-    rows = [outcome.asDict() for outcome in outcomes]
+    """One section, before it is L{stamped}."""
     return {
         "name": name,
         "title": title,
+        "about": about,
         "ours": ours,
         "theirs": theirs,
-        "rows": rows,
+        "rows": [outcome.asDict() for outcome in outcomes],
+        "lines": list(lines),
         "told": told or {},
         "why": why,
+        "isFailed": isFailed,
     }
 
 
-def results(machine: Mapping[str, str], rounds: int, sections: Sequence[Section]) -> Results:
-    """A run."""
-    return {"machine": machine, "rounds": rounds, "sections": sections}
+def stamped(section: Section, date: str, machine: Mapping[str, str], rounds: int) -> Section:
+    """The section, with when, where and how often it was measured."""
+    return {**section, "date": date, "machine": machine, "rounds": rounds}
+
+
+def results(sections: Sequence[Section]) -> Results:
+    """The sections of a page, in their order there."""
+    return {"sections": list(sections)}
+
+
+def replaced(found: Results, section: Section, order: Sequence[str]) -> Results:
+    """
+    Results with a section in the place of the one of its name, if there was one.
+
+    @param order: names of all sections that the page may have; others are dropped.
+    """
+    named = {each["name"]: each for each in (*found["sections"], section)}
+    return results([named[name] for name in order if name in named])
 
 
 def beside(page: Path) -> Path:
@@ -64,8 +85,8 @@ def save(file: Path, told: Results) -> None:
 
 
 def load(file: Path) -> Results:
-    """Read them."""
-    told: Results = json.loads(file.read_text())
+    """Read them; none are there where the file is not."""
+    told: Results = json.loads(file.read_text()) if file.exists() else results([])
     return told
 
 

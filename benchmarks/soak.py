@@ -4,7 +4,8 @@ Connections of many kinds that come and go for an hour, and what both processes 
     python -m benchmarks.soak --minutes 60 --rate 50
 
 Each minute has a line with the memory, descriptors and open connections of the client and of the server. The
-end tells by how much the last quarter of the time is above the second one.
+end tells by how much the last quarter of the time is above the second one. Where a visit has failed, or has
+no end, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ MOST_SECONDS: Final = 20.0
 """The longest that a connection stays."""
 
 
+def told(error: BaseException | None) -> str:
+    """The kind of an error, and its text."""
+    return f"{type(error).__name__}: {error}"
+
+
 class Visit(Speaking):
     """Has so many bytes echoed, stays for a while, and leaves, or breaks off."""
 
@@ -49,6 +55,7 @@ class Visit(Speaking):
         self._aborts = aborts
         self.over: Deferred[str] = Deferred()
         self._mode = ""
+        self.isEarly = True
 
     def connectionMade(self) -> None:
         self._mode = modeOf(self)
@@ -62,15 +69,16 @@ class Visit(Speaking):
             self._reactor.callLater(self._seconds, self.leave)
 
     def leave(self) -> None:
-        """Close, or break off."""
+        """Close, or break off: what ends before that is lost early."""
+        self.isEarly = False
         if self._aborts:
             self.transport.abortConnection()
         else:
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        early = f"{self._mode}, lost early: {type(reason.value).__name__}"
-        self.over.callback(early if self._left else self._mode)
+        early = f"{self._mode}, lost early: {told(reason.value)}"
+        self.over.callback(early if self.isEarly else self._mode)
 
 
 def someVisit(reactor: Any, random: Random) -> Visit:
@@ -81,9 +89,16 @@ def someVisit(reactor: Any, random: Random) -> Visit:
 
 
 def holds(pid: int) -> dict[str, int]:
-    """KiB of a process alone and with its share of what it shares, and its open descriptors."""
-    own, shared = memoryBytes(pid)
-    return {"own": own >> 10, "shared": shared >> 10, "descriptors": len(os.listdir(f"/proc/{pid}/fd"))}
+    """
+    KiB of a process alone and with its share of what it shares, and its open descriptors.
+
+    A process that has ended holds nothing: the visits tell of it.
+    """
+    try:
+        (own, shared), descriptors = memoryBytes(pid), len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        own = shared = descriptors = 0
+    return {"own": own >> 10, "shared": shared >> 10, "descriptors": descriptors}
 
 
 class Soak:
@@ -96,7 +111,7 @@ class Soak:
         self._random = Random(seed)
         self._begun = time.monotonic()
         self.ends: Counter[str] = Counter()
-        self.begun = self.open = 0
+        self.begun = self.open = self.failed = 0
         self.lines: list[dict[str, Any]] = []
 
     def come(self, count: int) -> None:
@@ -111,8 +126,10 @@ class Soak:
         try:
             await connectProtocol(self._endpoint, visit)
             self.ends[await visit.over] += 1
+            self.failed += visit.isEarly
         except Exception as error:
-            self.ends[f"failed: {type(error).__name__}: {error}"] += 1
+            self.ends[f"failed: {told(error)}"] += 1
+            self.failed += 1
         finally:
             self.open -= 1
 
@@ -180,6 +197,8 @@ async def soak(reactor: Any, options: argparse.Namespace) -> None:
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"lines": run.lines, "ends": run.ends, "growth": growth, "seed": options.seed}, file)
+    if run.failed or run.open:
+        raise SystemExit(1)
 
 
 def main() -> None:

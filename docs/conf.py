@@ -11,7 +11,15 @@ project = "txrdma"
 copyright = "2026, the txrdma developers"
 release = version = installed("txrdma")
 
-extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design", "fromcode", "pictures", "sequences"]
+extensions = [
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "figures",
+    "fromcode",
+    "pictures",
+    "sequences",
+]
 exclude_patterns = ["_build", "_templates"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3

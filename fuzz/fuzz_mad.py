@@ -1,5 +1,5 @@
 """
-Management datagrams: structures, frames, dumps, long messages; and agents and servers that hear anything.
+Management datagrams: structures, frames, dumps, RMPP transfers; and agents and servers that hear anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.mad import vendor
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import Receiver, Sender
-from txrdma.mad.core.transfers import isLong, LongMessages
+from txrdma.mad.core.transfers import isRMPP, RMPPTransfers
 from txrdma.mad.errors import MADFailure, MADRefusal
 from txrdma.mad.layouts import pma, sa, smp
 from txrdma.mad.layouts.attributes import allAttributes, ManagementClass, Method, plain
@@ -154,14 +154,14 @@ _HERE = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
 
 
 def _long(raw: bytes) -> None:
-    """All long messages end, and are forgotten."""
-    long = LongMessages(32)
+    """All RMPP transfers end, and are forgotten."""
+    long = RMPPTransfers(32)
     long.send(_TEMPLATE, bytes(1000), _THERE, 0.0)
     long.send(_QUESTION, bytes(1000), _THERE, 0.0)
     now = 0.0
     for piece in _chunks(raw):
         now += 0.01
-        if len(piece) > 1 and isLong(piece):
+        if len(piece) > 1 and isRMPP(piece):
             try:
                 long.received(piece, _HERE, now)
             except WireError:
@@ -282,7 +282,7 @@ def _server(raw: bytes) -> None:
         for datagram in said:
             header = MADHeader.decode(datagram)
             isAnswer = header.method & 0x80 or header.method == Method.TRAP_REPRESS
-            if not isAnswer and not isLong(datagram):
+            if not isAnswer and not isRMPP(datagram):
                 raise AssertionError(f"a server asks: {dumped(datagram, 1)}")
     agent.close()
     if clock.getDelayedCalls():
@@ -330,7 +330,7 @@ def _conversations() -> Iterator[bytes]:
 
 def _headers() -> Iterator[bytes]:
     for datagram in _recorded():
-        if isLong(datagram):
+        if isRMPP(datagram):
             yield b"\x00\x20" + datagram[24:56]
     yield b"".join(
         b"\x00\x20"

@@ -1,5 +1,5 @@
 """
-Debian's kernel for the guest: fetched by apt, unpacked and kept in the user's cache folder.
+Debian's kernel for the guest, and what suites want besides: fetched by apt, kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -62,6 +62,32 @@ def obtain(cache: Path, wanted: str = "backports") -> Kernel:
             raise
         print(f"lab: no kernel of backports ({error}); taking the suite's own", file=sys.stderr)
         return _unpacked(cache, "stable")
+
+
+def unpackedPackage(cache: Path, package: str) -> Path:
+    """
+    A folder with the files of a package, which is not installed: a server's would start on this machine.
+
+    @raise Unavailable: the package can't be had.
+    """
+    home = cache / package
+    if not home.exists():
+        apt = _Apt(cache, "stable")
+        print(f"lab: fetching {package}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(dir=cache) as name:
+            scratch = Path(name)
+            output("dpkg-deb", "-x", apt.download(package, scratch), scratch / "tree")
+            _keep(scratch / "tree", home)
+    return home
+
+
+def _keep(made: Path, home: Path) -> None:
+    """Put a folder in its place, all or nothing: another run may be doing the same."""
+    try:
+        made.rename(home)
+    except OSError:
+        if not home.exists():
+            raise
 
 
 def _unpacked(cache: Path, wanted: str) -> Kernel:
@@ -145,7 +171,7 @@ def _sources(release: str, suite: str) -> list[str]:
 
 
 def _unpack(apt: _Apt, package: str, home: Path) -> None:
-    """Leave a kernel in its folder, all or nothing: another run may be doing the same."""
+    """Leave a kernel in its folder."""
     print(f"lab: fetching {package}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as name:
         scratch = Path(name)
@@ -161,8 +187,4 @@ def _unpack(apt: _Apt, package: str, home: Path) -> None:
         shutil.move(modules, made / "lib" / "modules" / version)
         shutil.move(image, made / "vmlinuz")
         output(find("depmod"), "-b", made, version)
-        try:
-            made.rename(home)
-        except OSError:
-            if not (home / "vmlinuz").exists():
-                raise
+        _keep(made, home)

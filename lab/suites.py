@@ -61,6 +61,10 @@ class Run:
         self.kernel = kernel.obtain(cache, KERNEL).version
         path = environment.pyverbsOnly(self.folder / "path")
         self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
+        try:
+            self.environment["LAB_NGINX"] = str(kernel.unpackedPackage(cache, "nginx") / "usr/sbin/nginx")
+        except Unavailable as error:
+            print(f"kernel: no nginx for the tests that want it: {error}", flush=True)
 
     def _occupy(self) -> None:
         """Empty the folder, or, while another run has it, one beside it."""

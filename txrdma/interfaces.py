@@ -4,7 +4,7 @@ The seams of txrdma: what one part promises so that another can be exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -268,7 +268,7 @@ class IDirectLane(Interface):
         length: int,
         first: int,
         unpack: Callable[[Buffer, int], tuple[int, ...]],
-    ) -> None:
+    ) -> Sized:
         """
         Have messages of this layout brought by C{takeMessages} from now on.
 
@@ -276,8 +276,10 @@ class IDirectLane(Interface):
         receives, which brings everything else, and now and then such messages, too.
 
         @param length: bytes of a message.
-        @param first: the first byte of each message; SENDs with another one are no such messages.
+        @param first: the first number of each message; SENDs with another one are no such messages.
         @param unpack: C{unpack_from} of the layout's C{struct.Struct}, or of a part that the receiver reads.
+        @return: the completions that the completion queue of receives holds: it brings nothing else of this
+            queue pair, so there is no need to look at it while these are none.
         """
 
     def targetOf(rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
@@ -415,7 +417,7 @@ class IMADPort(Interface):
     endPort: MADEndPort = Attribute("What the port is, as it was when last looked at.")
     transactionIDBits: int = Attribute("How many low bits of a transaction ID are ours to choose.")
     hasSMI: bool = Attribute("Whether datagrams of subnet management (QP 0) pass.")
-    doesRMPP: bool = Attribute("Whether something below cuts and joins long messages.")
+    doesRMPP: bool = Attribute("Whether the port itself segments and reassembles RMPP transfers.")
 
     def start(receiver: IMADReceiver) -> None:
         """Bring what comes from now on: answers to our requests, and what C{serve} has asked for."""

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import cast, Final
 
 from docutils import nodes
@@ -22,7 +20,7 @@ from docutils.parsers.rst import directives, Parser
 from docutils.utils import new_document
 from pygraphviz import AGraph
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 _PARTS: Final = ("orderly", "abnormal")
@@ -228,18 +226,6 @@ class CommandHelp(FromCode):
         return ["::", "", *(f"    {line}" for line in said.rstrip().splitlines())]
 
 
-class Measured(SphinxRole):
-    """By how much SMC-R is better than TCP in a row of C{benchmarks.json}: see L{benchmarks.charts}."""
-
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        from benchmarks.results import factor
-
-        self.env.note_reread()
-        found = json.loads((Path(self.env.srcdir) / "benchmarks.json").read_text())
-        rows = {row["name"]: row for section in found["sections"] for row in section["rows"]}
-        return [nodes.Text(f"{factor(rows[self.text]):.2g}")], []
-
-
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Called by Sphinx."""
     app.add_directive("closing-machine", ClosingMachine)
@@ -248,5 +234,4 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("diagnoses", Diagnoses)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)
-    app.add_role("measured", Measured())
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -182,7 +182,7 @@ class Alternate(Core):
 
     @property
     def isOutstanding(self) -> bool:
-        """Whether a LAP waits for its answer, at either end."""
+        """True if a LAP waits for its answer, at either end."""
         return self._place not in (_IDLE, _CLOSED)
 
     # Requests of a program
@@ -268,7 +268,7 @@ class Alternate(Core):
             self._inputs.delayed()
 
     def _isOfOurLAP(self) -> bool:
-        """Whether an answer is for the LAP that waits. One in the REQ's transaction may be for any LAP."""
+        """True if an answer is for the LAP that waits. One in the REQ's transaction may be for any LAP."""
         isLegacy = self._transaction == self._ends.transactionID & LOW_BITS and not self._timedOut
         return self._transaction == self._lapTransaction or isLegacy
 
@@ -292,7 +292,7 @@ class Alternate(Core):
         return self._transaction == transactionID and areSame(path, known)
 
     def _isLate(self) -> bool:
-        """Whether the peer has gone on to another LAP, or to another path. Legacy peers number no LAPs."""
+        """True if the peer has gone on to another LAP, or to another path. Legacy peers number no LAPs."""
         if self._newest is None or self._transaction == self._ends.transactionID & LOW_BITS:
             return False
         return (self._newest - self._transaction) & LOW_BITS < LATE

@@ -74,12 +74,12 @@ class Closing(Core):
 
     @property
     def isFree(self) -> bool:
-        """Whether the ids and the queue pair can be used again."""
+        """True if the ids and the queue pair can be used again."""
         return self._place == _FREE
 
     @property
     def isOver(self) -> bool:
-        """Whether the connection has ended; its ids may still rest."""
+        """True if the connection has ended; its ids may still rest."""
         return self._place in (_TIMEWAIT, _FREE)
 
     def disconnect(self, transactionID: int, now: float, privateData: bytes = b"") -> bool:

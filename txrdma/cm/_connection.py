@@ -110,7 +110,7 @@ class Connection:
 
     @property
     def isFree(self) -> bool:
-        """Whether nothing is left: the ids and the queue pair can be used again."""
+        """True if nothing is left: the ids and the queue pair can be used again."""
         return self.opening.isOver if self.closing is None else self.closing.isFree
 
     # The five verbs

@@ -87,7 +87,7 @@ class Listener:
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
-        """Whether private data have the listener's pattern."""
+        """True if private data have the listener's pattern."""
         return privateData.startswith(self.pattern, self.offset)
 
 
@@ -166,6 +166,16 @@ class Manager:
     def __len__(self) -> int:
         """Connections, those included whose ids rest."""
         return len(self._connections)
+
+    @property
+    def states(self) -> Counter[str]:
+        """Numbers of connections by their states."""
+        return Counter(managed.connection.state for managed in self._connections.values())
+
+    @property
+    def listeners(self) -> int:
+        """The number of listeners, those for SIDR_REQs included."""
+        return sum(map(len, self._listeners.values()))
 
     # Requests of programs
 

@@ -122,12 +122,12 @@ class Opening(Core):
 
     @property
     def isOver(self) -> bool:
-        """Whether there is no connection, and will be none."""
+        """True if there is no connection, and will be none."""
         return self._place == _ENDED
 
     @property
     def isEstablished(self) -> bool:
-        """Whether the connection is established."""
+        """True if the connection is established."""
         return self._place == _ESTABLISHED
 
     # Requests of a program

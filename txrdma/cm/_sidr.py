@@ -58,7 +58,7 @@ class Resolution(Core):
 
     @property
     def isOver(self) -> bool:
-        """Whether the answer has come, or will not, or can be forgotten."""
+        """True if the answer has come, or will not, or can be forgotten."""
         return self._place == _DONE
 
     def ask(self, question: SIDRREQ, transactionID: int, now: float) -> None:

@@ -12,6 +12,10 @@ class PeerSilent(RDMAError):
     """The peer did not answer, however often it was asked: try again later, or another way."""
 
 
+class HostUnknown(RDMAError):
+    """No address is known of a host with this name: try another name, or again later."""
+
+
 class Rejected(Refused):
     """
     The peer rejected the connection; C{status} is its L{RejectReason}.

@@ -49,9 +49,9 @@ class IMessageTransport(IPushProducer):
 
         @param segment: registered memory of this end, unchanged until C{writeCompleted}.
         @param immediate: 32 bits by which the peer's protocol is told, as C{writeReceived}; a write of no
-            bytes has none.
+            bytes has none where credits are counted.
         @return: a number that comes back in C{writeCompleted}; 0 after the end, where there is none.
-        @raise txrdma.error.InvalidRequest: no bytes, with immediate data.
+        @raise txrdma.error.InvalidRequest: no bytes, with immediate data, where credits are counted.
         """
 
     def read(segment: Segment, remoteAddress: int, rkey: RKey) -> Deferred[None]:
@@ -128,6 +128,20 @@ class IMessageProtocol(Interface):
         @param reason: C{ConnectionDone} where either end wanted it, and the peer has all that was sent here;
             else C{ConnectionLost} or C{ConnectionAborted}.
         """
+
+
+class IPreparedProtocol(IMessageProtocol):
+    """A protocol whose private data tell of memory, which belongs to its connection."""
+
+    def prepare(transport: IMessageTransport) -> bytes:
+        """
+        Make the private data of the REP, instead of C{answer}.
+
+        @param transport: is not connected yet; its memory can be allocated.
+        """
+
+    def memoryLost() -> None:
+        """Take what is in the memory, which goes now, before C{connectionLost}."""
 
 
 class IMessageProtocolFactory(Interface):

@@ -33,6 +33,7 @@ from txrdma.cm.events import (
     ServiceResolved,
     ServiceTimedOut,
 )
+from txrdma.cm.insight import appear, leave
 from txrdma.cm.messages import APStatus, CMPath, LAP, RejectReason, REP, REQ, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.paths import pathFor
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
@@ -98,7 +99,7 @@ class CMConnection:
 
     @property
     def isActive(self) -> bool:
-        """Whether the REQ is this end's."""
+        """True if the REQ is this end's."""
         return self._core.opening.isActive
 
     @property
@@ -270,6 +271,7 @@ class ConnectionManager:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
             self._ends = undo.pop_all()
+        appear(self._reactor, self)
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"
@@ -278,6 +280,16 @@ class ConnectionManager:
     def counters(self) -> Counter[str]:
         """Numbers of messages, by direction and kind: C{"sent REQ"}, C{"retried REQ"}, C{"stray REP"}..."""
         return self._core.counters
+
+    @property
+    def states(self) -> Counter[str]:
+        """Numbers of connections by their states, as the specification calls them."""
+        return self._core.states
+
+    @property
+    def listeners(self) -> int:
+        """The number of listeners, and of datagram services that are answered for."""
+        return self._core.listeners
 
     def seconds(self) -> float:
         """The time of the reactor, in seconds."""
@@ -393,6 +405,7 @@ class ConnectionManager:
             self._timer.cancel()
             self._timer = None
         self._transmit()  # the last DREP, perhaps
+        leave(self)
         self._core = Manager(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         resolving, self._resolving = self._resolving, {}

@@ -74,12 +74,12 @@ def reversedPath(path: CMPath) -> CMPath:
 
 
 def isPath(path: CMPath) -> bool:
-    """Whether a REQ has a path there: a message without an alternate path has zeros."""
+    """True if a REQ has a path there: a message without an alternate path has zeros."""
     return bool(path.localLID or path.remoteLID) or {path.localGID, path.remoteGID} != {_NO_GID}
 
 
 def areSame(one: CMPath, other: CMPath) -> bool:
-    """Whether two paths, seen from the same end, take the same way; LIDs count on InfiniBand links only."""
+    """True if two paths, seen from the same end, take the same way; LIDs count on InfiniBand links only."""
     return _way(one) == _way(other)
 
 

@@ -64,7 +64,7 @@ def _understood(description: str) -> tuple[IMessageEndpointStringParser, list[st
     raise ValueError(f"endpoint {description!r}: there is no kind {prefix!r} for messages")
 
 
-class _Keys:
+class Keys:
     """The arguments of one string, which are taken out one by one."""
 
     def __init__(self, kind: str, names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]):
@@ -131,7 +131,7 @@ class IBStringParser:
         from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
         from txrdma.iba.path import IBPath
 
-        keys = _Keys("ib", ("service", "path"), args, kwargs)
+        keys = Keys("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         path = IBPath.fromString(keys.take("path"))
         if path.dgid is None:
@@ -146,7 +146,7 @@ class IBStringParser:
         from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
 
-        keys = _Keys("ib", ("service",), args, kwargs)
+        keys = Keys("ib", ("service",), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         device, terms = keys.take("device", "soft"), keys.terms(USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
@@ -157,7 +157,7 @@ class IBStringParser:
 @implementer(IPlugin, IMessageEndpointStringParser)
 class RDMAStringParser:
     """
-    C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts are IP addresses.
+    C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
 
     Without C{device} the software device is used: at C{bindAddress}, or where the way to the host begins; of
     a server, at C{interface}, or at 127.0.0.1.
@@ -167,12 +167,14 @@ class RDMAStringParser:
 
     def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, softDeviceAt, softDeviceTo
+        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, softDeviceAt
 
-        keys = _Keys("rdma", ("host", "port"), args, kwargs)
-        host, port = keys.address("host"), keys.number("port", None, 1, 65535)
+        keys = Keys("rdma", ("host", "port"), args, kwargs)
+        host, port = keys.take("host"), keys.number("port", None, 1, 65535)
+        if not host:
+            raise ValueError("rdma: host= is missing")
         source = keys.take("bindAddress")
-        device = keys.take("device") or (softDeviceAt(source) if source else softDeviceTo(host))
+        device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = keys.terms(PLAIN), keys.take("privateData").encode()
         keys.end()
         return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)
@@ -182,7 +184,7 @@ class RDMAStringParser:
         from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, softDeviceAt, USUAL
 
-        keys = _Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        keys = Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
         device = softDeviceAt(keys.address("interface", "127.0.0.1"))
         device, terms = keys.take("device", device), keys.terms(USUAL)

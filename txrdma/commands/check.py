@@ -1,6 +1,4 @@
-"""
-C{txrdma check}: whether a fabric is as it should be.
-"""
+"""C{txrdma check}: faults of a fabric, with an exit status."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ COULD_NOT_LOOK = 2
 
 
 class CommandOptions(ThresholdOptions):
-    """What to look at."""
+    """Options of C{txrdma check}: the fabric, and which of its counters to judge."""
 
     longdesc = (
         "Look at a whole fabric: nodes that do not answer, links that are not active or have less width or "
@@ -36,7 +34,7 @@ class CommandOptions(ThresholdOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma check}."""
+    """Carry out C{txrdma check}: sweep, print the findings, exit with 1 if there are any."""
     try:
         thresholds = options.thresholds()
         if options["load"] and not options["device"]:
@@ -73,7 +71,7 @@ def _named(fabric: Fabric, names: NodeNames) -> Fabric:
 
 
 def summary(fabric: Fabric, found: list[Finding]) -> str:
-    """How much there is, and how much of it is wrong."""
+    """Line about a fabric: numbers of nodes, links and findings."""
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     links = sum(1 for _ in fabric.links())
     said = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
@@ -81,7 +79,7 @@ def summary(fabric: Fabric, found: list[Finding]) -> str:
 
 
 def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
-    """For programs."""
+    """Findings of a fabric as JSON can carry them."""
     return {
         "isWell": not found,
         "nodes": len(fabric.nodes),

@@ -1,6 +1,4 @@
-"""
-C{txrdma connections}: what the connections of C{smc:} endpoints in all processes of this user are doing.
-"""
+"""C{txrdma connections}: live connections of C{smc:} endpoints in all processes of this user."""
 
 from __future__ import annotations
 
@@ -9,21 +7,25 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, show, size
 from txrdma.commands.common.watching import told, watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll, IReactor
+from txrdma.smc.insight.control import Answer, askAll
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 class CommandOptions(WatchingOptions):
-    """How often, and with how much patience."""
+    """Options of C{txrdma connections}: how often to look, and at how much."""
 
     longdesc = "Tell the live connections of smc: endpoints in all processes of this user on this host."
     optFlags = [["debug", "d", "Tokens, flags, and the ends of links, as smcss -d and -R show them."]]
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
-    """One entry for each connection and silent peer, or for a process that did not answer."""
+    """
+    Entries for JSON and tables: one for each connection and silent peer, or for a process that did not
+    answer.
+    """
     entries: list[dict[str, object]] = []
     for answer in answers:
         if answer.error:
@@ -36,7 +38,7 @@ def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
 
 
 def _traffic(entry: dict[str, Any]) -> str:
-    """What has gone through a connection, and where its ring buffers stand."""
+    """Cell about a connection's traffic and the cursors of its ring buffers."""
     parts = [f"sent {size(entry.get('bytesSent'))}, received {size(entry.get('bytesReceived'))}"]
     if entry.get("mode") != "TCP" and "writes" in entry:  # the kernel's own stack does not count them
         parts += [
@@ -54,7 +56,7 @@ def _traffic(entry: dict[str, Any]) -> str:
 
 
 def _details(entry: dict[str, Any]) -> list[str]:
-    """The rest of what C{smcss -d} and C{-R} tell: descriptors, tokens, flags, and the ends of the link."""
+    """Cells with what C{smcss -d} and C{-R} add: descriptors, tokens, flags, and the ends of the link."""
     parts = [f"inode {entry['inode']}"] if entry.get("inode") else []
     if "token" in entry:
         peers = f", peer's {entry['peerToken']:08x}" if "peerToken" in entry else ""
@@ -73,7 +75,7 @@ def _details(entry: dict[str, Any]) -> list[str]:
 
 
 def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False) -> Table:
-    """What L{flat} gives, as a table."""
+    """Table of the entries that L{flat} gives."""
     from rich.markup import escape
 
     table = makeTable("process", "connection", "mode", "traffic and cursors")
@@ -107,7 +109,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma connections}: once, or again and again."""
+    """Carry out C{txrdma connections}, once or again and again."""
 
     async def look() -> None:
         entries = flat(await askAll(reactor, options["timeout"]))

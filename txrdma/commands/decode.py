@@ -34,21 +34,21 @@ _MOST_SEGMENTS: Final = 1 << 16
 
 
 class Found(NamedTuple):
-    """A datagram with what stood in front of it, and where it was."""
+    """A MAD, the headers in front of it, and the place where it was found."""
 
     where: str
     inside: Inside
 
 
 class CommandOptions(options.CommandOptions):
-    """What to explain."""
+    """Options of C{txrdma decode}: hexadecimal, a file, or standard input."""
 
     synopsis = "[options] [HEX... | FILE]"
     longdesc = (
         "Explain a management datagram that is given in hexadecimal, on the command line, in a file or on "
         "standard input, or all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). "
         "Headers of umad, LRH, GRH, BTH and DETH in front are found, and said. Records of the "
-        "administration that come in several packets are told together, after the last of them. SMC is told "
+        "SA that come in several packets are told together, after the last of them. SMC is told "
         "as a conversation, from CLC on TCP to LLC and CDC on RoCE; or one CLC message in hexadecimal."
     )
     optFlags = [["json", None, "JSON instead of text."]]
@@ -71,7 +71,7 @@ class CommandOptions(options.CommandOptions):
 
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
-    """C{txrdma decode}."""
+    """Carry out C{txrdma decode}: print what each datagram and conversation means."""
     tuple(attributesOf(None))  # all are known from here on
     if (clc := _clcIn(options["arguments"])) is not None:
         print(ofCLC(clc))
@@ -106,7 +106,10 @@ async def carryOut(reactor: object, options: CommandOptions) -> None:
 
 
 def _text(datagram: bytes, level: int) -> str:
-    """Of what goes on in the middle of a table only its frame: fields would be at wrong places."""
+    """
+    Text of a MAD; of a segment in the middle of an RMPP transfer only its headers, as fields would be
+    misplaced.
+    """
     text = dumped(datagram, level)
     if level >= 2 and _segment(datagram) > 1:
         kind = payloadOf(datagram)
@@ -138,7 +141,7 @@ def _frame(datagram: bytes) -> MADFormat:
 
 
 def _segment(datagram: bytes) -> int:
-    """Which part of a long message it is, from 1 on; 0 of what has no parts."""
+    """Number of an RMPP segment, from 1 on; 0 of a MAD that is no part of a transfer."""
     if datagram[1] != ManagementClass.SUBN_ADM:
         return 0
     frame = _frame(datagram)
@@ -155,9 +158,9 @@ class Tables:
 
     def records(self, datagram: bytes) -> list[Attribute] | None:
         """
-        The records of the table that ends with this packet.
+        Records of the table that ends with this packet.
 
-        @return: None of what is no end of a table, or of one whose parts were not all seen.
+        @return: None for a packet that ends no table, or a table of which segments are missing.
         """
         number = _segment(datagram)
         if not 0 < number <= _MOST_SEGMENTS:
@@ -243,9 +246,9 @@ def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
 
 def _bytes(text: str) -> bytes:
     """
-    Bytes from what people copy: blanks, colons, C{0x} and the offsets of dumps don't matter.
+    Bytes of hexadecimal text as people copy it: blanks, colons, C{0x} and the offsets of dumps don't matter.
 
-    @raise InvalidRequest: it is not hexadecimal.
+    @raise InvalidRequest: the text is not hexadecimal.
     """
     lines = [re.sub(r"^\s*(0x)?[0-9a-fA-F]{4,8}:?\s\s+", "", line) for line in text.splitlines()]
     digits = re.sub(r"0x|[\s:,]", "", " ".join(lines))

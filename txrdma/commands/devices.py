@@ -1,6 +1,4 @@
-"""
-C{txrdma devices}: the RDMA devices that could be used here.
-"""
+"""C{txrdma devices}: RDMA devices that can be used on this host."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from txrdma.error import DeviceUnavailable
 
 
 class CommandOptions(TellingOptions):
-    """Which device, and how much of it."""
+    """Options of C{txrdma devices}: one device or all, or a host."""
 
     synopsis = "[options] [DEVICE | --for HOST]"
     longdesc = (
@@ -40,12 +38,12 @@ class CommandOptions(TellingOptions):
 
     @property
     def showsTables(self) -> bool:
-        """Whether it comes to tables with these options."""
+        """True when tables will be printed: neither C{--json} nor C{--for} is given."""
         return super().showsTables and not self["for"]
 
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
-    """C{txrdma devices}; JSON always has everything."""
+    """Carry out C{txrdma devices}; JSON always has all values."""
     if options["for"]:
         outlook = outlookFor(options["for"])
         print(json.dumps(asdict(outlook), indent=2) if options["json"] else "\n".join(told(outlook)))

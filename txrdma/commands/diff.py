@@ -1,6 +1,4 @@
-"""
-C{txrdma diff}: what has changed between two snapshots of a fabric.
-"""
+"""C{txrdma diff}: differences between two snapshots of a fabric."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ COULD_NOT_LOOK = 2
 
 
 class CommandOptions(SweepOptions):
-    """Which snapshots."""
+    """Options of C{txrdma diff}: the two snapshots, or one and the fabric."""
 
     synopsis = "[options] BEFORE [AFTER]"
     longdesc = (
@@ -43,7 +41,7 @@ class CommandOptions(SweepOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma diff}."""
+    """Carry out C{txrdma diff}: print the differences, exit with 1 if there are any."""
     try:
         before = loaded(options["before"])
         if options["after"]:
@@ -70,14 +68,14 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 def _named(fabric: Fabric, names: NodeNames) -> Fabric:
-    """By the node-name map."""
+    """The fabric, after its nodes were renamed by the node-name map."""
     for node in fabric.nodes.values():
         node.description = names.name(node.guid, node.description)
     return fabric
 
 
 def differenceDict(each: Difference) -> dict[str, Any]:
-    """For programs."""
+    """A difference as JSON can carry it."""
     return {
         "kind": each.kind,
         "guid": str(each.guid),

@@ -1,6 +1,4 @@
-"""
-C{txrdma discover}: what a fabric consists of.
-"""
+"""C{txrdma discover}: all nodes, ports and links of a fabric, in several formats."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
 
 
 def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
-    """A net file: what simulators make the same fabric of."""
+    """Lines of a net file, from which simulators make the same fabric."""
     from txrdma.sim.nets.netfabrics import netOf  # seldom needed
 
     return netOf(fabric, names).text().splitlines()
@@ -52,7 +50,7 @@ FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net")
 
 
 class CommandOptions(SweepOptions):
-    """Which form to tell it in."""
+    """Options of C{txrdma discover}: the sweep, and the format."""
 
     longdesc = (
         "Tell all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
@@ -72,7 +70,7 @@ class CommandOptions(SweepOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma discover}."""
+    """Carry out C{txrdma discover}: print the fabric in the chosen format."""
     fabric, names = await fabricOf(reactor, options)
     form = options["format"]
     if form == "json":
@@ -91,9 +89,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 async def drawn(reactor: Any, graph: str) -> str:
     """
-    The graph as SVG, by Graphviz.
+    The graph as SVG, drawn by Graphviz.
 
-    @raise DeviceUnavailable: there is none here, or it cannot.
+    @raise DeviceUnavailable: Graphviz is not installed, or its C{dot} fails.
     """
     from twisted.internet.utils import getProcessOutputAndValue  # slow to import, and seldom needed
 

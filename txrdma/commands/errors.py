@@ -1,6 +1,4 @@
-"""
-C{txrdma errors}: which ports have counted more errors than is bearable.
-"""
+"""C{txrdma errors}: ports with error counters beyond their thresholds."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from txrdma.fabric.nodenames import NodeNames
 
 
 class ThresholdOptions(SweepOptions):
-    """Of commands that judge counters."""
+    """Options of commands that judge error counters."""
 
     optFlags = [["suppress-common", None, "Leave out what counts in healthy fabrics, too."]]
     optParameters = [
@@ -41,7 +39,7 @@ class ThresholdOptions(SweepOptions):
 
     def thresholds(self) -> Thresholds:
         """
-        What is bearable.
+        Thresholds of the options, with the counters to leave out.
 
         @raise InvalidRequest: the file, or a counter's name, has no meaning.
         """
@@ -52,7 +50,7 @@ class ThresholdOptions(SweepOptions):
 
 
 class CommandOptions(ThresholdOptions, PartOptions):
-    """Which counters, of which nodes."""
+    """Options of C{txrdma errors}: which counters, of which nodes."""
 
     longdesc = (
         "Ask all ports for their error counters, and tell those beyond their thresholds, as ibqueryerrors "
@@ -76,7 +74,7 @@ class CommandOptions(ThresholdOptions, PartOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma errors}."""
+    """Carry out C{txrdma errors}: read, print and clear counters, exit with 1 if there are errors."""
     thresholds = options.thresholds()
     clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])
     if clear:
@@ -112,7 +110,7 @@ def _where(options: CommandOptions) -> str:
 async def counted(
     session: Session, fabric: Fabric, thresholds: Thresholds, nodes: Any = None, **options: Any
 ) -> CounterReport:
-    """Ask for the counters of these nodes, or of all; progress on a terminal."""
+    """Read the counters of these nodes, or of all; progress is shown on a terminal."""
     with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
             *(session.agent, session.endPort, thresholds),
@@ -135,7 +133,7 @@ def described(
     dataAlone: bool = False,
     withLinks: bool = False,
 ) -> Iterator[str]:
-    """As ibqueryerrors has it."""
+    """Lines of a report as ibqueryerrors prints it."""
     last = None
     for each in report.ports:
         name = names.name(each.node.guid, each.node.description)
@@ -183,7 +181,7 @@ def _readable(value: int, size: int) -> str:
 
 
 def reportDict(report: CounterReport, names: NodeNames) -> dict[str, Any]:
-    """For programs. The port of a switch's sum is null."""
+    """A report as JSON can carry it. The port of a switch's sum is null."""
     return {
         "nodesChecked": report.nodesChecked,
         "portsChecked": report.portsChecked,

@@ -9,14 +9,15 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, show, size
 from txrdma.commands.common.watching import told, watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll, IReactor
+from txrdma.smc.insight.control import Answer, askAll
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 class CommandOptions(WatchingOptions):
-    """How often, and with how much patience."""
+    """Options of C{txrdma linkgroups}: how often to look, and how long to wait."""
 
     longdesc = (
         "Tell the link groups of our own stack in all processes of this user on this host: role, version, "
@@ -26,7 +27,7 @@ class CommandOptions(WatchingOptions):
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """One entry for each link group, or for a process that did not answer."""
+    """Entries for JSON and tables: one for each link group, or for a process that did not answer."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
@@ -61,7 +62,7 @@ def _buffers(buffers: Sequence[dict[str, Any]]) -> str:
 
 
 def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """What L{flat} gives, as a table."""
+    """Table of the entries that L{flat} gives."""
     from rich.markup import escape
 
     table = makeTable("process", "group", "terms", "links", "buffers")
@@ -81,7 +82,7 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma linkgroups}: once, or again and again."""
+    """Carry out C{txrdma linkgroups}, once or again and again."""
 
     async def look() -> None:
         entries = flat(await askAll(reactor, options["timeout"]))

@@ -1,6 +1,4 @@
-"""
-C{txrdma links}: the links of a fabric, and which of them could be better.
-"""
+"""C{txrdma links}: links of a fabric, and those of them that could be better."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from txrdma.iba.verbs import PhysicalState, PortState
 
 
 class CommandOptions(PartOptions):
-    """Which links."""
+    """Options of C{txrdma links}: the sweep, and which links to print."""
 
     longdesc = (
         "Tell the links of a fabric, each once, with width, speed and states; what both of its ends support "
@@ -37,7 +35,7 @@ class CommandOptions(PartOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma links}."""
+    """Carry out C{txrdma links}: print each link once, or each port."""
     fabric, names = await fabricOf(reactor, options)
     if options["line"]:
         for port in chosen(fabric, {**options, "all": True}):
@@ -56,7 +54,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
-    """One end of each link, or every port."""
+    """Ports whose links are to be printed: one end of each link, or every port."""
     for node in fabric.ordered():
         for number, port in node.ports.items():
             peer = port.peer
@@ -72,7 +70,10 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
 
 
 def _isFirst(port: Port, peer: Port) -> bool:
-    """Links are told at switches, as there most of them end."""
+    """
+    True for the end at which a link is printed: the switch's, as there most links end, else the one with the
+    lower GUID.
+    """
     if port.node.isSwitch != peer.node.isSwitch:
         return port.node.isSwitch
     return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)
@@ -129,13 +130,13 @@ _PHYSICAL: Final = {
 
 
 def iblinkinfoLine(port: Port, names: NodeNames) -> str:
-    """A line of C{iblinkinfo -l}."""
+    """Line of C{iblinkinfo -l} about a port."""
     name = names.name(port.node.guid, port.node.description)
     return f'{hexGUID(port.guid)} "{name:>30}" {linkText(port, names, " ")}'
 
 
 def linkText(port: Port, names: NodeNames, gap: str = "") -> str:
-    """A port and its link on one line: LID, number, what it carries, states, the other end."""
+    """Line about a port and its link: LID, number, width and speed, states, the other end."""
     state = _STATES.get(port.state.name, port.state.name.capitalize())
     physical = _PHYSICAL.get(port.physicalState, port.physicalState.name.capitalize())
     carries = " " * 14 if port.state is PortState.DOWN else f"{f'{port.width}X':>3} {_speed(port):>18} "

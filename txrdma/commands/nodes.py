@@ -1,6 +1,4 @@
-"""
-C{txrdma nodes}: the nodes of a fabric.
-"""
+"""C{txrdma nodes}: nodes of a fabric, with their types, GUIDs and LIDs."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ _WORDS: Final = {
     NodeType.ROUTER: "router",
 }
 _NOT_TOLD: Final = {"ports", "nodeInfo", "switchInfo"}
-"""C{discover} tells these."""
+"""Keys of a snapshot's nodes left out here: C{discover} prints them."""
 
 
 class CommandOptions(PartOptions):
-    """Which nodes."""
+    """Options of C{txrdma nodes}: the sweep, and which types to print."""
 
     longdesc = (
         "Tell the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. What could "
@@ -44,7 +42,7 @@ class CommandOptions(PartOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma nodes}."""
+    """Carry out C{txrdma nodes}: print a row for each node."""
     fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)
     if options["json"]:

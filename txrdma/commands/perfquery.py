@@ -1,6 +1,4 @@
-"""
-C{txrdma perfquery}: what ports have counted.
-"""
+"""C{txrdma perfquery}: performance counters of ports, read, watched, sampled and cleared."""
 
 from __future__ import annotations
 
@@ -35,6 +33,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfoExtended, SwitchInfo
@@ -42,11 +41,11 @@ from txrdma.mad.layouts.values import FECMode
 from txrdma.mad.schedule import MADSchedule
 
 ALL_PORTS: Final = 0xFF
-_ADDITIONAL: Final = 1 << 1
-"""Of ClassPortInfo's CapabilityMask2: the extended counters have errors, too (IBA 16.1.3.1)."""
+_ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
+"""Bit of CapabilityMask2 in ClassPortInfo: extended counters include errors (IBA 16.1.3.1)."""
 
 _CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
-"""What to select besides C{counterSelect}."""
+"""Further select fields of a Set that clears counters, besides C{counterSelect}."""
 
 KINDS: Final[dict[str, type[Attribute]]] = {
     "counters": PortCounters,
@@ -86,7 +85,7 @@ THEIRS: Final = {
     "vlxmittimecc": "vltimecc",
     "smplctl": "samples",
 }
-"""Options of infiniband-diags' perfquery that are called otherwise here; these names will do, too."""
+"""Options of infiniband-diags' perfquery that have other names here; both names are accepted."""
 
 _SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
 _MOST_OUTSTANDING: Final = 16
@@ -96,7 +95,7 @@ _LONGEST_SAMPLE: Final = 60.0
 
 
 class CommandOptions(FabricOptions):
-    """Which counters, of which ports."""
+    """Options of C{txrdma perfquery}: which counters, of which ports."""
 
     synopsis = "[options] [TARGET [PORTS]]"
     longdesc = (
@@ -151,8 +150,8 @@ class CommandOptions(FabricOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Whose counters: what its performance agent can, and which ports."""
+class CounterSource:
+    """Ports whose counters are read, and the ClassPortInfo of their performance management agent."""
 
     path: IBPath
     info: ClassPortInfo
@@ -160,18 +159,18 @@ class Counted:
     isSum: bool
 
     def can(self, capability: PerformanceCapability) -> bool:
-        """Whether the agent says that it can."""
+        """True when the agent has this capability."""
         return bool(self.info.capabilityMask & capability)
 
     @property
     def hasExtended(self) -> bool:
-        """Whether it has counters of 64 bits."""
+        """True when the agent has counters of 64 bits."""
         return self.can(PerformanceCapability.EXTENDED_WIDTH) or self.can(
             PerformanceCapability.EXTENDED_WIDTH_NO_IETF
         )
 
     def hides(self, kind: type[Attribute]) -> frozenset[str]:
-        """Fields that mean nothing here."""
+        """Names of an attribute's fields that mean nothing with this agent."""
         if kind is PortCountersExtended and not self.info.capabilityMask2 & _ADDITIONAL:
             names = [field.name for field in PortCountersExtended.fields]
             return frozenset(["counterSelect2", *names[names.index("symbolErrorCounter") :]])
@@ -182,9 +181,9 @@ class Counted:
 
 def sampledCodes(text: str) -> list[int]:
     """
-    C{"1,0x2"} as numbers.
+    Codes of counters to sample in a text such as C{"1,0x2"}.
 
-    @raise usage.UsageError: these are none.
+    @raise usage.UsageError: the text is no list of codes of 16 bits, or too long.
     """
     try:
         codes = [int(part, 0) for part in text.split(",")] if text else []
@@ -196,7 +195,7 @@ def sampledCodes(text: str) -> list[int]:
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma perfquery}."""
+    """Carry out C{txrdma perfquery}: print, watch, sample or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
         counted = await whose(session)
@@ -220,31 +219,35 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     _tell(options, counted, kind, told, name)
 
 
-async def whose(session: Session) -> Counted:
-    """Find out which ports are meant, and what can be asked there."""
+async def whose(session: Session) -> CounterSource:
+    """Find the ports that the options mean, and the capabilities of their agent."""
     options = session.options
     path = await session.toServices(options["target"])
     info = await session.rpcs.PerformanceGet(ClassPortInfo, path)
     wantsAll, loops, ports = options["all-ports"], options["loop-ports"], options["ports"]
     if ports and not wantsAll:
-        return Counted(path, info, ports, False)
+        return CounterSource(path, info, ports, False)
     node = await session.agent.SubnGet(NodeInfo, path)
     isSwitch = node.nodeType is NodeType.SWITCH
     if not ports and not loops and not wantsAll and not isSwitch:
-        return Counted(path, info, [node.localPortNum], False)
+        return CounterSource(path, info, [node.localPortNum], False)
     first = 1
     if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
         first = 0  # other switches' port 0 counts nothing
     every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
-        return Counted(path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False)
+        return CounterSource(
+            path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False
+        )
     if not ports and info.capabilityMask & PerformanceCapability.ALL_PORT_SELECT:
-        return Counted(path, info, [ALL_PORTS], False)
-    return Counted(path, info, every, True)
+        return CounterSource(path, info, [ALL_PORTS], False)
+    return CounterSource(path, info, every, True)
 
 
-async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
-    """Whether the counters of extended speeds are those of RS-FEC: the first port that is meant says so."""
+async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bool:
+    """
+    True when the counters of extended speeds are those of RS-FEC, by the PortInfoExtended of the first port.
+    """
     if not counted.can(PerformanceCapability.RS_FEC):
         return False
     port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
@@ -255,7 +258,7 @@ async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
     return told.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
 
 
-async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> list[Any]:
+async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
     """The counters of all ports that are meant, one after the other or added; asked for several at a time."""
     schedule = MADSchedule(session.rpcs, _MOST_OUTSTANDING)
     found: dict[int, Any] = {}
@@ -272,7 +275,7 @@ async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> 
     return [added(told, ALL_PORTS)] if counted.isSum and told and kind not in _SAMPLED else told
 
 
-async def clearAll(session: Session, counted: Counted, kind: type[Attribute]) -> None:
+async def clearAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> None:
     """Clear the counters of all ports that are meant."""
     values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
     if session.options["mask"] is not None:
@@ -289,11 +292,11 @@ def _widthOf(kind: type[Attribute], name: str) -> int:
     return next(field.width for field in kind.fields if field.name == name)
 
 
-async def _sampled(session: Session, counted: Counted) -> Any:
+async def _sampled(session: Session, counted: CounterSource) -> Any:
     """
-    Let one port sample, and wait for what it has then (IBA 16.1.3.2 to 16.1.3.4).
+    Let one port sample, and wait for its results (IBA 16.1.3.2 to 16.1.3.4).
 
-    @raise InvalidRequest: it does not.
+    @raise InvalidRequest: the port cannot sample, or samples already.
     """
     options, clock, rpcs = session.options, session.reactor, session.rpcs
     [port] = counted.ports[:1]
@@ -330,7 +333,7 @@ def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
 
 
 def _tell(
-    options: CommandOptions, counted: Counted, kind: type[Attribute], told: list[Any], name: str
+    options: CommandOptions, counted: CounterSource, kind: type[Attribute], told: list[Any], name: str
 ) -> None:
     hidden = counted.hides(kind)
     if options["json"]:
@@ -352,17 +355,17 @@ def _tell(
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Which counters of an attribute are looked at, again and again."""
+    """Counters of an attribute that are read again and again."""
 
     kind: type[Attribute]
     names: list[str]
 
 
-def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watched]:
+def watched(counted: CounterSource, kind: type[Attribute], isSaid: bool) -> list[Watched]:
     """
-    What there is to look at.
+    Attributes and counters to read again and again.
 
-    @param isSaid: nothing but this kind; else the wide counters, with the errors that these may not have.
+    @param isSaid: this attribute alone; otherwise the wide counters, and the errors that these may lack.
     """
     if isSaid or not counted.hasExtended:
         return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
@@ -373,8 +376,11 @@ def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watch
     return [*wide, Watched(PortCounters, errors)] if errors else wide
 
 
-async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> None:
-    """Rates, until Ctrl-C; a look that fails is told, and the next one compares with the one before."""
+async def _watch(session: Session, counted: CounterSource, kinds: list[Watched]) -> None:
+    """
+    Print rates until Ctrl-C; a reading that fails is reported, and the next one is compared with the one
+    before.
+    """
     options, clock = session.options, session.reactor
     before, then = await _looked(session, counted, kinds), clock.seconds()
     if options["reset"]:
@@ -392,8 +398,8 @@ async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> No
         before, then = (_cleared(after) if options["reset"] else after), now
 
 
-async def _looked(session: Session, counted: Counted, kinds: list[Watched]) -> list[list[Any]]:
-    """Of each kind the counters of all ports; they may be cleared then."""
+async def _looked(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
+    """Counters of all ports for each attribute; they are cleared afterwards with C{--reset}."""
     told = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:
         for each in kinds:
@@ -408,7 +414,7 @@ def _cleared(told: list[list[Any]]) -> list[list[Any]]:
 def _rates(
     kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
 ) -> list[Rates]:
-    """Of each port, with what all kinds have counted."""
+    """Rates of each port, from all attributes together."""
     rates = []
     for index, port in enumerate(after[0]):
         difference = Increase({})
@@ -437,7 +443,7 @@ _RATES_COLUMNS: Final = (
 
 
 def _ratesRow(rates: Rates) -> list[str]:
-    """For people: traffic in a second, and what else has counted."""
+    """Cells for people: traffic in a second, and what else has counted."""
     others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
     others += [f"{name} is full: clear it" for name in rates.increase.saturated]
     others += [f"{name} has wrapped" for name in rates.increase.wrapped]

@@ -21,7 +21,7 @@ from txrdma.mad.vendor import OpenIBPing, servePing
 
 
 class CommandOptions(FabricOptions):
-    """Whom, and how often."""
+    """Options of C{txrdma ping}: the target, and how often to ask."""
 
     synopsis = "[options] TARGET"
     longdesc = (
@@ -51,9 +51,9 @@ class CommandOptions(FabricOptions):
 @dataclass(slots=True)
 class Pings:
     """
-    How it went.
+    Result of pinging a host.
 
-    @ivar times: of answers, in seconds; C{names} who answered.
+    @ivar times: round trip of each answer, in seconds; C{names} are those that the answers gave.
     """
 
     sent: int = 0
@@ -62,7 +62,7 @@ class Pings:
     seconds: float = 0.0
 
     def toDict(self) -> dict[str, Any]:
-        """For programs."""
+        """Result as JSON can carry it."""
         times = self.times
         return {
             "name": self.names[-1] if self.names else None,
@@ -75,7 +75,7 @@ class Pings:
         }
 
     def text(self, target: str) -> str:
-        """As C{ping} has it."""
+        """Summary as C{ping} prints it at its end."""
         lost = round(100 * (self.sent - len(self.times)) / self.sent) if self.sent else 0
         times = self.times or [0.0]
         name = self.names[-1] if self.names else target
@@ -89,7 +89,7 @@ class Pings:
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma ping}."""
+    """Carry out C{txrdma ping}, as client or as server."""
     if options["server"]:
         await served(reactor, options, servePing)
         return
@@ -105,7 +105,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 async def _pinged(session: Session, path: IBPath) -> Pings:
-    """Ask until it is enough; Ctrl-C ends it, too."""
+    """Ping until the count is reached, or Ctrl-C."""
     reactor = session.reactor
     pings = Pings()
     begun = reactor.seconds()

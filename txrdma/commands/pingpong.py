@@ -1,6 +1,4 @@
-"""
-C{txrdma pingpong}: how fast two ends are.
-"""
+"""C{txrdma pingpong}: latency and bandwidth between two ends."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
 
 INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C of who measures: 128 and SIGINT, as shells have it."""
+"""Exit status of a client after Ctrl-C: 128 and SIGINT, as shells have it."""
 
 _COMPATIBLE_SIZES: Final = {Transfer.SEND: 4096, Transfer.UD: 2048}
 _COMPATIBLE_MTU: Final = 1024
@@ -51,11 +49,11 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class IPingPongReactor(IReactor, IReactorCore, IReactorProcess):
-    """What this command needs of the reactor."""
+    """Parts of the reactor that C{txrdma pingpong} uses."""
 
 
 def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
-    """Some of a few words, or all of them."""
+    """Members of an enumeration by their values with commas between, or C{all} of them."""
     known = [str(kind.value) for kind in kinds]
     words = known if text == "all" else text.split(",")
     for word in words:
@@ -73,7 +71,7 @@ def _measures(text: str) -> Sequence[Measure]:
 
 
 class CommandOptions(TellingOptions):
-    """What to measure, with whom, and how to tell."""
+    """Options of C{txrdma pingpong}: tests, peer, device, and output."""
 
     synopsis = "[options] [HOST]"
     longdesc = (
@@ -156,17 +154,19 @@ class CommandOptions(TellingOptions):
 
     @property
     def isServer(self) -> bool:
-        """Whether others say what is measured."""
+        """True for a server, whose clients choose the tests."""
         return not self["host"] and not self["local"]
 
     @property
     def showsTables(self) -> bool:
-        """Whether tables are shown here: a server has none, unless it plays with others' programs."""
+        """
+        True when tables will be printed: not by a server, unless it serves other programs (C{--compatible}).
+        """
         hears = self.isServer and not self["compatible"]
         return not hears and not self["json"] and self["csv"] != "-"
 
     def series(self) -> Series:
-        """What is to be measured."""
+        """Series of measurements that the options ask for."""
         return Series(
             transfers=self["test"] or (tuple(Transfer) if self["local"] else (Transfer.SEND,)),
             measures=self["measure"] or (Measure.LATENCY, Measure.BANDWIDTH),
@@ -181,7 +181,7 @@ class CommandOptions(TellingOptions):
         )
 
     def game(self) -> Test:
-        """What is played with others' programs, with their defaults."""
+        """Test to run with another program, with the defaults of that."""
         (transfer,) = self["test"] or (Transfer.SEND,)
         (size,) = self["size"] or (_COMPATIBLE_SIZES[transfer],)
         return Test(
@@ -189,7 +189,7 @@ class CommandOptions(TellingOptions):
         )
 
     def side(self, reactor: IPingPongReactor) -> Side:
-        """How our end is made."""
+        """Our end of a test: how to open its device, and the settings of its queue pairs."""
 
         def open(address: object) -> IVerbsDevice:
             return openDevice(reactor, self["device"] or deviceAt(address))
@@ -207,7 +207,7 @@ class CommandOptions(TellingOptions):
 
 
 def prepare(options: CommandOptions) -> None:
-    """Have a reactor that looks for completions, unless that is not wanted."""
+    """Install a reactor that polls completion queues, unless C{--events} is given."""
     if not options["events"]:
         from txrdma.verbs.polling import install
 
@@ -215,7 +215,9 @@ def prepare(options: CommandOptions) -> None:
 
 
 def deviceAt(address: object) -> str:
-    """The software device that reaches whom a connection with this address of ours reaches."""
+    """
+    Device string of the software device at this address of ours, which reaches whom the connection reaches.
+    """
     host = getattr(address, "host", "127.0.0.1")
     ip = ipaddress.ip_address(host)
     mapped = getattr(ip, "ipv4_mapped", None)
@@ -223,7 +225,7 @@ def deviceAt(address: object) -> str:
 
 
 async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
-    """C{txrdma pingpong}."""
+    """Carry out C{txrdma pingpong}, as client or as server; exit with 130 after Ctrl-C."""
     async with _Interruption(reactor) as interruption:
         if options["compatible"]:
             await play(reactor, options, interruption)
@@ -237,9 +239,9 @@ async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
 
 class _Interruption:
     """
-    Ctrl-C: the reactor wants to stop, and waits until we have told what there is.
+    Ctrl-C in a measurement: the reactor wants to stop, and waits until the results are printed.
 
-    @ivar then: what to call when it comes.
+    @ivar then: called at Ctrl-C.
     """
 
     def __init__(self, reactor: IReactorCore) -> None:
@@ -265,7 +267,7 @@ class _Interruption:
 
 
 async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """Until Ctrl-C, or one client was served."""
+    """Serve until Ctrl-C, or with C{--once} until one client was served."""
     over: Deferred[None] = Deferred()
 
     def end() -> None:
@@ -291,7 +293,7 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
 async def _listening(
     reactor: IPingPongReactor, options: CommandOptions, factory: IProtocolFactory, usualPort: int
 ) -> AsyncIterator[None]:
-    """Clients get what the factory builds."""
+    """Listen while the context lasts; clients get the factory's protocols."""
     where = options["listen"] or str(usualPort)
     description = f"tcp:{where}" if where.isdigit() else where
     port: IListeningPort = await serverFromString(reactor, description).listen(factory)
@@ -306,7 +308,7 @@ async def _listening(
 
 
 async def play(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """One game with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}."""
+    """Run one test with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}, as client or as server."""
     side, test = options.side(reactor), options.game()
     mtu = options["mtu"] or (0 if test.transfer is Transfer.UD else _COMPATIBLE_MTU)
     factory = OneGame(side, test, mtu, lambda game: playing(game))
@@ -326,7 +328,7 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
 
 
 def tell(line: str) -> None:
-    """Something for people; results go elsewhere."""
+    """Print a line for people on standard error; results go elsewhere."""
     with suppress(OSError):  # who has started us may be gone, and nobody reads it
         print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
 
@@ -334,7 +336,7 @@ def tell(line: str) -> None:
 def endpointFor(
     reactor: IPingPongReactor, options: CommandOptions, usualPort: int = PORT
 ) -> IStreamClientEndpoint:
-    """The way to the server."""
+    """Endpoint for connections to the server."""
     host = options["host"]
     if options["local"]:
         return _ownServer(reactor, options)
@@ -352,7 +354,7 @@ def _isAddress(host: str) -> bool:
 
 
 def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
-    """A process of our own, which serves us by its standard input and output."""
+    """Endpoint of a server process of our own, connected by its standard input and output."""
     command = [sys.executable, "-m", "txrdma.command", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
     command += ["--qp-timeout", str(options["qp-timeout"])]
@@ -365,7 +367,7 @@ def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamCli
 
 
 async def measure(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
-    """All tests, one after the other; what was measured is shown in any case."""
+    """Run all tests, one after the other; what was measured is printed in any case."""
     measurements: list[Measurement] = []
     with ExitStack() as closing:
         tellOne = _teller(options, closing)
@@ -392,7 +394,7 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
 
 
 def _teller(options: CommandOptions, closing: ExitStack) -> Callable[[Measurement], None]:
-    """What is done with each measurement at once: a row of CSV, where that is wanted."""
+    """Function called with each measurement as it ends, which adds a row of CSV if that is wanted."""
     if not options["csv"]:
         return lambda measurement: None
     out: TextIO = sys.stdout
@@ -402,7 +404,7 @@ def _teller(options: CommandOptions, closing: ExitStack) -> Callable[[Measuremen
 
 
 def _report(measurements: Sequence[Measurement], options: CommandOptions) -> None:
-    """All that there is to tell."""
+    """Print all measurements: rows of CSV, then JSON or tables."""
     with ExitStack() as closing:
         tellOne = _teller(options, closing)
         for measurement in measurements:

@@ -23,7 +23,7 @@ _COUNTS: Final[dict[str, tuple[int, float]]] = {_SHOW: (0, 0), _ADD: (2, inf), _
 
 
 class CommandOptions(commandOptions.CommandOptions):
-    """What to do with the table, and with which of its members."""
+    """Options of C{txrdma pnet}: an action on the table, and the members that it is about."""
 
     synopsis = "[options] [show | add NETWORK MEMBER ... | remove NETWORK [MEMBER ...]]"
     longdesc = (
@@ -47,7 +47,7 @@ class CommandOptions(commandOptions.CommandOptions):
 
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
-    """C{txrdma pnet}."""
+    """Carry out C{txrdma pnet}: change or print the table."""
     path = Path(options["file"]) if options["file"] else tableFile()
     try:
         if options["action"] != _SHOW:
@@ -72,7 +72,7 @@ def _changed(text: str, options: CommandOptions) -> str:
 
 
 def _kernels() -> Table:
-    """The kernel's table; empty when it does not tell."""
+    """The kernel's table; empty where it cannot be read."""
     try:
         return kernelTable()
     except OSError:
@@ -80,7 +80,7 @@ def _kernels() -> Table:
 
 
 def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[str, Any]:
-    """Everything, as JSON can carry it."""
+    """Tables and the ports that they give interfaces, as JSON can carry them."""
     here = Networks(seen.ports, (table, kernels), seen.interfaces, seen.root)
     return {
         "file": str(path),
@@ -103,7 +103,7 @@ def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[
 
 
 def told(found: dict[str, Any]) -> list[str]:
-    """The same as lines."""
+    """Lines of what L{described} gives."""
     rows = [(each["network"], each["member"], each["source"]) for each in found["entries"]]
     lines = (
         list(columns(("network", "member", "from"), *rows)) if rows else [f"  {found['file']} names nothing"]

@@ -36,11 +36,11 @@ _SHOWN: Final = (
 
 
 _RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
-"""Shown of ports that have XDR."""
+"""Fields of PortInfo that are printed only for ports with XDR."""
 
 
 class CommandOptions(FabricOptions):
-    """Which ports, and what to do with them."""
+    """Options of C{txrdma portstate}: ports, and operations on them."""
 
     synopsis = "[options] TARGET PORTS [query | OPERATION [VALUE] ...]"
     longdesc = (
@@ -103,7 +103,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma portstate}."""
+    """Carry out C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
     with opened(reactor, options) as session:
         if options["everywhere"]:
             told = await _everywhere(session)
@@ -155,7 +155,7 @@ def _cuts(changes: Sequence[Change]) -> bool:
 async def _done(
     session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnWay: bool
 ) -> dict[str, Any]:
-    """Show a port, or change it and show it then."""
+    """Print a port, or change it and print it then; its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
     peer, error = None, ""
     if not changes:
@@ -213,7 +213,7 @@ def _showFields(info: PortInfo) -> None:
 async def _changed(
     session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnWay: bool
 ) -> PortInfo:
-    """Change some fields; what the port then tells."""
+    """Change fields of a port; returns the PortInfo afterwards."""
     fields: dict[str, str] = {}
     for change in changes:
         if change.operation == FDR10:
@@ -242,7 +242,9 @@ async def _changed(
 
 
 async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> None:
-    """By its vendor's attribute; who has none says so by a status."""
+    """
+    Switch FDR10 on or off by ExtendedPortInfo; a node without this attribute answers with an error status.
+    """
     told = await session.agent.SubnGet(ExtendedPortInfo, path, port)
     if isOn and not told.linkSpeedSupported & 1:
         raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
@@ -254,7 +256,7 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
 
 
 async def _everywhere(session: Session) -> list[dict[str, Any]]:
-    """All ports of all links; what goes down goes from the farthest link to the nearest."""
+    """Change all ports that have links; those that go down go from the farthest link to the nearest."""
     from txrdma.fabric.discovery import Sweep
 
     options = session.options
@@ -303,17 +305,17 @@ async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) ->
 
 
 def linkedPorts(fabric: Fabric) -> list[Port]:
-    """Both ends of all links."""
+    """Ports at both ends of all links."""
     return [port for node in fabric.nodes.values() for port in node.ports.values() if port.peer is not None]
 
 
 def farthestFirst(ports: Sequence[Port], isWhole: bool = False) -> list[Port]:
     """
-    One end of each link, in an order in which each can still be reached when it is its turn.
+    Ends of links, one for each, in an order in which each can still be reached when it is its turn.
 
-    An end is reached without its own link, so it is not that by which our way comes to its node.
+    The end is the one reached without its link: not the port by which the route enters its node.
 
-    @param isWhole: our own link, too, as the last one.
+    @param isWhole: include our own link, as the last one.
     """
     chosen: list[Port] = []
     seen: set[frozenset[tuple[bytes, int]]] = set()
@@ -341,7 +343,7 @@ def _depth(node: Node) -> int:
 
 
 def _entry(node: Node) -> int:
-    """The port that our way comes in by; at the beginning our own."""
+    """Port by which a directed route enters the node; at its beginning our own."""
     return node.info.localPortNum
 
 
@@ -349,7 +351,7 @@ def _entry(node: Node) -> int:
 
 
 async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info: PortInfo) -> PortInfo | None:
-    """What is at the other end of a link of a switch's, or of our own; None when nobody answers there."""
+    """PortInfo at the other end of a link of a switch, or of our own; None without an answer."""
     isReachable = path == IBDRPath() if node.nodeType is not NodeType.SWITCH else bool(port)
     if not isReachable or info.portPhysicalState is not PhysicalState.LINK_UP:
         return None
@@ -363,14 +365,14 @@ async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info:
 
 
 def _beyond(session: Session, path: IBPath, port: int) -> IBDRPath:
-    """One hop more; by a LID first, where the path is one (IBA 14.2.2)."""
+    """Directed route with one more hop; for a path by LID it begins at that LID (IBA 14.2.2)."""
     if isinstance(path, IBDRPath):
         return path.then(port)
     return IBDRPath(slid=session.endPort.lid, dlid=path.dlid, drSLID=session.endPort.lid, drPath=(port,))
 
 
 def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
-    """Where a link is slower than both its ends can."""
+    """Warnings where a link has less width or speed than both its ends have enabled."""
     if peer is None:
         return []
     found = []

@@ -1,6 +1,4 @@
-"""
-C{txrdma query}: any call, with any field.
-"""
+"""C{txrdma query}: any call of the specification, with any fields."""
 
 from __future__ import annotations
 
@@ -31,16 +29,16 @@ _HARMLESS = (Method.GET, Method.GET_TABLE, Method.GET_MULTI, Method.GET_TRACE_TA
 
 
 class CommandOptions(FabricOptions):
-    """Which call, to whom, with what in it."""
+    """Options of C{txrdma query}: the call, its target, and its fields."""
 
     synopsis = "[options] RPC ATTRIBUTE [TARGET] [FIELD=VALUE...]"
     longdesc = (
         "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show the "
         "answer. Fields are named as --json shows them; inner ones with a dot. Of records of the "
-        "administration they are the components that are asked for; of several values in one, name[3] is one "
+        "SA they are the components that are asked for; of several values in one, name[3] is one "
         "of them. ATTRIBUTE may be a number, as 0xff90: then the answer is shown in hexadecimal. "
         + TARGETS
-        + " Calls of the administration go to it."
+        + " Calls of the SA go to it."
     )
     optFlags = [
         ["change", None, "Of a Set: get the attribute first, and change only the fields that are given."],
@@ -48,7 +46,7 @@ class CommandOptions(FabricOptions):
     ]
     optParameters = [
         ["modifier", "m", 0, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key, of calls of the administration.", count],
+        ["smkey", None, 0, "SM_Key, of calls of the SA.", count],
         ["bkey", None, 0, "B_Key, of BM calls.", count],
         ["cckey", None, 0, "CC_Key, of CongMgt calls.", count],
         ["class", None, None, "Of Vend calls with a number: the vendor's class, as 0x0a.", count],
@@ -67,7 +65,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma query}."""
+    """Carry out C{txrdma query}: make the call, print the answer."""
     rpc = rpcNamed(options["rpc"])
     kind = _kind(options, rpc)
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
@@ -82,9 +80,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     """
-    What a call carries, by its name or its number.
+    Type of the attribute that a call is to carry, by its name or its number.
 
-    @raise InvalidRequest: it carries no such.
+    @raise InvalidRequest: the call carries no such attribute.
     """
     text = options["attribute"]
     try:
@@ -125,7 +123,7 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
 
 
 def tell(answer: Any, asJSON: bool) -> None:
-    """An attribute, several, or none."""
+    """Print an answer: one attribute, several, or none."""
     several = answer if isinstance(answer, list) else [] if answer is None else [answer]
     if asJSON:
         told = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]

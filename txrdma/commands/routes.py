@@ -29,7 +29,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.schedule import MADSchedule
 
 _FIRST_PORT: Final = 12
-"""The column of port 0 in what is told of multicast."""
+"""Column of port 0 in the text of a multicast forwarding table."""
 
 _WORDS: Final = {
     NodeType.CHANNEL_ADAPTER: "Channel Adapter",
@@ -41,10 +41,10 @@ _WORDS: Final = {
 @dataclass(slots=True)
 class Tables:
     """
-    A switch, and what its tables hold.
+    A switch and its forwarding tables.
 
-    @ivar linear: the port for each LID; C{multicast} the ports for each multicast LID.
-    @ivar groups: how many multicast LIDs there is room for.
+    @ivar linear: output port for each LID; C{multicast} the output ports for each multicast LID.
+    @ivar groups: number of multicast LIDs that the table has room for.
     """
 
     path: IBPath
@@ -56,16 +56,16 @@ class Tables:
     groups: int = 1
 
     def narrow(self, port: int) -> None:
-        """Forget what does not leave by this port."""
+        """Remove LIDs that do not leave by this port."""
         self.linear = bytes(each if each == port else NO_PORT for each in self.linear)
         self.multicast = {mlid: exits for mlid, exits in self.multicast.items() if port in exits}
 
 
 def span(text: str) -> range:
     """
-    Some LIDs: C{7}, or C{3-9}.
+    Range of LIDs in a text such as C{"7"} or C{"3-9"}.
 
-    @raise ValueError: it says something else.
+    @raise ValueError: the text is no such range.
     """
     first, sign, last = text.partition("-")
     low, high = int(first, 0), int(last if sign else first, 0)
@@ -75,7 +75,7 @@ def span(text: str) -> range:
 
 
 class CommandOptions(SweepOptions):
-    """Which switch, which tables."""
+    """Options of C{txrdma routes}: a switch or all, and which tables."""
 
     synopsis = "[options] [SWITCH]"
     longdesc = (
@@ -112,7 +112,7 @@ class CommandOptions(SweepOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma routes}."""
+    """Carry out C{txrdma routes}: print forwarding tables, or the use of links."""
     isUse = options["balance"] or options["over"] is not None
     owners: dict[int, str] = {}
     with opened(reactor, options) as session:
@@ -155,9 +155,9 @@ def _tell(options: CommandOptions, tables: list[Tables], owners: dict[int, str])
 
 async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     """
-    Read the tables that tell how links are used.
+    Read the forwarding tables and compute the use of links.
 
-    @return: tells it.
+    @return: prints it.
     @raise InvalidRequest: there is no such link.
     """
     options, names = session.options, session.names
@@ -203,7 +203,7 @@ def _allOf(session: Session, fabric: Fabric) -> list[Tables]:
 
 
 async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
-    """Many switches at a time; one that does not tell is a problem, and the others are told."""
+    """Read the tables of many switches at a time; a switch that fails becomes a problem of the fabric."""
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
     isMulticast = session.options["multicast"]
     done = 0
@@ -240,7 +240,7 @@ def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
 
 
 async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
-    """Ask whoever has a LID what it is; those that don't answer are left out."""
+    """Ask the node at each LID for its NodeInfo; LIDs without an answer are left out."""
     owners: dict[int, str] = {}
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
 
@@ -265,7 +265,7 @@ async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
 
 
 def _ownersOf(lid: int, lmc: int, kind: NodeType, guid: str, name: str) -> dict[int, str]:
-    """All LIDs of a port, as ibroute names them: those beyond the first by the number of the path."""
+    """Names of all LIDs of a port, as ibroute has them: those beyond the first by the number of the path."""
     many = 1 << lmc
     owners = {lid + at: f"(path #{at + 1} out of {many}: portguid {guid})" for at in range(1, many)}
     owners[lid] = f"({_WORDS.get(kind, 'Node')} portguid {guid}: {name!r})"
@@ -286,7 +286,7 @@ def linearText(
     tables: Tables, chosen: range | None, owners: dict[int, str], isAll: bool = False
 ) -> Iterator[str]:
     """
-    As ibroute has it.
+    Lines of a linear forwarding table, as ibroute prints it.
 
     @param isAll: LIDs without a port, too.
     """
@@ -308,7 +308,10 @@ def linearText(
 
 
 def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
-    """As ibroute -M has it: a row for each group, with a cross at each of its ports."""
+    """
+    Lines of a multicast forwarding table, as ibroute -M prints it: a row for each group, a cross at each
+    port.
+    """
     guid = hexGUID(tables.info.nodeGUID)
     every = chosen or range(FIRST_MULTICAST, FIRST_MULTICAST + tables.groups)
     low, high = every[0], every[-1]
@@ -330,7 +333,7 @@ def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) 
 def tablesDict(
     tables: Tables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
 ) -> dict[str, Any]:
-    """For programs."""
+    """Forwarding tables of a switch as JSON can carry them."""
     told: dict[str, Any] = {
         "guid": str(tables.info.nodeGUID),
         "name": tables.name,

@@ -1,6 +1,4 @@
-"""
-C{txrdma saquery}: the records of the subnet's administration.
-"""
+"""C{txrdma saquery}: records of subnet administration (SA), by any component."""
 
 from __future__ import annotations
 
@@ -33,19 +31,19 @@ _SELECTED: Final = ("mtu", "rate", "packetLifeTime")
 
 _ABOUT_PATHS: Final = (sa.PathRecord, sa.MultiPathRecord, sa.TraceRecord)
 _CAPABILITY_BITS: Final = 1 << 31
-"""Attribute modifier: ports that have these capabilities, whatever others (IBA 15.2.5.3)."""
+"""Attribute modifier that selects ports with these capabilities, whatever others they have (IBA 15.2.5.3)."""
 
 _NAME: Final = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordKind:
     """
-    Records that can be asked for.
+    Records that C{txrdma saquery} can ask for.
 
-    @ivar names: what they go by, the one of the specification first; case does not matter.
-    @ivar shorts: the components that C{1/2/3} gives values to.
-    @ivar columns: of C{--table}; all that there are when it is empty.
+    @ivar names: names of the records, that of the specification first, in any capitals.
+    @ivar shorts: components that C{1/2/3} gives values to.
+    @ivar columns: columns of C{--table}; all components when it is empty.
     """
 
     record: type[Attribute]
@@ -63,69 +61,69 @@ _PATH: Final = "slid dlid sgid dgid pkey serviceLevel mtu rate packetLifeTime re
 _MEMBER: Final = "mgid mlid portGID pkey qkey mtu rate serviceLevel joinState"
 
 _NAMED: Final = (
-    Kind(ClassPortInfo, ("ClassPortInfo", "CPI")),
-    Kind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
-    Kind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
-    Kind(
+    RecordKind(ClassPortInfo, ("ClassPortInfo", "CPI")),
+    RecordKind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
+    RecordKind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
+    RecordKind(
         *(sa.SLtoVLMappingTableRecord, ("SLtoVLMappingTableRecord", "SL2VLTableRecord", "SL2VL")),
         "lid inputPortNum outputPortNum",
     ),
-    Kind(sa.SwitchInfoRecord, ("SwitchInfoRecord", "SWIR"), "lid"),
-    Kind(
+    RecordKind(sa.SwitchInfoRecord, ("SwitchInfoRecord", "SWIR"), "lid"),
+    RecordKind(
         *(sa.LinearForwardingTableRecord, ("LinearForwardingTableRecord", "LFTRecord", "LFTR")),
         "lid blockNum",
     ),
-    Kind(
+    RecordKind(
         *(sa.RandomForwardingTableRecord, ("RandomForwardingTableRecord", "RFTRecord", "RFTR")),
         "lid blockNum",
     ),
-    Kind(
+    RecordKind(
         *(sa.MulticastForwardingTableRecord, ("MulticastForwardingTableRecord", "MFTRecord", "MFTR")),
         "lid position blockNum",
     ),
-    Kind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
-    Kind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
-    Kind(
+    RecordKind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
+    RecordKind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
+    RecordKind(
         *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")),
         "lid portNum",
     ),
-    Kind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
-    Kind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
-    Kind(
+    RecordKind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
+    RecordKind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
+    RecordKind(
         *(sa.ServiceRecord, ("ServiceRecord", "SR"), "serviceID serviceGID"),
         "serviceID serviceGID servicePKey serviceLease serviceName",
     ),
-    Kind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
-    Kind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
-    Kind(
+    RecordKind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
+    RecordKind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
+    RecordKind(
         *(sa.VLArbitrationTableRecord, ("VLArbitrationTableRecord", "VLAR")),
         "lid outputPortNum blockNum",
     ),
-    Kind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
-    Kind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
-    Kind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
-    Kind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
-    Kind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
+    RecordKind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
+    RecordKind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
+    RecordKind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
+    RecordKind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
+    RecordKind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
 )
 
 KINDS: Final = (
     *_NAMED,
     *(
-        Kind(each, (each.__name__,))
+        RecordKind(each, (each.__name__,))
         for each in vars(sa).values()
         if isinstance(each, type) and issubclass(each, sa.Record) and each.rpcs
         if each not in [kind.record for kind in _NAMED]
     ),
 )
-"""All that there are: some go by nothing but their names."""
+"""All records that can be asked for: some have only the name of their class."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    What infiniband-diags' saquery has an option for.
+    A word for a frequent query, as infiniband-diags' saquery has an option for it.
 
-    @ivar queries: the components of each; what all of them bring is told together.
+    @ivar queries: components of each query; the records of all of them are printed together.
     """
 
     name: str
@@ -147,8 +145,8 @@ VIEWS: Final = (
 )
 
 
-def kindNamed(name: str) -> Kind | None:
-    """What goes by that name."""
+def kindNamed(name: str) -> RecordKind | None:
+    """Records of this name; None if there are none."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
             return kind
@@ -156,11 +154,11 @@ def kindNamed(name: str) -> Kind | None:
 
 
 class CommandOptions(FabricOptions):
-    """Which records."""
+    """Options of C{txrdma saquery}: records, components, and output."""
 
     synopsis = "[options] [RECORD [VALUE/VALUE... | COMPONENT=VALUE...]]"
     longdesc = (
-        "Ask the subnet's administration for all records that have certain components, as NodeRecord "
+        "Ask the SA (subnet administration) for all records that have certain components, as NodeRecord "
         "nodeType=2 or PathRecord slid=1 dlid=4; below stands what RECORD can be, NodeRecord unless said. "
         "Values alone are those of the first components, as in PIR 3/1. A path is asked for from our own "
         "port, unless components, or --from and --to, each a TARGET, say otherwise. " + TARGETS
@@ -175,7 +173,7 @@ class CommandOptions(FabricOptions):
         *columns(*((view.name, view.summary) for view in VIEWS)),
     )
     optFlags = [
-        ["as-said", "a", "Of paths: add no source; some administrations tell all paths then."],
+        ["as-said", "a", "Of paths: add no source; some SAs tell all paths then."],
         ["get", "g", "Ask for the one record (SubnAdmGet), not for all (SubnAdmGetTable)."],
         ["delete", None, "Delete the record (SubnAdmDelete)."],
         ["set", None, "Make the record (SubnAdmSet), as joining a multicast group does."],
@@ -193,11 +191,11 @@ class CommandOptions(FabricOptions):
         self["from"], self["to"] = [], []
 
     def opt_from(self, target: str) -> None:
-        """Of paths: from this TARGET; of a MultiPathRecord, several times."""
+        """Ask for paths from this TARGET; for a MultiPathRecord several times."""
         self["from"].append(target)
 
     def opt_to(self, target: str) -> None:
-        """Of paths: to this TARGET; of a MultiPathRecord, several times."""
+        """Ask for paths to this TARGET; for a MultiPathRecord several times."""
         self["to"].append(target)
 
     def parseArgs(self, record: str = "NR", *values: str) -> None:
@@ -225,8 +223,8 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError("a path has one --from and one --to; MultiPathRecord may have several")
 
 
-def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
-    """C{NAME=VALUE}, or values alone."""
+def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
+    """Components of an argument: C{NAME=VALUE}, or values alone."""
     if "=" in text:
         return [nameAndValue(text)]
     values, names = text.split("/"), kind.shorts.split()
@@ -236,8 +234,8 @@ def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma saquery}."""
-    kind: Kind = options["kind"]
+    """Carry out C{txrdma saquery}: ask the SA, print its records."""
+    kind: RecordKind = options["kind"]
     columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
     with opened(reactor, options) as session:
         records = await _asked(session)
@@ -266,9 +264,9 @@ def _text(record: Any, owners: Owners) -> str:
 @dataclass(slots=True)
 class Owners:
     """
-    Whose a record is.
+    Names of the nodes that records are about.
 
-    @ivar byLID: nodes' names; C{byGUID} by ports' GUIDs.
+    @ivar byLID: names by LID; C{byGUID} by the port's GUID.
     """
 
     names: NodeNames
@@ -276,12 +274,14 @@ class Owners:
     byGUID: dict[GUID, str] = field(default_factory=dict)
 
     def mapped(self, record: Any) -> str:
-        """What the node-name map says, of records that say which node they are of."""
+        """
+        Name of a NodeRecord's node in the node-name map; C{""} for other records, and nodes not in the map.
+        """
         guid = record.nodeInfo.nodeGUID if isinstance(record, sa.NodeRecord) else None
         return "" if guid is None else self.names.names.get(guid, "")
 
     def name(self, record: Any) -> str:
-        """The name of the node; C{""} where it is not known."""
+        """Name of the node that a record is about; C{""} where it is not known."""
         if isinstance(record, sa.NodeRecord):
             return self.names.name(record.nodeInfo.nodeGUID, record.nodeDescription.text)
         if isinstance(record, sa.MCMemberRecord):
@@ -293,9 +293,9 @@ class Owners:
 
 
 async def _owners(session: Session) -> Owners:
-    """All nodes' names, as the administration knows them."""
+    """Names of all nodes, from the SA's NodeRecords."""
     owners = Owners(session.names)
-    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.sa):
+    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord):
         name = owners.name(record)
         owners.byLID[record.lid] = owners.byGUID[record.nodeInfo.portGUID] = name
     return owners
@@ -303,11 +303,11 @@ async def _owners(session: Session) -> Owners:
 
 async def _asked(session: Session) -> list[Any]:
     options = session.options
-    kind: Kind = options["kind"]
+    kind: RecordKind = options["kind"]
     view: View | None = options["view"]
     if not issubclass(kind.record, sa.Record):
         keys = _keys(options)
-        return [await session.agent.call("SubnAdmGet", kind.record, session.sa, keys=keys)]
+        return [await session.agent.call("SubnAdmGet", kind.record, keys=keys)]
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
@@ -323,7 +323,7 @@ async def _asked(session: Session) -> list[Any]:
 
 
 async def _between(session: Session, query: sa.Query[Any]) -> sa.Query[Any]:
-    """The same, asked with the GIDs of all ends."""
+    """The query with the GIDs of all sources and destinations (MultiPathRecord)."""
     sources = [await _gidOf(session, each) for each in session.options["from"]]
     targets = [await _gidOf(session, each) for each in session.options["to"]]
     asked = sa.MultiPathRecord.between(sources, targets)
@@ -332,13 +332,13 @@ async def _between(session: Session, query: sa.Query[Any]) -> sa.Query[Any]:
 
 
 async def _gidOf(session: Session, target: str) -> GID:
-    """Of the port that was named, as the administration knows it."""
+    """GID of the port that was named, from the SA's NodeRecord."""
     try:
         return GID.fromString(target)
     except ValueError:
         pass
     query = sa.NodeRecord.query(lid=(await session.toServices(target)).dlid)
-    node = await session.agent.SubnAdmGet(query, session.sa)
+    node = await session.agent.SubnAdmGet(query)
     return GID.fromParts(session.endPort.gids[0].prefix, node.nodeInfo.portGUID)
 
 
@@ -348,7 +348,7 @@ async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: 
         modifier = options["modifier"]
     keys = _keys(options)
     try:
-        answer = await session.agent.call(rpc, query, session.sa, modifier, keys=keys)
+        answer = await session.agent.call(rpc, query, None, modifier, keys=keys)
     except MADError as error:
         if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
             return []
@@ -360,11 +360,11 @@ def _keys(options: FabricOptions) -> Keys:
     return Keys(mkey=options["mkey"], smKey=options["smkey"])
 
 
-def _rpc(kind: Kind, options: FabricOptions) -> str:
+def _rpc(kind: RecordKind, options: FabricOptions) -> str:
     """
-    Which call.
+    Name of the call that the options ask for.
 
-    @raise InvalidRequest: these records don't have it.
+    @raise InvalidRequest: these records don't have that call.
     """
     for flag in ("get", "set", "delete"):
         if options[flag]:
@@ -382,11 +382,12 @@ def _rpc(kind: Kind, options: FabricOptions) -> str:
     return rpc
 
 
-async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pair]:
+async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> list[Pair]:
     """
-    Paths are asked for from somewhere (IBA 15.2.5.16): from here, unless said.
+    Components of a query with those added that a path needs (IBA 15.2.5.16): it begins at our port by
+    default.
 
-    What has a selector, and none is said, is meant exactly.
+    A component that has a selector is matched exactly, where no selector is given.
     """
     options = session.options
     names = {name.lower() for name, _ in pairs}
@@ -408,9 +409,9 @@ async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pa
     return [*pairs, ("sgid", str(session.endPort.gids[0]))]
 
 
-def _show(kind: Kind, columns: list[str], records: list[Any], owners: Owners) -> None:
+def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owners) -> None:
     """
-    As a table.
+    Print records as a table.
 
     @raise InvalidRequest: there is no such column.
     """

@@ -29,7 +29,7 @@ _MEANINGS: Final = {
 
 
 class CommandOptions(commandOptions.CommandOptions):
-    """Whether to install, to remove or to look, where, and for whom."""
+    """Options of C{txrdma smc-option}: the action, its places, and the users concerned."""
 
     synopsis = "[options] install|remove|status"
     longdesc = (
@@ -72,7 +72,7 @@ class CommandOptions(commandOptions.CommandOptions):
 
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
-    """C{txrdma smc-option}; each action ends with what is installed then."""
+    """Carry out C{txrdma smc-option}; each action ends with printing what is installed then."""
     pins = Path(options["pins"])
     if options["action"] == _INSTALL:
         install(pins, Path(options["cgroup"]) if options["cgroup"] else cgroupRoot(), options["users"])

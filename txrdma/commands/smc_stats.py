@@ -1,16 +1,15 @@
-"""
-C{txrdma smc-stats}: what connections of C{smc:} endpoints have done, in each process of this user and in all.
-"""
+"""C{txrdma smc-stats}: statistics of C{smc:} endpoints, of each process of this user and of all together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
+from txrdma.commands.common.counted import added, number, Rates
 from txrdma.commands.common.tables import lines, makeTable, show, size
 from txrdma.commands.common.watching import told, watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll, IReactor
-from txrdma.smc.insight.statistics import added, differences, Numbers
+from txrdma.smc.insight.control import Answer, askAll
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +19,7 @@ ALL = "all"
 
 
 class CommandOptions(WatchingOptions):
-    """How often, and with how much patience."""
+    """Options of C{txrdma smc-stats}: how often to look, and how long to wait."""
 
     longdesc = (
         "Tell what the connections of smc: endpoints have done since their processes began, for each process "
@@ -31,7 +30,7 @@ class CommandOptions(WatchingOptions):
 
 
 def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """One entry for each process, and one for all where there are several."""
+    """Entries for JSON and tables: one for each process, and one for all where there are several."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
@@ -45,40 +44,10 @@ def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return entries
 
 
-class Rates:
-    """Turns counters of one look after another into what was counted in a second between them."""
-
-    def __init__(self) -> None:
-        self._before: dict[object, Numbers] = {}
-        self._at = 0.0
-
-    def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-        """
-        The entries of a look, with counters by the second, but for those that are new since the last look.
-
-        @param now: the time of the look in seconds.
-        """
-        before, seconds = self._before, now - self._at
-        self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
-        self._at = now
-        found = []
-        for each in entries:
-            if "counters" not in each:
-                found.append(each)
-            elif each["pid"] in before and seconds > 0:
-                rates = differences(each["counters"], before[each["pid"]], seconds)
-                found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
-        return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Counts of two levels, those that are 0 left out."""
+    """Lines of counts of two levels, without those that are 0."""
     for outer, inner in sorted(counts.items()):
-        parts = [f"{_number(count)} {name}" for name, count in sorted(inner.items()) if count]
+        parts = [f"{number(count)} {name}" for name, count in sorted(inner.items()) if count]
         if parts:
             yield f"{outer}: {', '.join(parts)}"
 
@@ -87,19 +56,19 @@ def _sizes(counts: Mapping[str, float]) -> Iterator[str]:
     for bound, count in counts.items():
         if count:
             where = f"up to {size(int(bound))}" if bound.isdigit() else "larger"
-            yield f"  {where}: {_number(count)}"
+            yield f"  {where}: {number(count)}"
 
 
 def _way(way: Mapping[str, Any], verb: str) -> str:
-    parts = [f"{size(int(way['bytes']))} in {_number(way[verb])} {verb}", *_sizes(way["sizes"])]
-    parts.append(f"CDC messages: {_number(way['messages'])}")
+    parts = [f"{size(int(way['bytes']))} in {number(way[verb])} {verb}", *_sizes(way["sizes"])]
+    parts.append(f"CDC messages: {number(way['messages'])}")
     if way.get("blocks"):
-        parts.append(f"waited for room: {_number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
+        parts.append(f"waited for room: {number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
     return lines(*parts)
 
 
 def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """What L{entriesOf} gives, or L{Rates.since}, as a table."""
+    """Table of the entries that L{entriesOf} or L{Rates.since} gives."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in entries)
@@ -111,7 +80,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
             table.add_row(str(entry["pid"]), escape(entry["error"]))
             continue
         counters, gauges = entry["counters"], entry["gauges"]
-        refused = [f"refused, {reason}: {_number(n)}" for reason, n in counters["refused"].items() if n]
+        refused = [f"refused, {reason}: {number(n)}" for reason, n in counters["refused"].items() if n]
         cells = (
             lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
             lines(
@@ -137,7 +106,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma smc-stats}: once, or again and again."""
+    """Carry out C{txrdma smc-stats}, once or again and again."""
     rates = Rates()
     isFirst = True
 

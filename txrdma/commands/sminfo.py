@@ -1,6 +1,4 @@
-"""
-C{txrdma sminfo}: what the subnet's manager says of itself.
-"""
+"""C{txrdma sminfo}: state and priority of a subnet manager, by its SMInfo."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from txrdma.iba.path import IBPath
 from txrdma.mad.layouts.smp import SMInfo
 
 CONTROLS: Final = {"handover": 1, "acknowledge": 2, "disable": 3, "standby": 4, "discover": 5}
-"""What one manager tells another by setting its SMInfo (IBA 14.4.1)."""
+"""Attribute modifiers of a Set of SMInfo, by which one SM controls another (IBA 14.4.1)."""
 
 
 class CommandOptions(FabricOptions):
-    """Which manager."""
+    """Options of C{txrdma sminfo}: the SM, and what to set."""
 
     synopsis = "[options] [TARGET]"
     longdesc = (
@@ -45,7 +43,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma sminfo}."""
+    """Carry out C{txrdma sminfo}: print an SM's SMInfo, after a Set with C{--control}."""
     with opened(reactor, options) as session:
         path = await _path(session)
         info = await session.rpcs.SubnGet(SMInfo, path)

@@ -1,6 +1,4 @@
-"""
-C{txrdma smpquery}: what nodes and ports tell by subnet management.
-"""
+"""C{txrdma smpquery}: subnet management attributes of nodes and ports."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ from txrdma.mad.layouts.smp import (
 )
 
 Answers = list[tuple[int, Any]]
-"""Modifiers, and what was answered."""
+"""Attribute modifiers, each with the attribute that was answered."""
 
 _ADDRESS: Final = ("address", "addr")
 _EXTENDED_SPEEDS: Final = 1 << 31
@@ -52,13 +50,13 @@ _NO_PORT: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AttributeKind:
     """
-    Something that can be asked for.
+    An attribute that C{txrdma smpquery} can ask for.
 
-    @ivar names: all that it goes by, the one of the specification first; case does not matter.
-    @ivar modifiers: which attribute modifiers to ask with, when none is given; asked for a port.
-    @ivar table: lines of its answers together, for people; None where each is printed by itself.
+    @ivar names: names of the attribute, that of the specification first, in any capitals.
+    @ivar modifiers: gives the attribute modifiers to ask with, for a port, where none is given.
+    @ivar table: lines of all its answers together, for people; None where each is printed by itself.
     """
 
     attribute: type[Attribute]
@@ -75,8 +73,8 @@ async def _pkeyBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     capacity = info.partitionCap
     if info.nodeType == 2 and port:
         capacity = (await session.rpcs.SubnGet(SwitchInfo, path)).partitionEnforcementCap
-    inPort = port << 16 if info.nodeType == 2 else 0
-    return [inPort | block for block in range(-(-capacity // 32))]
+    ofSwitch = port if info.nodeType == 2 else 0
+    return [PKeyTable.modifier(block, ofSwitch) for block in range(-(-capacity // 32))]
 
 
 async def _guidBlocks(session: Session, path: IBPath, port: int) -> list[int]:
@@ -190,42 +188,46 @@ def _multicastLines(answers: Answers) -> Iterator[str]:
 
 
 _NAMED: Final = (
-    Kind(NodeInfo, ("NodeInfo", "NI")),
-    Kind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
-    Kind(PortInfo, ("PortInfo", "PI"), _infoPort),
-    Kind(PortInfoExtended, ("PortInfoExtended", "PIE"), _port),
-    Kind(SwitchInfo, ("SwitchInfo", "SI")),
-    Kind(PKeyTable, ("PKeyTable", "PKeys", "PK"), _pkeyBlocks, _pkeyLines),
-    Kind(SLtoVLMappingTable, ("SLtoVLMappingTable", "SLtoVL", "SL2VLTable", "SL2VL"), _lanePorts, _laneLines),
-    Kind(
+    AttributeKind(NodeInfo, ("NodeInfo", "NI")),
+    AttributeKind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
+    AttributeKind(PortInfo, ("PortInfo", "PI"), _infoPort),
+    AttributeKind(PortInfoExtended, ("PortInfoExtended", "PIE"), _port),
+    AttributeKind(SwitchInfo, ("SwitchInfo", "SI")),
+    AttributeKind(PKeyTable, ("PKeyTable", "PKeys", "PK"), _pkeyBlocks, _pkeyLines),
+    AttributeKind(
+        SLtoVLMappingTable, ("SLtoVLMappingTable", "SLtoVL", "SL2VLTable", "SL2VL"), _lanePorts, _laneLines
+    ),
+    AttributeKind(
         *(VLArbitrationTable, ("VLArbitrationTable", "VLArbitration", "VLArb")),
         *(_arbitrationBlocks, _arbitrationLines),
     ),
-    Kind(GUIDInfo, ("GUIDInfo", "GI"), _guidBlocks, _guidLines),
-    Kind(LinearForwardingTable, ("LinearForwardingTable", "LFT"), _linearBlocks, _linearLines),
-    Kind(RandomForwardingTable, ("RandomForwardingTable", "RFT"), _randomBlocks, _randomLines),
-    Kind(MulticastForwardingTable, ("MulticastForwardingTable", "MFT"), _multicastBlocks, _multicastLines),
-    Kind(LinkSpeedWidthPairsTable, ("LinkSpeedWidthPairsTable", "LSWP"), _port),
-    Kind(SMInfo, ("SMInfo", "SMI")),
-    Kind(VendorDiag, ("VendorDiag", "VD")),
-    Kind(LedInfo, ("LedInfo", "LED")),
-    Kind(ExtendedPortInfo, ("ExtendedPortInfo", "MlnxExtPortInfo", "MEPI"), _port),
+    AttributeKind(GUIDInfo, ("GUIDInfo", "GI"), _guidBlocks, _guidLines),
+    AttributeKind(LinearForwardingTable, ("LinearForwardingTable", "LFT"), _linearBlocks, _linearLines),
+    AttributeKind(RandomForwardingTable, ("RandomForwardingTable", "RFT"), _randomBlocks, _randomLines),
+    AttributeKind(
+        MulticastForwardingTable, ("MulticastForwardingTable", "MFT"), _multicastBlocks, _multicastLines
+    ),
+    AttributeKind(LinkSpeedWidthPairsTable, ("LinkSpeedWidthPairsTable", "LSWP"), _port),
+    AttributeKind(SMInfo, ("SMInfo", "SMI")),
+    AttributeKind(VendorDiag, ("VendorDiag", "VD")),
+    AttributeKind(LedInfo, ("LedInfo", "LED")),
+    AttributeKind(ExtendedPortInfo, ("ExtendedPortInfo", "MlnxExtPortInfo", "MEPI"), _port),
 )
 
 KINDS: Final = (
     *_NAMED,
     *(
-        Kind(each, (each.__name__,), _port)
+        AttributeKind(each, (each.__name__,), _port)
         for each in vars(smp).values()
         if isinstance(each, type) and issubclass(each, Attribute) and "SubnGet" in each.rpcs
         if each is not Notice and each not in [kind.attribute for kind in _NAMED]
     ),
 )
-"""All that there are: some go by nothing but their names."""
+"""All attributes that can be asked for: some have only the name of their class."""
 
 
-def kindNamed(name: str) -> Kind | None:
-    """What goes by that name."""
+def kindNamed(name: str) -> AttributeKind | None:
+    """Attribute of this name; None if there is none."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
             return kind
@@ -233,7 +235,7 @@ def kindNamed(name: str) -> Kind | None:
 
 
 class CommandOptions(FabricOptions):
-    """What, and from whom."""
+    """Options of C{txrdma smpquery}: the attribute, the node and the port."""
 
     synopsis = "[options] ATTRIBUTE [TARGET [PORT]]"
     longdesc = (
@@ -266,8 +268,8 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma smpquery}."""
-    kind: Kind | None = options["kind"]
+    """Carry out C{txrdma smpquery}: get the attribute, or all blocks of a table, and print it."""
+    kind: AttributeKind | None = options["kind"]
     if kind is None:
         await _address(reactor, options)
         return
@@ -303,7 +305,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 async def _address(reactor: Any, options: CommandOptions) -> None:
-    """A port's GID and LIDs, and whose it is."""
+    """Print a port's GID and LIDs, and the name of its node."""
     with opened(reactor, options) as session:
         path = await session.toManagement(options["target"])
         node = await session.rpcs.SubnGet(NodeInfo, path)
@@ -320,7 +322,7 @@ async def _address(reactor: Any, options: CommandOptions) -> None:
     print(f"GID {gid} LID start {info.lid:#x} end {last:#x} {name!r}")
 
 
-async def _modifiers(session: Session, kind: Kind, path: IBPath) -> list[int]:
+async def _modifiers(session: Session, kind: AttributeKind, path: IBPath) -> list[int]:
     if session.options["modifier"] is not None:
         return [session.options["modifier"]]
     if kind.modifiers is None:

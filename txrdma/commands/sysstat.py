@@ -1,6 +1,4 @@
-"""
-C{txrdma sysstat}: what a host says of itself by management datagrams.
-"""
+"""C{txrdma sysstat}: name and processors of a host, asked by management datagrams."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ KINDS: Final[dict[str, type[VendorText]]] = {
 
 
 class CommandOptions(FabricOptions):
-    """Whom, and what."""
+    """Options of C{txrdma sysstat}: the host, and what to ask."""
 
     synopsis = "[options] TARGET [ping|host|cpu]"
     longdesc = (
@@ -43,7 +41,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma sysstat}."""
+    """Carry out C{txrdma sysstat}, as client or as server."""
     if options["server"]:
         await served(reactor, options, serveSysstat)
         return

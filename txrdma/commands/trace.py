@@ -1,6 +1,4 @@
-"""
-C{txrdma trace}: the way of packets from one port to another.
-"""
+"""C{txrdma trace}: path of packets from one port to another, hop by hop."""
 
 from __future__ import annotations
 
@@ -33,13 +31,13 @@ _WORDS: Final = {NodeType.CHANNEL_ADAPTER: "ca", NodeType.SWITCH: "switch", Node
 
 
 class CommandOptions(FabricOptions):
-    """From where to where."""
+    """Options of C{txrdma trace}: the two ends, or a multicast LID."""
 
     synopsis = "[options] [FROM] TO"
     longdesc = (
         "Follow a packet through the forwarding tables of the switches, hop by hop, as ibtracert does: the "
         "port that it leaves by, then what it comes to and the port there. With --sa the tables and links "
-        "are those that the administration knows, and its path record is told, too; an administration that "
+        "are those that the SA knows, and its path record is told, too; an SA that "
         "has trace records is asked for these. FROM and TO are each a TARGET; FROM is our own port unless "
         "said. Of a multicast LID all ways are followed, or with FROM and TO the one between these. "
         + TARGETS
@@ -58,7 +56,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma trace}."""
+    """Carry out C{txrdma trace}: print the path hop by hop, exit with 1 where it does not reach its end."""
     isMulticast = options["multicast"] is not None
     with opened(reactor, options) as session:
         record, why = None, ""
@@ -89,7 +87,7 @@ def _view(session: Session) -> IView:
 
 
 async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
-    """What the administration says of the path, when it is asked; and the way."""
+    """The SA's PathRecord, with C{--sa}, and the hops of the path."""
     *sources, target = session.options["targets"]
     source = await lidOf(session, sources[0]) if sources else None
     lid = await lidOf(session, target)
@@ -97,12 +95,12 @@ async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
     if not session.options["sa"]:
         return None, await trace(view, lid, source)
     record = await _recordOf(session, source, lid)
-    hops = await tracedBySA(session.agent, session.sa, view, source or session.endPort.lid, lid)
+    hops = await tracedBySA(session.agent, view, source or session.endPort.lid, lid)
     return record, await trace(view, lid, source) if hops is None else hops
 
 
 async def _multicast(session: Session) -> list[Hop]:
-    """All ways, or the one to a target."""
+    """Hops to all members of a multicast group, or to one target."""
     lids = [await lidOf(session, target) for target in session.options["targets"]]
     mlid = session.options["multicast"]
     hops = await traceMulticast(_view(session), mlid, lids[0] if lids else None)
@@ -111,9 +109,9 @@ async def _multicast(session: Session) -> list[Hop]:
 
 def wayTo(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     """
-    Of ways that fork the one to a LID.
+    Hops to one LID, of a multicast tree.
 
-    @raise NoRoute: none leads there.
+    @raise NoRoute: no branch leads to the LID.
     """
     at = next((index for index, hop in enumerate(hops) if hop.stop.owns(lid)), -1)
     if at < 0:
@@ -127,13 +125,13 @@ def wayTo(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
 
 
 async def lidOf(session: Session, target: str) -> LID:
-    """The LID of what was typed."""
+    """LID of the port that a text names."""
     return (await session.toServices(target)).dlid
 
 
 async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecord:
     query = PathRecord.query(slid=source or session.endPort.lid, dlid=lid, reversible=True, numbPath=1)
-    return await session.agent.SubnAdmGet(query, session.sa)
+    return await session.agent.SubnAdmGet(query)
 
 
 def described(
@@ -143,7 +141,7 @@ def described(
     isTree: bool = False,
     isWhole: bool = True,
 ) -> Iterator[str]:
-    """As ibtracert has it; ways of multicast are indented by how far they are."""
+    """Lines as ibtracert prints them; hops of a multicast tree are indented by their depth."""
     if not hops:
         return
     if record is not None:
@@ -170,7 +168,7 @@ def numbered(
     isTree: bool = False,
     isWhole: bool = True,
 ) -> Iterator[str]:
-    """As ibtracert -n has it: ports and LIDs."""
+    """Lines as ibtracert -n prints them: ports and LIDs."""
     if not hops:
         return
     yield f"From {_shortEnd(hops[0].stop)}"
@@ -199,7 +197,7 @@ def _lids(stop: Stop) -> str:
 
 
 def hopDict(hop: Hop, names: NodeNames) -> dict[str, Any]:
-    """A step, for programs."""
+    """A hop as JSON can carry it."""
     stop = hop.stop
     return {
         "type": stop.info.nodeType.name,

@@ -1,3 +1,3 @@
 """
-A subnet as it was found: its nodes, ports and links, ways to find them, and what is wrong with them.
+A subnet as sweeps find it: nodes, ports and links, the sweeps themselves, and checks of what they found.
 """

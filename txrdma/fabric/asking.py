@@ -1,5 +1,6 @@
 """
-Questions to the nodes of a fabric, whose answers go into its model, and whose failures into its problems.
+Gets of subnet management attributes, whose answers go into a fabric's model and whose failures into its
+problems.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class Asker:
         return info
 
     async def description(self, node: Node, path: IBPath) -> None:
-        """Ask for the description of a node."""
+        """Set the node's description from its NodeDescription."""
         told = await self._answer(path, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
         if told is not None:
             node.description = told.text
 
     async def switch(self, node: Node, path: IBPath) -> None:
-        """Ask a switch for its SwitchInfo."""
+        """Set the switch's SwitchInfo; None without an answer."""
         node.switchInfo = await self._answer(path, "SwitchInfo", self._schedule.SubnGet(SwitchInfo, path))
 
     async def port(self, port: Port, path: IBPath) -> None:
-        """Ask for the PortInfo of a port, and where it may run at FDR10 for the vendor's, too."""
+        """Set the port's PortInfo, and its ExtendedPortInfo (Mellanox) where the port may run at FDR10."""
         told = await self._answer(path, "PortInfo", self._schedule.SubnGet(PortInfo, path, port.number))
         if told is None:
             return
@@ -50,9 +51,10 @@ class Asker:
 
     async def _answer(self, path: IBPath, what: str, asked: Deferred[Any]) -> Any:
         """
-        The answer; None without one, which is a problem of the fabric.
+        The answer to one Get; None without one, which is recorded as a problem of the fabric.
 
-        @param what: was asked for; C{""} is what not all know that may be asked.
+        @param what: name of the attribute; C{""} for one that not all nodes know, whose refusal is no
+            problem.
         """
         try:
             return await asked

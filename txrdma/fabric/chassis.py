@@ -1,9 +1,9 @@
 """
-Which nodes are one machine: boards of a chassis, as far as their vendors let that be known.
+Chassis of a fabric: boards that are nodes of one machine, as far as their vendors let that be known.
 
-Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3). Those of some
-vendors differ from board to board: what infiniband-diags knows of Cisco, InfiniCon, Xsigo and Voltaire holds
-here, too.
+Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3), but with some
+vendors it differs from board to board: Cisco, InfiniCon, Xsigo and Voltaire are treated as infiniband-diags
+treats them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INFINICON: Final = 0x00066A
 _VOLTAIRE: Final = 0x0008F1
 _XSIGO: Final = 0x001397
 _SLOT: Final = ~(0xFF << 24)
-"""Without the byte that tells the place in a chassis."""
+"""Mask that removes from a system image GUID the byte with the slot in the chassis."""
 
 _SPINES: Final = frozenset((0x5A08, 0x5A0B, 0x5A32, 0x5A33, 0x5A37, 0x5A40, 0x5A5C, 0x5A5D, 0x5A60))
 _LINES: Final = frozenset((0x5A09, 0x5A0D, 0x5A34, 0x5A38, 0x5A42, 0x5A5B))
@@ -36,8 +36,8 @@ class Chassis:
     """
     Several nodes that are one machine.
 
-    @ivar guid: of the whole; None where boards are known by their links only.
-    @ivar kind: what its vendor calls it, C{""} where nobody says.
+    @ivar guid: system image GUID of the chassis; None where its boards are known by their links only.
+    @ivar kind: the vendor's name for the chassis; C{""} where that is unknown.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Chassis:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node is in its chassis, by what it says: C{"line"} or C{"spine"}, slot and chip."""
+    """Place of a node in its chassis, taken from its description: C{"line"} or C{"spine"}, slot and chip."""
 
     kind: str
     board: str
@@ -57,7 +57,10 @@ class Place:
 
 
 def place(node: Node) -> Place | None:
-    """Of a board that tells it in its description, as Mellanox' do: C{"MF0;core1:SX6536/L02/U1"}."""
+    """
+    Place of a node whose description gives it, as Mellanox' do (C{"MF0;core1:SX6536/L02/U1"}); None for
+    others.
+    """
     match = _PLACE.match(node.description)
     if match is None:
         return None
@@ -65,7 +68,7 @@ def place(node: Node) -> Place | None:
 
 
 def chassis(fabric: Fabric) -> list[Chassis]:
-    """All that there are, by GUID; a node that is alone in its system is none."""
+    """All chassis of a fabric, by GUID; a node that is alone in its system makes none."""
     groups: dict[int, list[Node]] = defaultdict(list)
     boards: list[list[Node]] = []
     seen: set[GUID] = set()
@@ -94,7 +97,10 @@ def _systemOf(node: Node) -> int:
 
 
 def _xsigo(node: Node, own: int) -> int:
-    """Its switches have the slot in it; its adapters belong to the chassis of the first leaf board."""
+    """
+    System of an Xsigo node: switches have the slot in the GUID; adapters belong to the chassis of the first
+    leaf board.
+    """
     kind = own >> 32
     if kind == _XSIGO << 8 | 1:
         return own & _SLOT
@@ -107,7 +113,7 @@ def _xsigo(node: Node, own: int) -> int:
 
 
 def _boards(first: Node, seen: set[GUID]) -> list[Node]:
-    """All boards of Voltaire's that hang together by links between spine and line boards."""
+    """All Voltaire boards of a chassis, which are those that links between spine and line boards connect."""
     found, waiting = [], [first]
     seen.add(first.guid)
     while waiting:

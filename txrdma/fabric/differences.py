@@ -1,6 +1,4 @@
-"""
-What has changed between two snapshots of a fabric: nodes, ports, links, rates, LIDs.
-"""
+"""Differences between two snapshots of a fabric: nodes, ports, links, rates, LIDs."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from txrdma.iba.types import GUID
 @dataclass(frozen=True, slots=True)
 class Difference:
     """
-    Something that is not as it was.
+    A single difference between two snapshots of a fabric.
 
     @ivar kind: C{node-added}, C{node-removed}, C{node-changed}, C{port-changed}, C{link-added},
         C{link-removed}, C{state-changed}, C{rate-changed}, C{lid-changed}.
-    @ivar guid: of the node; C{port} is one of its ports, or None.
-    @ivar before: how it was, and C{after} how it is, in words; C{""} for nothing.
+    @ivar guid: GUID of the node; C{port} is the number of one of its ports, or None.
+    @ivar before: the earlier value, and C{after} the later, in words; C{""} for none.
     """
 
     kind: str
@@ -39,7 +37,10 @@ class Difference:
 
 
 def differences(before: Fabric, after: Fabric) -> list[Difference]:
-    """All of them: nodes and their ports first, each link that came or went once after them."""
+    """
+    All differences between two snapshots: nodes and their ports first, then each link that came or went,
+    once.
+    """
     found: list[Difference] = []
     for guid in sorted(before.nodes.keys() | after.nodes.keys(), key=lambda guid: guid.raw):
         old, new = before.nodes.get(guid), after.nodes.get(guid)

@@ -1,5 +1,5 @@
 """
-Finding out what a fabric consists of, many questions at a time.
+Sweep of a fabric by directed routes, with many SMPs on their way at a time.
 
 What cannot be found out becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep goes on.
 """
@@ -32,10 +32,10 @@ _log = Logger()
 MAX_OUTSTANDING: Final = 128
 
 MAX_PER_NODE: Final = 4
-"""Questions on their way to one node: VL 15, on which they go, has no flow control, and nodes little room."""
+"""Most SMPs on their way to one node: VL 15 has no flow control, and nodes have little room for SMPs."""
 
 _LEAST_OUTSTANDING: Final = 8
-"""Questions that may be on their way however much is lost."""
+"""Fewest SMPs that may be on their way, however much is lost."""
 
 _MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
@@ -61,11 +61,13 @@ async def discover(reactor: Any, port: str) -> Fabric:
 
 
 class _AsItCame(Attribute):
-    """An attribute as bytes: a large fabric has many ports, and what they told is read when somebody asks."""
+    """
+    An attribute left as bytes: a large fabric has many ports, and their attributes are decoded on demand.
+    """
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Those of it."""
+        """The bytes of the attribute in a MAD, undecoded."""
         return buffer[offset : offset + cls.size]
 
 
@@ -83,9 +85,9 @@ class _ExtendedPortInfo(_AsItCame):
 
 class _Lane:
     """
-    The questions to one node.
+    Gets for one node that are on their way or waiting.
 
-    @ivar admitted: how many are on their way, or are next; C{waiting} are the others.
+    @ivar admitted: number of Gets on their way, or next; C{waiting} are the others.
     """
 
     __slots__ = ("admitted", "node", "waiting")
@@ -98,9 +100,9 @@ class _Lane:
 
 class _Question(Call):
     """
-    One that is on its way: it tells the sweep itself, without a Deferred (a third of what a call costs).
+    A Get on its way, which hands its answer to the sweep without a Deferred (a third of what a call costs).
 
-    @ivar then: takes the answer, the route and C{about}.
+    @ivar then: called with the answer, the route and C{about}.
     """
 
     __slots__ = ("about", "lane", "sweep", "then")
@@ -131,7 +133,7 @@ class _Question(Call):
         self.lane = lane
 
     def answered(self, answer: object) -> None:
-        """The node has told."""
+        """Hand the node's answer to C{then} and make room for the next Get."""
         sweep = self.sweep
         if sweep._done is not None:
             sweep.answered += 1
@@ -145,7 +147,7 @@ class _Question(Call):
         sweep._ended(self)
 
     def failed(self, error: BaseException) -> None:
-        """It has not."""
+        """Record that a Get failed, and make room for the next one."""
         sweep = self.sweep
         sweep._open.pop(self, None)
         if sweep._done is not None:
@@ -156,13 +158,14 @@ class _Question(Call):
 
 class Sweep:
     """
-    One sweep by directed routes, from a port on.
+    Sweep of a fabric by directed routes, beginning at a port; an instance runs once.
 
     @ivar fabric: what was found so far.
-    @ivar asked: how many questions were sent, and C{answered} how many have ended.
-    @ivar window: how many questions may be on their way: up to C{maxOutstanding}, less after answers that
-        came only when they were asked for again.
-    @ivar progress: is called after answers, with how many have ended, and how many there are by now.
+    @ivar asked: number of Gets so far; C{answered} is the number of those that have ended.
+    @ivar window: most SMPs that may be on their way: up to C{maxOutstanding}, fewer after answers that came
+        only to a repetition.
+    @ivar progress: called after answers with the number of Gets that have ended, and the number of those
+        known by now.
     """
 
     def __init__(
@@ -174,9 +177,9 @@ class Sweep:
         maxPerNode: int = MAX_PER_NODE,
     ) -> None:
         """
-        @param agent: remains its owner's.
-        @param maxPerNode: questions on their way to one node at a time.
-        @param maxHops: how far from the beginning.
+        @param agent: asks for the sweep, and is not closed by it.
+        @param maxPerNode: most SMPs on their way to one node at a time.
+        @param maxHops: most hops of a directed route.
         """
         self.fabric = Fabric()
         self.asked = self.answered = 0
@@ -201,10 +204,10 @@ class Sweep:
 
     def run(self, start: IBDRPath | None = None) -> Deferred[Fabric]:
         """
-        Sweep.
+        Sweep the fabric, from the agent's own port by default.
 
-        @param start: the route to begin at; the agent's own port unless said.
-        @return: fires with the fabric, whatever the problems. Cancelling it cancels all that is on its way.
+        @param start: the directed route to begin at; that to the agent's own port unless given.
+        @return: fires with the fabric, whatever its problems. Cancelling it cancels all calls on their way.
         """
         done = self._done = Deferred(lambda _: self._stop())
         start = start or IBDRPath()
@@ -263,7 +266,10 @@ class Sweep:
             done.callback(self.fabric)
 
     def _pace(self, wasLost: bool) -> None:
-        """Ask less at a time after a loss, once for all that was on its way then; by and by more again."""
+        """
+        Halve the window after a loss, once for all SMPs that were on their way then; widen it again step by
+        step.
+        """
         if wasLost and self.answered >= self._calm:
             self._calm = self.answered + len(self._open)
             self.window = max(self.window / 2, min(_LEAST_OUTSTANDING, self._maxOutstanding))
@@ -278,7 +284,7 @@ class Sweep:
             self.progress = None
 
     def _broken(self, error: BaseException) -> None:
-        """The sweep cannot go on."""
+        """End the sweep with an error that is not a problem of the fabric (a callback raised)."""
         done, self._done = self._done, None
         self._stop()
         if done is not None:
@@ -307,7 +313,10 @@ class Sweep:
     # Answers.
 
     def _found(self, content: bytes, route: IBDRPath, came: Port | None) -> None:
-        """Somebody is at the end of this route."""
+        """
+        Enter the node whose NodeInfo came from the end of a route, and join it with the port that the route
+        leaves by.
+        """
         guid, number = nodeGUIDIn(content), localPortIn(content)
         node = self._known.get(guid)
         if node is None:
@@ -341,7 +350,9 @@ class Sweep:
                 self._joined(came, other)
 
     def _joined(self, one: Port, other: Port) -> None:
-        """Where hops are counted: a link may make an end nearer than it was met."""
+        """
+        Keep hop counts shortest after a new link: it may bring one end nearer than the sweep first met it.
+        """
         for here, there in ((one, other), (other, one)):
             before, beyond = there.node.route, here.node.route
             assert before is not None and beyond is not None  # the sweep has met them by routes
@@ -356,7 +367,10 @@ class Sweep:
                     self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _entered(self, node: Node, number: int, route: IBDRPath, came: Port | None) -> Port | None:
-        """The port by which a node was entered, joined with where we came from; None if that cannot be."""
+        """
+        The port by which a node was entered, joined with C{came}; None if NodeInfo contradicts the links
+        known.
+        """
         if number > node.numPorts or (number == 0 and came is not None):
             self._problem(
                 "contradiction", route, f"{node} says that its port {number} of {node.numPorts} is here"
@@ -410,7 +424,7 @@ class Sweep:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _askForFDR10(self, route: IBDRPath, port: Port) -> None:
-        """QDR may be what a port says that has something else, which only its vendor knows."""
+        """Ask for ExtendedPortInfo where QDR in PortInfo may stand for FDR10."""
         if port.mayRunFDR10:
             self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
 
@@ -419,7 +433,7 @@ class Sweep:
         port.vendors = content
 
     def _beyond(self, route: IBDRPath, number: int) -> IBDRPath:
-        """One hop more; nearly all routes are plain."""
+        """A directed route made longer by one hop; nearly all have hops only."""
         return _plain((*route.drPath, number)) if self._isPlain else route.then(number)
 
 
@@ -432,7 +446,7 @@ _setHops: Final = vars(IBDRPath)["drPath"].__set__
 
 
 def _plain(hops: tuple[int, ...]) -> IBDRPath:
-    """A route that says nothing but its hops, in half of the time that its class takes (2 microseconds)."""
+    """A directed route of hops alone, in half of the time that its class takes (2 microseconds)."""
     route = object.__new__(IBDRPath)
     for put, value in _PLAIN:
         put(route, value)

@@ -1,5 +1,5 @@
 """
-Counters of errors, and which of them are beyond what is bearable.
+Error counters of ports, and which of them exceed their thresholds.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters). Thresholds are those of infiniband-diags.
 """
@@ -18,6 +18,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import (
     PerformanceCapability,
@@ -57,7 +58,7 @@ UNICAST_COUNTERS: Final = (
     "portMulticastRcvPkts",
 )
 COMMON: Final = ("portRcvSwitchRelayErrors",)
-"""What counts in healthy fabrics, too: packets of multicast that come back to where they came from."""
+"""Counters that grow in healthy fabrics, too: multicast packets that return to the port they came from."""
 
 _ERROR_BITS: Final = 0x0FFF
 _DATA_BITS: Final = 0xF000
@@ -65,10 +66,10 @@ _WAIT_AND_QP1: Final = 0x03
 _WIDE_DATA: Final = 0x0F
 _WIDE_CASTS: Final = 0xF0
 _WIDE_ERRORS: Final = 0x3FFF
-"""What a Set of PortCountersExtended selects; the last one of its second mask."""
+"""CounterSelect2 of a Set of PortCountersExtended that clears all error counters."""
 
 _WIDE: Final = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
-_ADDITIONAL: Final = 1 << 1
+_ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
 """CapabilityMask2: errors are counted in 64 bits, too."""
 
 _OUTSTANDING: Final = 64
@@ -80,9 +81,10 @@ _OUTSTANDING: Final = 64
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """
-    How many errors of each kind are bearable: none, unless it is said.
+    Most errors of each kind that a port may count without being reported: none, unless a limit is given.
 
-    C{portXmitWait} is a sign of traffic, not of an error, and is looked at only where a threshold is said.
+    C{portXmitWait} is a sign of traffic, not of an error, and is looked at only where a limit is given for
+    it.
     """
 
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Thresholds:
     def exceeded(
         self, counters: PortCounters | PortCountersExtended, capabilities: int = 0
     ) -> dict[str, int]:
-        """Those counters that are beyond."""
+        """Counters beyond their thresholds, with their values."""
         found = {}
         for name in ERROR_COUNTERS:
             if name in self.suppressed or not self._isCounted(name, capabilities):
@@ -107,13 +109,13 @@ class Thresholds:
         return name != "qp1Dropped" or bool(capabilities & PerformanceCapability.QP1_DROP)
 
     def suppressing(self, names: Iterable[str]) -> Thresholds:
-        """The same, without looking at these."""
+        """Copy of these thresholds that ignores some more counters."""
         return Thresholds(self.limits, self.suppressed | {counterName(name) for name in names})
 
 
 def counterName(text: str) -> str:
     """
-    A counter, as infiniband-diags or as we write it: C{"PortXmitDiscards"}.
+    Field name of a counter written as infiniband-diags or as we write it: C{"PortXmitDiscards"}.
 
     @raise InvalidRequest: no port counts such errors.
     """
@@ -124,7 +126,7 @@ def counterName(text: str) -> str:
 
 
 def shownName(name: str) -> str:
-    """A counter as infiniband-diags writes it: C{"PortXmitDiscards"}."""
+    """Name of a counter as infiniband-diags writes it: C{"PortXmitDiscards"}."""
     return _SHOWN.get(name, name[:1].upper() + name[1:])
 
 
@@ -133,9 +135,10 @@ _SHOWN: Final = {"vl15Dropped": "VL15Dropped", "qp1Dropped": "QP1Dropped"}
 
 def parseThresholds(text: str, name: str = "thresholds") -> Thresholds:
     """
-    Read a file of infiniband-diags: lines C{PortXmitDiscards=100}; what stands behind C{#} is nothing.
+    Parse the text of an infiniband-diags thresholds file: lines C{PortXmitDiscards=100}, comments behind
+    C{#}.
 
-    @raise InvalidRequest: a line is something else; says which.
+    @raise InvalidRequest: a line is something else; the message has its number.
     """
     limits = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -154,9 +157,9 @@ def parseThresholds(text: str, name: str = "thresholds") -> Thresholds:
 
 def readThresholds(path: str = "") -> Thresholds:
     """
-    Read a file; without a path the host's, if it has one.
+    Read a thresholds file; without a path that of the host, if it has one.
 
-    @raise InvalidRequest: it is not there, or says something else.
+    @raise InvalidRequest: the file cannot be read, or a line of it cannot be parsed.
     """
     if not path and not DEFAULT_THRESHOLDS.exists():
         return Thresholds()
@@ -173,12 +176,12 @@ def readThresholds(path: str = "") -> Thresholds:
 @dataclass(slots=True)
 class Counted:
     """
-    What a port has counted.
+    Counters read from a port.
 
-    @ivar number: of the port; C{ALL_PORTS} of a switch's all together.
-    @ivar errors: those beyond their thresholds; C{data} all of traffic, where it was asked for; C{details}
-        what the discards and errors were, likewise.
-    @ivar isWide: whether errors are counted in 64 bits.
+    @ivar number: of the port; C{ALL_PORTS} for the sum of all ports of a switch.
+    @ivar errors: error counters beyond their thresholds; C{data} the traffic counters, where they were asked
+        for; C{details} the causes of errors and discards, likewise.
+    @ivar isWide: errors are counted in 64 bits.
     """
 
     node: Node
@@ -192,10 +195,10 @@ class Counted:
 @dataclass(slots=True)
 class CounterReport:
     """
-    What all ports have counted.
+    Counters of all ports that were asked.
 
-    @ivar ports: those with errors, or all of them when data alone was asked for; node by node.
-    @ivar silent: the nodes that did not tell, or not all, and why.
+    @ivar ports: node by node: ports with errors, or all ports when data alone was asked for.
+    @ivar silent: nodes that did not answer every Get, and why.
     """
 
     ports: list[Counted] = field(default_factory=list)
@@ -205,12 +208,14 @@ class CounterReport:
 
     @property
     def bad(self) -> list[Counted]:
-        """Ports with errors; not the sums of switches."""
+        """Ports with errors, without the sums of switches."""
         return [port for port in self.ports if port.errors and port.number != ALL_PORTS]
 
 
 class _Abilities(NamedTuple):
-    """What a performance agent says that it can do: CapabilityMask and CapabilityMask2."""
+    """
+    Capabilities of a performance management agent: CapabilityMask and CapabilityMask2 of its ClassPortInfo.
+    """
 
     mask: int
     mask2: int
@@ -234,14 +239,14 @@ class _Abilities(NamedTuple):
 
 class CounterSurvey:
     """
-    Asks all ports for their counters, many at a time.
+    Survey of all ports' counters, with many Gets on their way at a time.
 
     Switches that can are asked for the sum of their ports first; only where that is beyond a threshold are
-    the ports asked one by one. Errors are those of 64 bits where there are such: the others stand still when
-    they are full.
+    the ports asked one by one. Errors are taken from the counters of 64 bits where a port has them: the
+    others stand still when they are full.
 
-    @ivar progress: is called with how many nodes are done, and how many there are.
-    @ivar done: how many are.
+    @ivar progress: called with the number of nodes that are done, and the number of all.
+    @ivar done: number of nodes that are done.
     """
 
     def __init__(
@@ -258,10 +263,10 @@ class CounterSurvey:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """
-        @param withData: tell the traffic of ports with errors, too.
-        @param dataAlone: tell the traffic of all ports, and no errors.
-        @param withDetails: tell what the errors and discards were.
-        @param clear: C{"errors"}, C{"data"} or C{"errors data"}: what to set to zero after it was read.
+        @param withData: read the traffic counters of ports with errors, too.
+        @param dataAlone: read the traffic counters of all ports, and no error counters.
+        @param withDetails: read the causes of errors and discards.
+        @param clear: counters to set to zero after reading: C{"errors"}, C{"data"} or C{"errors data"}.
         """
         self._rpcs = MADSchedule(rpcs, maxOutstanding)
         self._endPort = endPort
@@ -275,7 +280,7 @@ class CounterSurvey:
         self.progress = progress
 
     def run(self, nodes: Iterable[Node]) -> Deferred[CounterReport]:
-        """Ask these."""
+        """Read the counters of these nodes' ports; fires with the report."""
         return Deferred.fromCoroutine(self._run(list(nodes)))
 
     async def _run(self, nodes: list[Node]) -> CounterReport:
@@ -344,7 +349,7 @@ class CounterSurvey:
         return counted
 
     async def _details(self, number: int, path: IBPath) -> dict[str, int]:
-        """Those that are not zero; who does not have them has none."""
+        """Causes of errors and discards that are not zero; C{{}} from a port without these attributes."""
         found: dict[str, int] = {}
         for kind in (PortRcvErrorDetails, PortXmitDiscardDetails):
             try:
@@ -357,7 +362,7 @@ class CounterSurvey:
         return found
 
     async def _clear(self, number: int, path: IBPath, able: _Abilities) -> None:
-        """What was asked to be zero, in all places where it is counted."""
+        """Set the counters to zero that are to be cleared, in all attributes that have them."""
         first = (_ERROR_BITS if self._clearsErrors else 0) | (_DATA_BITS if self._clearsData else 0)
         if not first:
             return
@@ -373,7 +378,10 @@ class CounterSurvey:
 
 
 def countingPorts(node: Node) -> list[Port]:
-    """The ports that count: of hosts those that have told something, of switches all but the inner one."""
+    """
+    Ports that have counters: of hosts those whose PortInfo is known, of switches all but an unenhanced port
+    0.
+    """
     if not node.isSwitch:
         return [port for port in node.ports.values() if port.raw]
     first = 0 if node.switchInfo is not None and node.switchInfo.enhancedPort0 else 1

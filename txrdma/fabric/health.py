@@ -1,5 +1,5 @@
 """
-What is wrong with a fabric: links that could be better, identifiers that two have, and who manages it.
+Checks of a fabric: links below their best, identifiers that are not unique, and its subnet manager.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo) and 14.4 (subnet managers).
 """
@@ -35,12 +35,13 @@ _FDR10: Final = int(LaneSpeed.FDR10)
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    Something that should not be.
+    A fault that a check has found.
 
     @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
         C{duplicate-guid}, C{no-guid}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
         C{counters-silent}, or the kind of a fabric's problem.
-    @ivar where: for people; C{guid} and C{port} say it for programs, where it is a node or port.
+    @ivar where: the place, for people; C{guid} and C{port} name it for programs, where it is a node or a
+        port.
     """
 
     kind: str
@@ -62,22 +63,22 @@ def _aboutNode(kind: str, node: Node, text: str) -> Finding:
 
 
 class LinkMode(NamedTuple):
-    """How a link runs, or could: lanes, and what each of them carries in Gbit/s; zeros where nobody knows."""
+    """Width and speed of a link: lanes, and the Gbit/s of each of them; zeros where they are unknown."""
 
     lanes: int
     gigabits: float
 
 
 def activeMode(port: Port) -> LinkMode:
-    """How a port's link runs."""
+    """Width and speed that a port's link has at present."""
     return LinkMode(port.width, port.laneGigabits)
 
 
 def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
     """
-    How it could run: what both ends support.
+    Best width and speed of a link: what both ends support.
 
-    @param asEnabled: only what both have enabled, too.
+    @param asEnabled: only what both ends have enabled, too.
     """
     ends = [port] if port.peer is None else [port, port.peer]
     if not all(end.raw for end in ends):
@@ -94,7 +95,10 @@ def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
 
 
 def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
-    """What a link could have that it does not: C{["12X", "53.125 Gbps"]}; nothing when it is at its best."""
+    """
+    Width and speed that a link could have and does not: C{["12X", "53.125 Gbps"]}; empty when it is at its
+    best.
+    """
     active, best = activeMode(port), bestMode(port, asEnabled)
     said = []
     if 0 < active.lanes < best.lanes:
@@ -105,7 +109,7 @@ def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
 
 
 def hasLink(port: Port) -> bool:
-    """Whether its physical link is up."""
+    """True when the physical state of the port is LinkUp."""
     return port.physicalState is PhysicalState.LINK_UP
 
 
@@ -137,7 +141,7 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def endPorts(fabric: Fabric) -> Iterator[Port]:
-    """The ports that have LIDs: of switches the inner one, of others all that have told something."""
+    """Ports that have LIDs: of switches port 0, of other nodes those whose PortInfo is known."""
     for node in fabric.nodes.values():
         for port in node.ports.values():
             if port.raw and (port.number == 0) == node.isSwitch:
@@ -178,7 +182,7 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def findings(fabric: Fabric) -> list[Finding]:
-    """What is wrong by what its ports have told."""
+    """Faults that a sweep's answers show: its problems, identifiers and links."""
     problems = Counter(fabric.problems)
     found = [
         Finding(problem.kind, problem.where, problem.text + (f" ({times} times)" if times > 1 else ""))
@@ -194,7 +198,7 @@ def findings(fabric: Fabric) -> list[Finding]:
 
 
 def counterFindings(report: CounterReport) -> list[Finding]:
-    """What is wrong by what ports have counted."""
+    """Faults that a report of counters shows: ports with errors, and nodes that did not answer."""
     found = []
     for counted in report.ports:
         if counted.errors and counted.number != ALL_PORTS:
@@ -204,7 +208,7 @@ def counterFindings(report: CounterReport) -> list[Finding]:
 
 
 async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> list[Finding]:
-    """Whether there is one subnet manager that is in charge, and all ports know it."""
+    """Faults of subnet management: no master SM, several of them, or ports that know another one."""
     if not endPort.smLID:
         return [Finding("no-sm", "our port", "no subnet manager is known to it")]
     found: list[Finding] = []
@@ -243,7 +247,9 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
 
 
 def recordedManagers(fabric: Fabric) -> list[Finding]:
-    """The same of a snapshot, in which nobody can be asked: all ports know the same manager."""
+    """
+    Faults of subnet management in a snapshot, where no SM can be asked: ports that know another SM than most.
+    """
     ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
     if not ports:
         return []

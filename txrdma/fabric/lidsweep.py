@@ -1,6 +1,4 @@
-"""
-Finding out what a fabric consists of by LIDs: the SA tells the links, nodes tell all else.
-"""
+"""Sweep of a fabric by LIDs: links come from the SA, all else from the nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from txrdma.fabric.sasweep import missingLinks
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.sa import LinkRecord
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
@@ -24,13 +22,11 @@ class LIDSweep:
     A sweep that asks the SA for the links, and nodes for everything else, by LID.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many nodes have told, and how many there are.
+    @ivar progress: called after answers with the number of nodes that have answered, and the number of all.
     """
 
     def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
-        """
-        @param agent: remains its owner's.
-        """
+        """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._schedule = MADSchedule(agent, maxOutstanding)
@@ -42,14 +38,14 @@ class LIDSweep:
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask for the links, and then all nodes at their ends.
+        Get the LinkRecords, and then the attributes of all nodes at their ends.
 
-        @return: fires with the fabric, whatever the problems. Fails when the SA tells no links.
+        @return: fires with the fabric, whatever its problems. Fails when the SA does not answer with links.
         """
         return self._schedule.run(self._run())
 
     async def _run(self) -> Fabric:
-        self._links = await self._schedule.SubnAdmGetTable(LinkRecord, toAdministration(self._endPort))
+        self._links = await self._schedule.SubnAdmGetTable(LinkRecord)
         lids = {self._endPort.lid: None}
         for link in self._links:
             lids.update({link.fromLID: None, link.toLID: None})

@@ -1,5 +1,5 @@
 """
-How fast the lanes of a link are, and could be: one scale for what ports tell in four places.
+Lane speeds of a link on one scale, from LinkSpeed, its two extensions in PortInfo, and a vendor's attribute.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo). XDR stands where infiniband-diags reads it, and
 FDR10 in an attribute of Mellanox': a port that has it says QDR in its PortInfo.
@@ -17,7 +17,7 @@ from txrdma.rawfields import peek
 
 
 class LaneSpeed(IntFlag):
-    """What a lane carries, slowest first."""
+    """Speed of a lane by the specification's name, slowest first; a mask when several are supported."""
 
     SDR = 1
     DDR = 2
@@ -41,7 +41,7 @@ LANE_GIGABITS: Final = {
     LaneSpeed.NDR: 106.25,
     LaneSpeed.XDR: 212.5,
 }
-"""A lane's signalling rate in Gbit/s."""
+"""Signalling rate of a lane by its speed, in Gbit/s."""
 
 NAMES: Final = {int(speed): str(speed.name) for speed in LANE_GIGABITS}
 RATES: Final = {int(speed): rate for speed, rate in LANE_GIGABITS.items()}
@@ -57,7 +57,7 @@ _NO_EXTENDED: Final = 30
 _EXTENDED: Final = int(PortCapability.EXTENDED_SPEEDS)
 _MASK2: Final = int(PortCapability.CAPABILITY_MASK2)
 HAS_XDR: Final = 1 << 11
-"""Bit of CapabilityMask2 of ports whose second extended speeds mean something."""
+"""Bit of CapabilityMask2: the port's second extended link speeds (XDR) have a meaning."""
 
 
 _capabilities, _capabilities2 = peek(PortInfo, "capabilityMask"), peek(PortInfo, "capabilityMask2")
@@ -74,17 +74,17 @@ def has(mask: int) -> list[str]:
 
 
 def fastest(mask: int) -> int:
-    """The fastest of them; 0 of none that is known."""
+    """The fastest speed of a mask; 0 if it has no known one."""
     return max((speed for speed in NAMES if mask & speed), default=0)
 
 
 def activeSpeed(info: bytes, end: bytes, vendors: bytes = b"") -> int:
     """
-    What a lane carries at present, as a L{LaneSpeed}; 0, or a number that is none, where nobody knows.
+    Active speed of a port's lanes, as a L{LaneSpeed}; 0, or a number that is none, where it is unknown.
 
-    @param info: the port's PortInfo.
-    @param end: that of the port with the capabilities: of a switch port 0.
-    @param vendors: the port's ExtendedPortInfo, if it was asked for.
+    @param info: PortInfo of the port.
+    @param end: PortInfo of the port with the capabilities: of a switch port 0.
+    @param vendors: ExtendedPortInfo of the port, if it was asked for.
     """
     if _capabilities(end) & _EXTENDED:
         second = _activeExt2(info)
@@ -100,7 +100,7 @@ def activeSpeed(info: bytes, end: bytes, vendors: bytes = b"") -> int:
 
 
 def supportedSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
-    """All that it can do. Parameters are as for L{activeSpeed}."""
+    """Mask of the speeds that a port supports. Parameters are as for L{activeSpeed}."""
     speeds: int = _supported(info)
     if _capabilities(end) & _EXTENDED:
         speeds |= _supportedExt(info) << 4
@@ -112,7 +112,7 @@ def supportedSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
 
 
 def enabledSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
-    """All that it may do. Parameters are as for L{activeSpeed}."""
+    """Mask of the speeds that a port has enabled. Parameters are as for L{activeSpeed}."""
     speeds: int = _enabled(info)
     if _capabilities(end) & _EXTENDED:
         extended = _enabledExt(info)
@@ -149,16 +149,19 @@ _BULLS_DEVICES: Final = frozenset(
 
 
 def mayHaveFDR10(info: NodeInfo) -> bool:
-    """Whether a node knows the attribute that tells of FDR10: those that infiniband-diags asks for it."""
+    """
+    True of nodes that have ExtendedPortInfo, which shows FDR10: those that infiniband-diags asks for it.
+    """
     device = info.deviceID
     return device in _DEVICES or (info.vendorID == _BULL and device in _BULLS_DEVICES)
 
 
 def wantsAsking(info: bytes, end: bytes) -> bool:
     """
-    Whether a port, of a node that may have FDR10, is to be asked: its link is up, and QDR by what it says.
+    True if a port of a node that may have FDR10 is to be asked for it: its link is up, and QDR by its
+    PortInfo.
 
-    @param end: as for L{activeSpeed}; C{b""} while nobody knows.
+    @param end: as for L{activeSpeed}; C{b""} while it is unknown.
     """
     if _physicalState(info) != _LINK_UP or _active(info) != _QDR:
         return False

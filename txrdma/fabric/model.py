@@ -1,8 +1,7 @@
 """
-A fabric, as far as it is known: nodes, their ports, and the links between them.
+Model of a fabric, as far as it is known: nodes, their ports, and the links between them.
 
-Made for large ones: what nodes and ports told is kept as the bytes that they sent, and read when somebody
-asks.
+Made for large fabrics: attributes are kept as the bytes that nodes have sent, and decoded on demand.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ _OF_NODE: Final = (
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
 _PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
-"""Of nodes by their type: switches, channel adapters, routers, others."""
+"""Rank of node types in sorted lists: switches, channel adapters, routers, others."""
 
 _CAPABLE: Final = PortInfo(capabilityMask=PortCapability.EXTENDED_SPEEDS).encode()
-"""Where a switch's port 0 has told nothing, its extended speeds are believed."""
+"""PortInfo taken for that of a switch's port 0 while it is unknown: extended speeds count as supported."""
 
 
 class Port:
     """
     A port of a node.
 
-    @ivar raw: its PortInfo, 64 bytes; C{b""} where it has told nothing.
-    @ivar vendors: its ExtendedPortInfo, where it was asked for it; else C{b""}.
+    @ivar raw: its PortInfo, 64 bytes; C{b""} while it is unknown.
+    @ivar vendors: its ExtendedPortInfo, where it was asked for; else C{b""}.
     @ivar peer: the port at the other end of its link; None where there is none, or it is not known.
     """
 
@@ -72,14 +71,14 @@ class Port:
         return f"<Port {self}>"
 
     def __str__(self) -> str:
-        """For people: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
+        """Name of the port for people: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
         return f"{self.node} port {self.number}"
 
     def tell(self, raw: bytes) -> None:
         """
-        It has told its PortInfo.
+        Store PortInfo as this port's own.
 
-        Ports of a switch often say the same as the one before: then they have the same bytes.
+        Ports of a switch often have the same as the port before: then the two share the bytes.
         """
         number = self.number
         if number:
@@ -90,18 +89,18 @@ class Port:
 
     @property
     def info(self) -> PortInfo:
-        """What it told; all zeros when that is nothing."""
+        """PortInfo of the port, decoded; all zeros while it is unknown."""
         return PortInfo.decode(self.raw) if self.raw else PortInfo()
 
     @property
     def lid(self) -> LID:
-        """Its LID: of switches that of port 0 for all of them; 0 is none."""
+        """LID of the port: of a switch's ports that of its port 0; 0 for none."""
         raw = self.end
         return LID(lidIn(raw)) if raw else LID(0)
 
     @property
     def lmc(self) -> int:
-        """The LID mask control that the port itself told; 0 when it has told nothing."""
+        """LID mask control in the port's own PortInfo; 0 while that is unknown."""
         return lmcIn(self.raw) if self.raw else 0
 
     @property
@@ -114,52 +113,57 @@ class Port:
 
     @property
     def state(self) -> PortState:
-        """Whether it carries traffic; NOP when it has told nothing."""
+        """State of the port (Down, Initialize, Armed, Active); NOP while its PortInfo is unknown."""
         return PortState(_state(self.raw)) if self.raw else PortState.NOP
 
     @property
     def physicalState(self) -> PhysicalState:
-        """What its link does; NOP when it has told nothing."""
+        """Physical state of the port; NOP while its PortInfo is unknown."""
         return PhysicalState(_physicalState(self.raw)) if self.raw else PhysicalState.NOP
 
     @property
     def guid(self) -> GUID:
-        """Of a host's port its own, as far as we have asked it, of a switch's the switch's."""
+        """
+        GUID of the port; of a switch's port that of port 0; of a host's port that was not asked that of the
+        node.
+        """
         return self.node.portGUID(self.number) or self.node.guid
 
     @property
     def mayRunFDR10(self) -> bool:
-        """Whether QDR may stand for FDR10 in what the port told: only its vendor's attribute says which."""
+        """True when QDR in the port's PortInfo may stand for FDR10, which only ExtendedPortInfo shows."""
         return wantsAsking(self.raw, self.end) and mayHaveFDR10(self.node.info)
 
     @property
     def width(self) -> int:
-        """Lanes in use; 0 where nobody knows."""
+        """Number of lanes in use; 0 where it is unknown."""
         return LANES.get(_width(self.raw), 0) if self.raw else 0
 
     @property
     def activeSpeed(self) -> int:
-        """What a lane carries at present, a L{LaneSpeed<txrdma.fabric.linkspeeds.LaneSpeed>}; 0 of none."""
+        """
+        Active speed of a lane, a L{LaneSpeed<txrdma.fabric.linkspeeds.LaneSpeed>}; 0 where it is unknown.
+        """
         return activeSpeed(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
 
     @property
     def supportedSpeeds(self) -> int:
-        """All speeds that it supports, together."""
+        """Mask of the lane speeds that the port supports."""
         return supportedSpeeds(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
 
     @property
     def enabledSpeeds(self) -> int:
-        """All that it may use."""
+        """Mask of the lane speeds that the port has enabled."""
         return enabledSpeeds(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
 
     @property
     def speed(self) -> str:
-        """What a lane carries: C{"HDR"}; C{""} where nobody knows."""
+        """Active speed of a lane by name: C{"HDR"}; C{""} where it is unknown."""
         return NAMES.get(self.activeSpeed, "")
 
     @property
     def laneGigabits(self) -> float:
-        """The same in Gbit/s; 0 where nobody knows."""
+        """Active speed of a lane in Gbit/s; 0 where it is unknown."""
         return RATES.get(self.activeSpeed, 0.0)
 
 
@@ -186,19 +190,17 @@ class Ports(Mapping[int, Port]):
 
 class Node:
     """
-    A node.
+    A node of a fabric: a switch, a channel adapter or a router.
 
-    @ivar type: what it is. C{isSwitch} is the same for most questions.
-    @ivar raw: its NodeInfo, as it told that first.
-    @ivar switchInfo: of switches that have told.
+    @ivar type: its NodeType. C{isSwitch} is the same for most questions.
+    @ivar raw: its NodeInfo, as it came from the first of its ports.
+    @ivar switchInfo: SwitchInfo of a switch, once it is known.
     """
 
     __slots__ = ("_guids", "_ports", "_route", "_switchInfo", "description", "guid", "isSwitch", "raw")
 
     def __init__(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> None:
-        """
-        @param route: to it; hops alone, where there is nothing else in it.
-        """
+        """@param route: directed route to the node, or its hops alone, where it has nothing else."""
         self.raw = info if isinstance(info, bytes) else info.encode()
         self.guid = GUID(nodeGUIDIn(self.raw))
         self.isSwitch: bool = nodeTypeIn(self.raw) == _SWITCH
@@ -212,44 +214,47 @@ class Node:
         return f"<Node {self.type.name} {self.guid} {self.description!r}>"
 
     def __str__(self) -> str:
-        """For people: C{"leaf 3 (0002:c903:0001:0002)"}; what cannot be printed is a space."""
+        """
+        Name of the node for people: C{"leaf 3 (0002:c903:0001:0002)"}; a space for each unprintable
+        character.
+        """
         said = "".join(letter if letter.isprintable() else " " for letter in self.description)
         return f"{said or 'a node'} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:
-        """What it told first; of more than one port the fields of a port are those of the first asked."""
+        """NodeInfo of the node; its fields of a port are those of the port that was asked first."""
         return NodeInfo.decode(self.raw)
 
     @property
     def type(self) -> NodeType:
-        """A switch, a host or a router."""
+        """Type of the node: switch, channel adapter or router."""
         number = nodeTypeIn(self.raw)
         return _TYPES.get(number) or NodeType(number)
 
     @property
     def numPorts(self) -> int:
-        """How many it has; of a switch, without port 0."""
+        """Number of ports of the node; of a switch, without port 0."""
         return int(_numPorts(self.raw))
 
     @property
     def systemImageGUID(self) -> GUID:
-        """What nodes of one enclosure have in common."""
+        """System image GUID, which all nodes of one enclosure have in common."""
         return GUID(_systemGUID(self.raw))
 
     @property
     def vendorID(self) -> int:
-        """The vendor's OUI."""
+        """Vendor ID of the node, an OUI."""
         return int(_vendorID(self.raw))
 
     @property
     def deviceID(self) -> int:
-        """What the vendor calls its kind."""
+        """Device ID of the node, assigned by its vendor."""
         return int(_deviceID(self.raw))
 
     @property
     def route(self) -> IBDRPath | None:
-        """A directed route to it; None when it was found otherwise."""
+        """Directed route to the node; None when it was found otherwise."""
         route = self._route
         return IBDRPath(drPath=tuple(route)) if isinstance(route, bytes) else route
 
@@ -259,7 +264,7 @@ class Node:
 
     @property
     def switchInfo(self) -> SwitchInfo | None:
-        """What it has told as a switch."""
+        """SwitchInfo of the node, decoded; None while it is unknown, or of others than switches."""
         return SwitchInfo.decode(self._switchInfo) if self._switchInfo else None
 
     @switchInfo.setter
@@ -268,7 +273,7 @@ class Node:
 
     @property
     def lid(self) -> LID:
-        """Of a switch its LID, of others that of the first port that has one."""
+        """LID of a switch, or that of a host's first port that has one; 0 for none."""
         for port in self._ports[:1] if self.isSwitch else self._ports:
             if port is not None and port.raw and (lid := lidIn(port.raw)):
                 return LID(lid)
@@ -278,16 +283,16 @@ class Node:
 
     @property
     def ports(self) -> Ports:
-        """Those that it was asked about or that links lead to; of switches 0 is its own."""
+        """Ports of the node that were asked about or that links lead to; of a switch 0 is its own."""
         return Ports(self._ports)
 
     def known(self, number: int) -> Port | None:
-        """The port of that number, if it is known."""
+        """The port of this number; None if it is not known."""
         ports = self._ports
         return ports[number] if number < len(ports) else None
 
     def port(self, number: int) -> Port:
-        """The port of that number, made when it was not known."""
+        """The port of this number, made if it was not known."""
         ports = self._ports
         if len(ports) <= number:
             ports.extend([None] * (number + 1 - len(ports)))
@@ -297,18 +302,18 @@ class Node:
         return port
 
     def linked(self) -> list[Port]:
-        """Its ports that have a link, by number."""
+        """Ports of the node that have a link, by number."""
         return [port for port in self._ports if port is not None and port.peer is not None]
 
     def hear(self, number: int, guid: GUID) -> None:
-        """One of its ports has told its GUID; of a switch all have the same."""
+        """Store the GUID of one port; all ports of a switch have the same."""
         if self.portGUID(number) != guid:
             if self._guids is None:
                 self._guids = {}
             self._guids[0 if self.isSwitch else number] = guid
 
     def portGUID(self, number: int) -> GUID | None:
-        """The GUID of a port, if it has told that."""
+        """GUID of a port; None while it is unknown."""
         if self.isSwitch:
             number = 0
         if self._guids is not None and number in self._guids:
@@ -323,19 +328,19 @@ class Node:
 
 
 def isSame(one: bytes, other: bytes) -> bool:
-    """Whether two NodeInfos may be of one node: all but the fields of a port are the same."""
+    """True when two NodeInfos may be of one node: all but the fields of a port are the same."""
     return all(one[part] == other[part] for part in _OF_NODE)
 
 
 def _packed(route: IBDRPath) -> bytes | IBDRPath:
-    """Hops alone, where there is nothing else: a route has 20 more fields."""
+    """Hops of a directed route as bytes, where it has nothing else: a route has 20 more fields."""
     return bytes(route.drPath) if route == IBDRPath(drPath=route.drPath) else route
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """
-    Something that a sweep could not find out, or that should not be.
+    A fact that a sweep could not find out, or a contradiction that it met.
 
     @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{duplicate-lid}, C{contradiction},
         C{incomplete}, C{interrupted}.
@@ -349,7 +354,7 @@ class Problem:
 
 class Fabric:
     """
-    All nodes that were found, and what was not found out.
+    All nodes of a fabric that are known, and the problems in finding them.
 
     @ivar nodes: by node GUID.
     @ivar problems: in the order in which they were met.
@@ -363,11 +368,11 @@ class Fabric:
         return f"<Fabric of {len(self.nodes)} nodes, {len(self.problems)} problems>"
 
     def switches(self) -> Iterator[Node]:
-        """All switches."""
+        """All switches of the fabric."""
         return (node for node in self.nodes.values() if node.isSwitch)
 
     def hosts(self) -> Iterator[Node]:
-        """All channel adapters."""
+        """All channel adapters of the fabric."""
         return (node for node in self.nodes.values() if node.type is NodeType.CHANNEL_ADAPTER)
 
     def ordered(self) -> list[Node]:
@@ -375,11 +380,11 @@ class Fabric:
         return sorted(self.nodes.values(), key=lambda node: (_PLACES[nodeTypeIn(node.raw)], node.guid.raw))
 
     def ports(self) -> Iterator[Port]:
-        """All ports that are known."""
+        """All ports of the fabric that are known."""
         return (port for node in self.nodes.values() for port in node._ports if port is not None)
 
     def links(self) -> Iterator[tuple[Port, Port]]:
-        """Each link once: from the end with the lower GUID, or port."""
+        """Links of the fabric, each once: from the end with the lower GUID, or port number."""
         for port in self.ports():
             peer = port.peer
             if peer is not None and (port.node.guid, port.number) <= (peer.node.guid, peer.number):
@@ -407,10 +412,10 @@ class Fabric:
 
     def add(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> tuple[Node, bool]:
         """
-        A node has said what it is; tell whether it is a new one.
+        Add the node of a NodeInfo; the second value is True if it is new.
 
-        @param info: as it came, or its 40 bytes.
-        @param route: to it, or the hops of one that has nothing else.
+        @param info: NodeInfo, or its 40 bytes.
+        @param route: directed route to the node, or its hops alone, where it has nothing else.
         """
         raw = info if isinstance(info, bytes) else info.encode()
         guid = GUID(nodeGUIDIn(raw))
@@ -423,7 +428,7 @@ class Fabric:
         return node, False
 
     def link(self, one: Port, other: Port) -> bool:
-        """Two ports are joined; False when one of them was joined to another before: something is wrong."""
+        """Join two ports; False when one of them was joined to another port before, which is left so."""
         if (one.peer is not None and one.peer is not other) or (
             other.peer is not None and other.peer is not one
         ):
@@ -433,7 +438,7 @@ class Fabric:
 
 
 def described(problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems as lines for people; those that are the same at the same place are told once."""
+    """Problems as lines for people; equal problems at one place make one line with their number."""
     counts: dict[Problem, int] = {}
     for problem in problems:
         counts[problem] = counts.get(problem, 0) + 1

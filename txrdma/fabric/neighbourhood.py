@@ -1,5 +1,5 @@
 """
-A node and what is around it, found out without asking anybody else.
+A node and those around it, found without a sweep of the whole fabric.
 
 Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 15.2.5.13 (LinkRecord).
 """
@@ -19,7 +19,7 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.sa import LinkRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
@@ -27,7 +27,7 @@ _MOST_HOPS: Final = 63
 
 
 def around(first: Node, hops: int) -> list[Node]:
-    """Nodes so many links away or less, by what is known; the nearest first."""
+    """Nodes at most so many links away from the first, in a fabric that is known; the nearest first."""
     found = {id(first): first}
     border = [first]
     for _ in range(hops):
@@ -41,10 +41,10 @@ def around(first: Node, hops: int) -> list[Node]:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """
-    Where a node was met.
+    A node of the neighbourhood, and how it was reached.
 
-    @ivar route: to it.
-    @ivar number: of its port there.
+    @ivar route: path to it.
+    @ivar number: number of its port at the end of that path.
     """
 
     node: Node
@@ -55,9 +55,9 @@ class _Place:
 @dataclass(frozen=True, slots=True)
 class _Way:
     """
-    Where a link leads.
+    A link to follow, from one of its ports.
 
-    @ivar number: of the port at its other end, where that is known without asking it.
+    @ivar number: of the port at the other end, where that is known without asking it.
     """
 
     port: Port
@@ -67,17 +67,18 @@ class _Way:
 
 class Neighbourhood:
     """
-    Finds out what a node is, and what is around it.
+    Sweep of a node and those at most some links away from it.
 
-    A switch at the end of a directed route is left by its ports. What a host is linked to is a hop back;
-    where there is no directed route, the SA is asked for the links of a LID.
+    A switch at the end of a directed route is left by its ports. The node that a host is linked to is one hop
+    back; where there is no directed route, the SA is asked for the links of a LID.
 
-    Nodes are met in the order of their distance, whatever order answers come in.
+    Nodes are entered in the order of their distance, whatever order answers come in.
 
     @ivar fabric: what was found so far: the nodes up to that distance, and of those beyond, where links were
-        asked for, what they are and the ports at which those links end.
-    @ivar first: the node that all this is around; None while it has not told.
-    @ivar progress: is called after nodes have told, with how many have, and how many there are by now.
+        asked for, their NodeInfo and the ports at which those links end.
+    @ivar first: the node in the middle; None until it has answered.
+    @ivar progress: called after answers with the number of nodes that have answered, and the number of those
+        known by now.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class Neighbourhood:
         maxOutstanding: int = MAX_OUTSTANDING,
     ) -> None:
         """
-        @param rpcs: remain their owner's.
-        @param hops: how far to go.
-        @param withLinks: find out the links of the last nodes, too. Without, they are asked for little more
-            than who they are.
+        @param rpcs: ask for the sweep, and are not closed by it.
+        @param hops: most links between the first node and another.
+        @param withLinks: find out the links of the outermost nodes, too. Without, little more than the
+            NodeInfo is asked of them.
         @param byLIDs: ask by LIDs, along the SA's links, and not by directed routes.
         """
         self.fabric = Fabric()
@@ -109,15 +110,15 @@ class Neighbourhood:
 
     def run(self, start: IBPath) -> Deferred[Fabric]:
         """
-        Ask.
+        Sweep the neighbourhood of one node.
 
-        @param start: the way to the node in the middle.
-        @return: fires with the fabric, whatever the problems. Cancelling it cancels all that is on its way.
+        @param start: path to the node in the middle.
+        @return: fires with the fabric, whatever its problems. Cancelling it cancels all calls on their way.
         """
         return self._schedule.run(self._run(self._plain(start)))
 
     def _plain(self, start: IBPath) -> IBPath:
-        """Our own LID is where we are."""
+        """The path itself, or the empty directed route for one to our own LID."""
         end = self._endPort
         isOurs = end.lid and 0 <= start.dlid - end.lid < 1 << end.lidMask
         return IBDRPath() if isOurs and not isinstance(start, IBDRPath) and not self._byLIDs else start
@@ -149,7 +150,7 @@ class Neighbourhood:
     # A node.
 
     async def _meet(self, route: IBPath, came: Port | None, number: int | None, places: list[_Place]) -> None:
-        """Somebody is at the end of this route: ask who, and what the port is; new nodes become places."""
+        """Ask the end of a route for its NodeInfo and PortInfo; a new node is added to C{places}."""
         if came is None or came.peer is None:
             info = await self._asker.node(route)
             if info is not None:
@@ -185,7 +186,7 @@ class Neighbourhood:
             await self._asker.switch(place.node, place.route)
 
     async def _whole(self, place: _Place) -> None:
-        """All that it has: of a switch all ports."""
+        """Ask for all that a node has: of a switch for all ports."""
         await self._switch(place)
         node = place.node
         if node.isSwitch:
@@ -195,7 +196,7 @@ class Neighbourhood:
     # Its links.
 
     async def _leave(self, place: _Place, ways: list[_Way]) -> None:
-        """Where the links lead that are up and not known yet."""
+        """Find the links of a node that are up and not known yet, and add them to C{ways}."""
         node, route = place.node, place.route
         ports = node.ports.values() if node.isSwitch else [node.port(place.number)]
         open_ = {port.number: port for port in ports if port.number and port.peer is None and hasLink(port)}
@@ -210,7 +211,7 @@ class Neighbourhood:
             ways.append(_Way(open_[place.number], self._before(route), route.drPath[-1]))
 
     def _before(self, route: IBDRPath) -> IBPath:
-        """To the switch that a directed route goes through last."""
+        """Path to the switch that a directed route goes through last."""
         hops = route.drPath[:-1]
         if not hops and route.dlid != PERMISSIVE_LID:
             return toLID(self._endPort, route.dlid)
@@ -230,15 +231,15 @@ class Neighbourhood:
             await self._each(self._linked(port, route, ways) for port in others)
 
     async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
-        """Ask where a port's link leads; whether there was an answer."""
+        """Ask the SA for the link of a port; False if it did not answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
-        sa = toAdministration(self._endPort)
         try:
-            link = await self._schedule.SubnAdmGet(query, sa)
+            link = await self._schedule.SubnAdmGet(query)
         except MADError as error:
-            self._asker.problem("incomplete", route, f"the administration tells no link of {port}: {error}")
+            self._asker.problem("incomplete", route, f"the SA has no link of {port}: {error}")
             return True
         except MADFailure as error:
+            sa = toLID(self._endPort, self._endPort.smLID)
             self._asker.problem("unreachable", sa, f"LinkRecord of {port}: {error}")
             return False
         ways.append(_Way(port, toLID(self._endPort, link.toLID), link.toPort))
@@ -246,5 +247,5 @@ class Neighbourhood:
 
 
 def _isHere(route: IBDRPath) -> bool:
-    """Whether it leads to our own port."""
+    """True of a directed route that leads to our own port."""
     return not route.drPath and route.dlid == PERMISSIVE_LID

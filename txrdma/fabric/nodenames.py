@@ -1,5 +1,5 @@
 """
-Node-name maps, as infiniband-diags and OpenSM have them: lines of a GUID and a name, in quotes or without.
+Node-name maps, as infiniband-diags and OpenSM have them: lines of a GUID and a name, which may be quoted.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import GUID
 
 PLACES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
-"""Where a host has its own; the first that there is counts."""
+"""Paths of a host's own map; the first one that exists is used."""
 
 _LINE: Final = re.compile(r"(0x[0-9a-fA-F]{1,16}|[0-9]+)(?:\s+(.*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """Names of nodes by node GUID; nodes that are not in it have their own descriptions."""
+    """Names of nodes by node GUID; a node that the map does not list is called by its own description."""
 
     names: dict[GUID, str] = field(default_factory=dict)
 
     def name(self, guid: GUID, description: str = "") -> str:
-        """What to call the node; what cannot be printed is a space, as in infiniband-diags."""
+        """
+        Name of a node: that of the map, else its description, with a space for each unprintable character.
+        """
         known = self.names.get(guid)
         return cleaned(description) if known is None else known
 
     def guids(self, name: str) -> Iterator[GUID]:
-        """All nodes that the map calls so."""
+        """GUIDs of all nodes to which the map gives this name."""
         return (guid for guid, known in self.names.items() if known == name)
 
 
 def cleaned(description: str) -> str:
-    """A node's description on one line."""
+    """A node's description on one line: a space for each unprintable character."""
     return "".join(letter if letter.isprintable() else " " for letter in description)
 
 
 def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
     """
-    Read a map: lines of a GUID and a name; what stands behind C{#} is nothing, of two names the first counts.
+    Parse a map: lines of a GUID and a name, comments behind C{#}; of two names for a GUID the first counts.
 
-    @raise InvalidRequest: a line is something else; says which.
+    @raise InvalidRequest: a line is something else; the message has its number.
     """
     names: dict[GUID, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -72,11 +74,12 @@ def _named(said: str) -> str | None:
 
 def readNodeNames(path: str = "") -> NodeNames:
     """
-    Read a map's file; without a path the host's, if it has one.
+    Read a map's file; without a path that of the host, if it has one.
 
-    What is wrong with the host's is told on standard error, and stops nobody who has not asked for it.
+    An error in the host's own map is written to standard error, and does not end a program that has not asked
+    for it.
 
-    @raise InvalidRequest: the file that was asked for is not there, or it is no map.
+    @raise InvalidRequest: the file that was asked for is missing, or is no map.
     """
     if path:
         return _read(Path(path))

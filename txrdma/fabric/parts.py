@@ -1,6 +1,4 @@
-"""
-Parts of a fabric that was found out already: a node of it, and those around.
-"""
+"""Part of a fabric that was swept already: a node of it, and those around."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from txrdma.iba.types import GID, GUID
 
 def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
     """
-    Nodes so many links away from this one, or less. Their links lead out of it, to nodes that are not in it.
+    Nodes at most so many links away from one node, as a fabric. Links of its outermost nodes lead to nodes
+    outside.
     """
     found = Fabric()
     found.nodes = {node.guid: node for node in around(first, hops)}
@@ -25,9 +24,9 @@ def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
 
 def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
     """
-    The node that a target names; routes begin where the sweep of the fabric began.
+    Node that a target names; directed routes begin where the sweep of the fabric began.
 
-    @raise InvalidRequest: there is none, or several.
+    @raise InvalidRequest: there is no such node, or there are several.
     """
     try:
         return _at(fabric, target)

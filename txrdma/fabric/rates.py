@@ -1,6 +1,4 @@
-"""
-Arithmetic with ports' counters: sums, differences, rates.
-"""
+"""Arithmetic with the counters of ports: sums, differences, rates."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ WORD: Final = 4
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 _WIDE: Final = 32
-"""Bits of counters that could wrap, where somebody let them; of others the highest value is told as such."""
+"""Fewest bits of a counter that can wrap; a narrower one that is lower than before was cleared."""
 
 _RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 _CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
@@ -23,20 +21,20 @@ TRAFFIC: Final = (*_RATED, *_CASTS)
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:
-    """Its fields that count something."""
+    """Names of an attribute's fields that are counters."""
     return [field.name for field in kind.fields if not field.reserved and field.name not in _NO_COUNTERS]
 
 
 def errorNames(kind: type[Attribute]) -> list[str]:
-    """Those that don't count traffic."""
+    """Names of an attribute's counters that count no traffic."""
     return [name for name in counterNames(kind) if name not in TRAFFIC]
 
 
 def added(told: Sequence[Any], port: int) -> Any:
     """
-    The sum of what several ports have counted; like a counter it stops at the highest value.
+    Sum of the counters of several ports, as one attribute; like a counter it stops at the highest value.
 
-    @param port: what the sum is said to be of.
+    @param port: port number to put into the sum.
     """
     kind: type[Attribute] = type(told[0])
     values: dict[str, Any] = {}
@@ -53,11 +51,11 @@ def added(told: Sequence[Any], port: int) -> Any:
 
 class Increase(NamedTuple):
     """
-    What has been counted between two looks.
+    Growth of counters between two readings.
 
-    @ivar counted: by the counter's name, of several in one field with the index behind.
+    @ivar counted: by the counter's name; for a field of several counters with the index, as C{"name[1]"}.
     @ivar saturated: counters that stand at their highest value, and so may have missed some; C{wrapped} those
-        that went on from zero, as they should not; C{cleared} those that somebody has set back.
+        that went on from zero, as they should not; C{cleared} those that were set to zero meanwhile.
     """
 
     counted: dict[str, int]
@@ -66,7 +64,7 @@ class Increase(NamedTuple):
     cleared: tuple[str, ...] = ()
 
     def joined(self, other: Increase) -> Increase:
-        """With what other counters of the same port have counted."""
+        """Growth of these and of other counters of the same port, in one."""
         return Increase(
             {**self.counted, **other.counted},
             *(one + more for one, more in zip(self[1:], other[1:], strict=True)),
@@ -75,7 +73,7 @@ class Increase(NamedTuple):
 
 def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
     """
-    How much has been counted between two looks.
+    Growth of some counters of an attribute between two readings.
 
     A counter stops at its highest value (IBA 16.1.3.5). One that is lower than before was cleared, and began
     at zero again; unless it is wide, stood near its highest value, and is near zero now: then it has wrapped.
@@ -102,7 +100,7 @@ def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
 
 
 def _grown(old: int, new: int, width: int) -> tuple[int, str]:
-    """By how much, and what is to be said of it."""
+    """Growth of one counter, and C{"saturated"}, C{"wrapped"} or C{"cleared"} if it is that, else C{""}."""
     highest = (1 << width) - 1
     if new >= old:
         return new - old, "saturated" if new == highest else ""
@@ -114,7 +112,7 @@ def _grown(old: int, new: int, width: int) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a port has counted in a time."""
+    """Growth of a port's counters in a period of some seconds."""
 
     port: int
     seconds: float
@@ -125,11 +123,11 @@ class Rates:
         return self.increase.counted
 
     def perSecond(self, name: str, unit: int = 1) -> float:
-        """How much of it in a second; 0 when that was not counted."""
+        """Growth of one counter in a second, times C{unit}; 0 when it was not read."""
         return self.counted.get(name, 0) * unit / self.seconds if self.seconds > 0 else 0.0
 
     def toDict(self) -> dict[str, Any]:
-        """For programs."""
+        """Rates as JSON can carry them."""
         return {
             "port": self.port,
             "seconds": round(self.seconds, 6),

@@ -1,6 +1,4 @@
-"""
-What forwarding tables make of links: who is reached over one, and how evenly they are used.
-"""
+"""Use of links by unicast forwarding tables: the LIDs reached over a link, and how evenly links are used."""
 
 from __future__ import annotations
 
@@ -17,18 +15,18 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 
 Linear = Mapping[GUID, bytes]
-"""Of each switch the port for each LID."""
+"""Linear forwarding tables by the GUID of their switch: at each LID the number of the output port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One direction of a link: whoever is reached by it, as LIDs with their ports."""
+    """Direction of a link, with the LIDs that are reached over it, and their ports."""
 
     port: Port
     ends: list[tuple[int, Port]]
 
     def text(self, names: NodeNames) -> Iterator[str]:
-        """For people."""
+        """Lines for people: the link, then each LID that is reached over it."""
         peer = self.port.peer
         there = "" if peer is None else f" to {_name(peer.node, names)} port {peer.number}"
         here = f"{_name(self.port.node, names)} port {self.port.number}"
@@ -37,7 +35,7 @@ class Use:
             yield f"  {lid:#06x} {_name(end.node, names)} port {end.number}"
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
-        """For programs."""
+        """Direction of a link as JSON can carry it."""
         return {
             "from": _end(self.port, names),
             "to": None if self.port.peer is None else _end(self.port.peer, names),
@@ -46,7 +44,10 @@ class Use:
 
 
 def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
-    """Both directions of a port's link, as far as switches decide on them: which hosts and routers."""
+    """
+    Both directions of a port's link, where a switch's table decides: the LIDs of hosts and routers reached by
+    each.
+    """
     owners = _owners(fabric)
     for each in (port, port.peer):
         if each is not None and each.node.guid in linear:
@@ -58,10 +59,10 @@ def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
 @dataclass(frozen=True, slots=True)
 class Balance:
     """
-    How evenly a switch uses its links to others.
+    Evenness of a switch's use of its links to other switches.
 
-    @ivar groups: links by which the same hosts are reached as shortly, and how many LIDs each carries.
-    @ivar longer: how many LIDs go by a link that is on no shortest way.
+    @ivar groups: links over which the same hosts are reached by as few hops, and how many LIDs each carries.
+    @ivar longer: number of LIDs that leave by a link on no shortest path.
     """
 
     node: Node
@@ -70,18 +71,18 @@ class Balance:
 
     @property
     def isEven(self) -> bool:
-        """Whether no link carries more than one LID more than another that would do as well."""
+        """True when no link carries over one LID more than another of its group."""
         return all(_spread(group) <= 1 for group in self.groups)
 
     def row(self, names: NodeNames) -> list[object]:
-        """For people: of its groups the one with the largest difference."""
+        """Cells of a table's row, for people; of the groups the one with the largest difference."""
         worst = max(self.groups, key=_spread, default={})
         least, most = (min(worst.values()), max(worst.values())) if worst else ("", "")
         said = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
         return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, said]
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
-        """For programs."""
+        """Balance of a switch as JSON can carry it."""
         return {
             "guid": str(self.node.guid),
             "name": _name(self.node, names),
@@ -104,10 +105,10 @@ def _spread(group: dict[int, int]) -> int:
 
 def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
     """
-    Of each switch that has told its table.
+    Balance of each switch whose forwarding table is known.
 
-    Links are compared that lead to the same hosts by as few hops: of a leaf's that is all that lead up, of a
-    spine's those to one leaf.
+    Links are compared that lead to the same hosts by as few hops: of a leaf switch all that lead up, of a
+    spine those to one leaf.
     """
     links = {
         node.guid: [
@@ -148,7 +149,7 @@ def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
 
 
 def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUID, int]:
-    """How far each switch is."""
+    """Distance of each switch from one of them, in links."""
     hops = {start: 0}
     waiting = deque([start])
     while waiting:
@@ -161,7 +162,7 @@ def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUI
 
 
 def _owners(fabric: Fabric) -> dict[int, Port]:
-    """Whose a LID is, of hosts and routers."""
+    """Ports of hosts and routers by each of their LIDs."""
     owners: dict[int, Port] = {}
     for port in endPorts(fabric):
         if port.lid and port.node.type is not NodeType.SWITCH:

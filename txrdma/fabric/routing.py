@@ -1,5 +1,5 @@
 """
-Ways through a fabric: where forwarding tables send a packet, hop by hop, and what the tables hold.
+Paths of packets through a fabric: where forwarding tables send them, hop by hop, and the tables themselves.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18.2.4 (how switches use them).
 """
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
@@ -31,11 +31,10 @@ from txrdma.mad.layouts.smp import (
     PortInfo,
     SwitchInfo,
 )
-from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
 
 NO_PORT: Final = 0xFF
-"""In a table: packets for this LID are dropped."""
+"""Entry of a linear forwarding table: packets for this LID are dropped."""
 
 FIRST_MULTICAST: Final = 0xC000
 MOST_HOPS: Final = 63
@@ -48,11 +47,11 @@ _PORTS_IN_POSITION: Final = 16
 @dataclass(frozen=True, slots=True)
 class Stop:
     """
-    A node on a way, as seen through the port by which it was entered.
+    A node on a packet's path, as seen through the port by which it was entered.
 
-    @ivar route: leads there; of who asks the SA the LID.
+    @ivar route: path of SMPs to it; its LID, where the SA is asked.
     @ivar entry: the port that a packet comes in by; at the beginning that of the node itself, 0 of a switch.
-    @ivar lid: of that port, of a switch its own; it has two to the power of C{lmc} of them.
+    @ivar lid: base LID of that port, of a switch its own; the port has two to the power of C{lmc} of them.
     """
 
     route: IBPath
@@ -64,26 +63,27 @@ class Stop:
 
     @property
     def isSwitch(self) -> bool:
-        """Whether it is a switch."""
+        """True when the node is a switch."""
         return self.info.nodeType is NodeType.SWITCH
 
     @property
     def portGUID(self) -> GUID:
-        """Of the port that was asked; of a switch, its own."""
+        """GUID of the port that was asked; of a switch, that of its port 0."""
         return self.info.portGUID
 
     def owns(self, lid: int) -> bool:
-        """Whether packets for this LID are for it."""
+        """True when the LID is one of this port's."""
         return bool(self.lid) and self.lid <= lid < self.lid + (1 << self.lmc)
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
     """
-    A step of a way.
+    Hop of a packet's path.
 
     @ivar exit: the port that a packet leaves by; 0 at the end.
-    @ivar depth: how far from the beginning; of ways that fork (multicast), C{parent} is where it came from.
+    @ivar depth: number of hops from the beginning; C{parent} is the index of the hop before, on paths that
+        fork (multicast).
     """
 
     stop: Stop
@@ -94,9 +94,9 @@ class Hop:
 
 class NoRoute(RDMAError):
     """
-    The tables do not lead there.
+    The forwarding tables do not lead to the LID.
 
-    @ivar hops: as far as they do.
+    @ivar hops: the path as far as they lead.
     """
 
     def __init__(self, message: str, hops: list[Hop]) -> None:
@@ -105,19 +105,19 @@ class NoRoute(RDMAError):
 
 
 class IView(Protocol):
-    """How a way's stops are looked at."""
+    """Source of the nodes, links and forwarding table entries that a trace needs."""
 
     async def begin(self, lid: int | None) -> Stop:
-        """Where a way begins: at the port of this LID, or our own."""
+        """The stop at the port of this LID, or at our own port without one."""
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """The port that a switch sends packets for this LID to; C{NO_PORT} where it drops them."""
+        """Output port of a switch for this LID; C{NO_PORT} where it drops packets."""
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
         """The ports that a switch sends packets for this multicast LID to."""
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """What is at the other end of a port's link; None without one."""
+        """The stop at the other end of a port's link; None without a link."""
 
 
 # Ways.
@@ -125,10 +125,10 @@ class IView(Protocol):
 
 async def trace(view: IView, target: int, source: int | None = None) -> list[Hop]:
     """
-    The way of a packet for C{target}.
+    Path of a packet to the LID C{target}.
 
-    @param source: a LID; our own port unless said.
-    @raise NoRoute: it does not get there.
+    @param source: LID to begin at; our own port without one.
+    @raise NoRoute: the forwarding tables do not lead to the target.
     """
     stop = await view.begin(source)
     hops: list[Hop] = []
@@ -153,9 +153,9 @@ async def trace(view: IView, target: int, source: int | None = None) -> list[Hop
 
 async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> list[Hop]:
     """
-    The ways of a packet for a multicast LID: all of them, each step after the one that leads to it.
+    Paths of a packet for a multicast LID: all of them, each hop after the one that leads to it.
 
-    @raise NoRoute: it comes to a switch twice.
+    @raise NoRoute: a packet comes to a switch twice.
     """
     if not FIRST_MULTICAST <= mlid < 0xFFFF:
         raise InvalidRequest(f"{mlid:#06x} is no multicast LID: they are from 0xc000 to 0xfffe")
@@ -190,9 +190,10 @@ def _named(stop: Stop) -> str:
 
 class DirectView:
     """
-    Asks the nodes themselves, by directed routes; so each step needs the link that it is about, and no LID.
+    View by SMPs to the nodes themselves, on directed routes: each step crosses the link in question, and
+    needs no LID.
 
-    A way that begins elsewhere is found by the tables that lead there from our own port.
+    The port of a LID that is not ours is found by the tables that lead there from our own port.
     """
 
     def __init__(self, rpcs: RPCs) -> None:
@@ -200,7 +201,7 @@ class DirectView:
         self._switches: dict[GUID, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
-        """Our own port, or what the tables lead to."""
+        """Our own port, or the port to which the tables lead for this LID."""
         ours = await self._stopAt(IBDRPath())
         if lid is None or ours.owns(lid):
             return ours
@@ -208,14 +209,14 @@ class DirectView:
         return hops[-1].stop
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """As the table's block has it."""
+        """Output port in the block of the switch's LinearForwardingTable."""
         if lid > (await self._switch(stop)).linearFDBTop:
             return NO_PORT
         block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
         return block.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """As the blocks of all positions have it."""
+        """Output ports in the blocks of all positions of the switch's MulticastForwardingTable."""
         info = await self._switch(stop)
         if mlid - FIRST_MULTICAST >= info.multicastFDBCap:
             return []
@@ -227,7 +228,7 @@ class DirectView:
         return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """One hop further; from a host that we came to, one hop back."""
+        """The stop one hop further; from a host at the end of a route, one hop back."""
         route = stop.route
         assert isinstance(route, IBDRPath)
         if not stop.isSwitch and route.drPath:
@@ -264,58 +265,52 @@ class SAView:
     """Asks the SA, one record at a time: for the tables and for the links."""
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
-        """
-        @raise DeviceUnavailable: our port knows of none.
-        """
-        if not endPort.smLID:
-            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
         self._agent = agent
         self._endPort = endPort
-        self._sa = toAdministration(endPort)
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
-        """Who has the LID."""
+        """The stop at the port of this LID, or at our own port without one."""
         return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
-        """As the record of the table's block has it."""
+        """Output port in the SA's LinearForwardingTableRecord of the block."""
         switch = await self._switch(stop)
         if lid > switch.linearFDBTop:
             return NO_PORT
         query = LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
-        record = await self._agent.SubnAdmGet(query, self._sa)
+        record = await self._agent.SubnAdmGet(query)
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """As the records of all positions have it."""
+        """Output ports in the SA's MulticastForwardingTableRecords of all positions."""
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):
             query = MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
             try:
-                record = await self._agent.SubnAdmGet(query, self._sa)
+                record = await self._agent.SubnAdmGet(query)
             except MADError:
                 continue  # blocks that hold nothing have no record
             exits += ports(record.table.portMasks[offset], position)
         return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """Where the record of the link ends."""
+        """The stop at the end of the SA's LinkRecord; None where there is no such record."""
         query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
         try:
-            link = await self._agent.SubnAdmGet(query, self._sa)
+            link = await self._agent.SubnAdmGet(query)
         except MADError:
             return None
         return await self._stopAt(link.toLID, link.toPort)
 
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
-        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid), self._sa)
+        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid))
         info = record.nodeInfo
         isSwitch = info.nodeType is NodeType.SWITCH
         number = 0 if isSwitch else info.localPortNum
         query = PortInfoRecord.query(endPortLID=record.lid, portNum=number)
-        port = (await self._agent.SubnAdmGet(query, self._sa)).portInfo
+        port = (await self._agent.SubnAdmGet(query)).portInfo
         return Stop(
             *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
             entry or (0 if isSwitch else info.localPortNum),
@@ -325,7 +320,7 @@ class SAView:
         known = self._switches.get(stop.lid)
         if known is None:
             query = SwitchInfoRecord.query(lid=stop.lid)
-            known = (await self._agent.SubnAdmGet(query, self._sa)).switchInfo
+            known = (await self._agent.SubnAdmGet(query)).switchInfo
             self._switches[stop.lid] = known
         return known
 
@@ -334,18 +329,20 @@ class SAView:
 
 
 def positions(numPorts: int) -> int:
-    """How many parts a multicast table has: each is about 16 ports, port 0 being the first."""
+    """
+    Number of positions of a multicast forwarding table: each covers 16 ports, the first begins with port 0.
+    """
     return numPorts // _PORTS_IN_POSITION + 1
 
 
 def ports(mask: int, position: int = 0) -> list[int]:
-    """The ports of a multicast table's entry."""
+    """Port numbers in a mask of a multicast forwarding table."""
     first = position * _PORTS_IN_POSITION
     return [first + bit for bit in range(_PORTS_IN_POSITION) if mask >> bit & 1]
 
 
 async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) -> bytes:
-    """A switch's table for unicast LIDs: a port for each, from LID 0 to the highest that it knows."""
+    """Linear forwarding table of a switch: an output port for each LID from 0 to LinearFDBTop."""
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
     blocks = [
@@ -368,7 +365,9 @@ async def multicastTable(
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
-            told = await rpcs.SubnGet(MulticastForwardingTable, path, position << 28 | block)
+            told = await rpcs.SubnGet(
+                MulticastForwardingTable, path, MulticastForwardingTable.modifier(block, position)
+            )
             for offset, mask in enumerate(told.portMasks):
                 if mask:
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset

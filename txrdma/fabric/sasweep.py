@@ -1,7 +1,7 @@
 """
-Finding out what a fabric consists of from its administration: all of it, or only where to ask.
+Sweep of a fabric by its SA: all from the SA's records, or only the places to ask.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5 (records). Nodes without a LID are not known there.
+Follows InfiniBand Architecture vol. 1, 15.2.5 (records). The SA has no nodes without a LID.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
-from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
@@ -23,7 +22,7 @@ from txrdma.mad.rpcs import RPCs
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3
-"""Of what is missing in tables so many examples are told."""
+"""Most examples that a problem lists of what is missing in a table."""
 
 
 class SASweep:
@@ -31,31 +30,28 @@ class SASweep:
     A sweep that asks the SA for four tables.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many tables are there, and how many there will be.
+    @ivar progress: called after answers with the number of tables that have come, and the number of all.
     """
 
-    def __init__(self, agent: RPCs, sa: IBPath) -> None:
-        """
-        @param agent: remains its owner's.
-        """
+    def __init__(self, agent: RPCs) -> None:
+        """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
-        self._sa = sa
         self._ends: dict[LID, Node] = {}
         self._places: dict[tuple[GUID, int], LID] = {}
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask for the tables.
+        Ask the SA for its tables.
 
         @return: fires with the fabric; what it lacks because a table was refused is a problem of it. Fails
-            when the table of nodes is not to be had.
+            when the NodeRecords cannot be had.
         """
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Fabric:
-        calls = [self._agent.call("SubnAdmGetTable", kind, self._sa) for kind in _TABLES]
+        calls = [self._agent.call("SubnAdmGetTable", kind) for kind in _TABLES]
         done = count(1)
 
         def told(records: Any) -> Any:
@@ -92,7 +88,7 @@ class SASweep:
         if kind is NodeRecord or not isinstance(error, MADFailure):
             raise error
         sort = "refused" if isinstance(error, MADError) else "unreachable"
-        self._problem(sort, "administration", f"{kind.__name__}: {error}")
+        self._problem(sort, "SA", f"{kind.__name__}: {error}")
         return []
 
     def _problem(self, sort: str, where: str, text: str) -> None:
@@ -164,7 +160,10 @@ def missingPorts(fabric: Fabric) -> Iterator[Problem]:
 
 
 def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Problem]:
-    """Ports whose links must be in the table of links, and are not; and links that only one end has."""
+    """
+    Problems of ports whose links must be in the SA's LinkRecords and are not; and of links that only one end
+    has.
+    """
     up = PhysicalState.LINK_UP
     ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}
     told = {*ends, *ends.values()}
@@ -183,4 +182,4 @@ def _incomplete(what: str, missing: list[str]) -> Iterator[Problem]:
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         text = f"{what}: {', '.join(islice(missing, _SHOWN))}{more}"
-        yield Problem("incomplete", "administration", text)
+        yield Problem("incomplete", "SA", text)

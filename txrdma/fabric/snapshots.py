@@ -1,7 +1,7 @@
 """
-Fabrics as JSON carries them: what programs read, and beside it the bytes that nodes have told.
+Snapshots of fabrics as JSON: fields for programs, and beside them the attributes as nodes have sent them.
 
-From the bytes everything is made again; what programs read follows from them, and is not read back.
+Only the attributes are read back: the fields follow from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
     """
     A fabric as JSON can carry it: L{load} makes the same again.
 
-    @param names: of nodes; their descriptions unless said.
+    @param names: names of nodes; their descriptions without.
     """
     return {
         "nodes": [nodeDict(node, names) for node in fabric.nodes.values()],
@@ -29,14 +29,14 @@ def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
 
 
 def problemDicts(fabric: Fabric) -> list[dict[str, str]]:
-    """What a sweep could not find out."""
+    """Problems of a fabric as JSON can carry them."""
     return [
         {"kind": problem.kind, "where": problem.where, "text": problem.text} for problem in fabric.problems
     ]
 
 
 def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
-    """A node with its ports."""
+    """A node with its ports, as JSON can carry it."""
     info, route, switchInfo = node.info, node.route, node.switchInfo
     return {
         "guid": str(node.guid),
@@ -57,7 +57,7 @@ def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
 
 
 def portDict(port: Port) -> dict[str, Any]:
-    """A port, and where its link leads."""
+    """A port, and the port at the other end of its link, as JSON can carry it."""
     peer, guid = port.peer, port.node.portGUID(port.number)
     told = {
         "number": port.number,
@@ -133,7 +133,7 @@ def _number(told: Any) -> int:
 
 
 def _bytes(told: str, count: int) -> bytes:
-    """Of text, so many bytes or none."""
+    """Bytes of a hexadecimal text, which are so many or none."""
     read = bytes.fromhex(told)
     if len(read) not in (0, count) or (not read and count == NodeInfo.size):
         raise ValueError(f"this is no fabric: {told!r} are not {count} bytes")

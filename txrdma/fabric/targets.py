@@ -13,20 +13,20 @@ from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad.paths import parseTarget
 
 _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
-"""A LID, then a directed route, as smpquery -c has them."""
+"""A LID followed by a directed route, as smpquery -c takes them."""
 
 
 def combined(target: str) -> tuple[LID, str] | None:
-    """A LID, and the directed route from there on; None where a target is something else."""
+    """The LID and the directed route of such a text; None where a target is something else."""
     match = _COMBINED.fullmatch(target.strip())
     return None if match is None else (LID(int(match[1], 0)), match[2])
 
 
 def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
     """
-    Read what was typed.
+    The port that a text names, as L{parseTarget <txrdma.mad.paths.parseTarget>} reads it.
 
-    @raise InvalidRequest: it names no port.
+    @raise InvalidRequest: the text names no port.
     """
     try:
         return parseTarget(text, endPort)

@@ -1,5 +1,5 @@
 """
-Ways that the SA traces itself, where it has trace records.
+Traces that the SA makes itself, where it has TraceRecords.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.19: the call carries a path record, and its answer the hops.
 """
@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 from txrdma.fabric.routing import Hop, IView
-from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.messages import ClassPortInfo
@@ -18,7 +17,7 @@ from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query, TraceRecord
 from txrdma.mad.rpcs import RPCs
 
 _HAS_OPTIONAL_RECORDS: Final = 1 << 8
-"""Of ClassPortInfo's CapabilityMask (IBA 15.2.5.1)."""
+"""Bit of the CapabilityMask in the SA's ClassPortInfo (IBA 15.2.5.1): it has the optional records."""
 
 
 class _TraceOf(TraceRecord):
@@ -39,25 +38,25 @@ def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
     return Query(asked, path.mask)
 
 
-async def tracedBySA(agent: RPCs, sa: IBPath, view: IView, source: int, target: int) -> list[Hop] | None:
+async def tracedBySA(agent: RPCs, view: IView, source: int, target: int) -> list[Hop] | None:
     """
-    The way of packets between two LIDs.
+    Path of packets between two LIDs, traced by the SA.
 
-    @return: None where the SA has no trace records, or such as we can't read: its IDs of nodes
-        may be anything.
+    @return: None where the SA has no TraceRecords, or their node IDs cannot be read, since these may be
+        anything.
     """
-    can = await agent.call("SubnAdmGet", ClassPortInfo, sa)
+    can = await agent.call("SubnAdmGet", ClassPortInfo)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
         return None
     query = traceOf(PathRecord.query(slid=LID(source), dlid=LID(target), reversible=True, numbPath=1))
     try:
-        records = await agent.SubnAdmGetTraceTable(query, sa)
+        records = await agent.SubnAdmGetTraceTable(query)
     except MADError:
         return None
     hops: list[Hop] = []
     for depth, record in enumerate(records):
         nodes = NodeRecord.query(nodeGUID=GUID.fromInt(record.nodeID))
-        known = await agent.SubnAdmGetTable(nodes, sa)
+        known = await agent.SubnAdmGetTable(nodes)
         lids = [each.lid for each in known]
         if not lids:
             return None

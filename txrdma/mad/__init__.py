@@ -1,8 +1,8 @@
 """
-Management datagrams: the 256-byte messages by which InfiniBand fabrics are run.
+Management datagrams (MADs): the 256-byte messages by which InfiniBand fabrics are managed.
 
-What most programs want can be had from here; each name is loaded when it is asked for. Structures stand in
-modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
+Names that most programs need can be imported from here; each is loaded when it is first used. Structures
+stand in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from txrdma.mad.errors import MADTimeoutError as MADTimeoutError
     from txrdma.mad.errors import MADTransferError as MADTransferError
     from txrdma.mad.paths import parseTarget as parseTarget
-    from txrdma.mad.paths import toAdministration as toAdministration
     from txrdma.mad.paths import toLID as toLID
+    from txrdma.mad.paths import toSA as toSA
     from txrdma.mad.ports import availableMADPorts as availableMADPorts
     from txrdma.mad.ports import openMADPort as openMADPort
     from txrdma.mad.resolvers import IPPathResolver as IPPathResolver
@@ -41,7 +41,7 @@ _HOMES: Final = {
     "txrdma.mad.agent": "MADAgent",
     "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
     "txrdma.mad.subscription": "Subscription",
-    "txrdma.mad.paths": "parseTarget toAdministration toLID",
+    "txrdma.mad.paths": "parseTarget toSA toLID",
     "txrdma.mad.ports": "availableMADPorts openMADPort",
     "txrdma.mad.resolvers": "IPPathResolver SAPathResolver StaticPathResolver",
     "txrdma.mad.satransactor": "SATransactor",

@@ -1,8 +1,8 @@
 """
-Remote procedure calls by management datagrams: each returns a Deferred.
+Agents, which make remote procedure calls by management datagrams: each returns a Deferred.
 
-Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). What becomes of a call is decided by
-L{txrdma.mad.core.calls}; here are a port, a reactor's time and those who wait.
+Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). L{txrdma.mad.core.calls} decides what becomes of a
+call; here are the port, the reactor's time and the Deferreds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
 from txrdma.mad.layouts.attributes import ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.requests import Registrations, Server, Servers
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
@@ -42,12 +42,12 @@ RETRIES: Final = 3
 @implementer(IMADAgent, IMADReceiver)
 class MADAgent(RPCs):
     """
-    Calls through one port.
+    Agent for calls through one management port.
 
-    An agent is a context manager: at the end of a C{with} block it is closed, and its port.
+    An agent is a context manager: at the end of a C{with} or C{async with} block it is closed, and its port.
 
-    @ivar timeoutSeconds: how long answers are awaited; None is as long as the subnet may take (13.4.6.2).
-    @ivar retries: how often a request that nobody answers is sent again.
+    @ivar timeoutSeconds: time to wait for an answer; None is as long as the subnet may take (13.4.6.2).
+    @ivar retries: how often a request without an answer is sent again.
     """
 
     retries: int
@@ -64,11 +64,11 @@ class MADAgent(RPCs):
         watchSeconds: float = WATCH_SECONDS,
     ) -> None:
         """
-        @param port: is the agent's from now on, and closed with it.
-        @param keys: of calls that name none.
+        @param port: owned by the agent from now on, and closed with it.
+        @param keys: keys for calls that are made without any.
         @param reopen: opens the port anew after it was lost, and is tried again and again while it raises
             C{RDMAError}; without it a lost port is the agent's end.
-        @param watchSeconds: how often to look at the port for those who L{watch} it.
+        @param watchSeconds: time between looks at the port for listeners of L{watch}.
         """
         self.timeoutSeconds = timeoutSeconds
         self.retries = retries
@@ -100,9 +100,15 @@ class MADAgent(RPCs):
     def __exit__(self, *reason: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        self.close()
+
     @property
     def strangers(self) -> int:
-        """Number of answers that were dropped as they came from somebody else than the peer asked."""
+        """Number of answers that were dropped as they came from another port than the one asked."""
         return self._core.strangers
 
     # Calls.
@@ -138,18 +144,18 @@ class MADAgent(RPCs):
 
     def newTransactionID(self) -> int:
         """
-        Draw a transaction ID that nobody could foresee, for a call or a datagram that names its own.
+        Draw an unforeseeable transaction ID, for a call or a datagram that brings its own.
 
-        @raise txrdma.error.ResourceExhausted: all are on their way.
+        @raise txrdma.error.ResourceExhausted: all IDs are in use.
         """
         return self._core.newIdentifier()
 
     def send(self, datagram: bytes, path: IBPath) -> None:
         """
-        Send a datagram as it stands, for protocols that keep their own transactions: no answer is awaited.
+        Send a datagram unchanged, for protocols that keep their own transactions: no answer is awaited.
 
         @param datagram: 256 bytes, headers included.
-        @raise RDMAError: it cannot be sent.
+        @raise RDMAError: the datagram cannot be sent.
         """
         if self._closed:
             raise DeviceUnavailable(self._closed)
@@ -185,13 +191,13 @@ class MADAgent(RPCs):
         return call
 
     def _toSA(self, rpc: RPC) -> IBPath:
-        """The path of a call for which none is named."""
+        """Path to the SA for a call without a path; a call of another class raises L{InvalidRequest}."""
         if rpc.managementClass is not ManagementClass.SUBN_ADM:
             raise InvalidRequest(f"{rpc.name}: a path has to lead to the peer that is asked")
         end = self.port.endPort
         if not end.smLID:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
-        return toAdministration(end)
+        return toSA(end)
 
     def _ask(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:
         core = self._core
@@ -225,7 +231,7 @@ class MADAgent(RPCs):
             self._reschedule()
 
     def _forget(self, call: Call) -> None:
-        """Nobody wants the answer any more."""
+        """Give up a call whose Deferred was cancelled."""
         self._core.forget(call)
         if not self._closed:
             self._turn()
@@ -233,28 +239,31 @@ class MADAgent(RPCs):
     # Requests.
 
     def serve(self, server: Server) -> Callable[[], None]:
-        """Have a server get the requests that come; the answer ends it. The newest is asked first."""
+        """
+        Hand requests to a server, before those that were added earlier; the returned function ends that.
+        """
         end = self._servers.add(server)
         self._core.isServing = True
         return end
 
     def register(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
-        Have the port bring requests of this class with these methods, however often it returns.
+        Have the port hand over requests of this class with these methods, also after it was lost and
+        returned.
 
-        @param oui: of a vendor, in the second range of vendors' classes.
-        @return: ends it, unless others want the same.
+        @param oui: OUI of a vendor, in the second range of vendors' classes.
+        @return: ends it, unless others want the same requests.
         @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
         return self._registrations.add(self.port, managementClass, methods, oui)
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
         """
-        Answer a request.
+        Send the answer to a request.
 
-        @param path: leads to the peer that has asked.
-        @param message: what the datagram is the first frame of, when the answer is an RMPP transfer.
-        @raise RDMAError: it cannot be sent.
+        @param path: leads to the requester.
+        @param message: the whole message, if the answer is an RMPP transfer; C{datagram} is its first frame.
+        @raise RDMAError: the answer cannot be sent.
         """
         if self._closed:
             return
@@ -274,12 +283,12 @@ class MADAgent(RPCs):
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Take back a datagram that went nowhere, as the system says: see L{IMADReceiver.undeliverable}."""
+        """Take back a datagram that could not be delivered: see L{IMADReceiver.undeliverable}."""
         self._core.undeliverable(datagram, reason, self._seconds())
         self._turn()
 
     def portLost(self, reason: str) -> None:
-        """Fail all calls, tell who watches the port, and try to open it anew."""
+        """Fail all calls, notify the listeners of the port, and try to open it anew."""
         if self._closed:
             return
         self._end(reason)
@@ -288,19 +297,19 @@ class MADAgent(RPCs):
             self._return.start()
 
     def portChanged(self, wantsRegistration: bool) -> None:
-        """Tell who watches the port that it is another one now."""
+        """Notify the listeners of the port that it has changed."""
         self._watch.changed(wantsRegistration)
 
     def watch(self, listener: PortListener, isLooking: bool = True) -> Callable[[], None]:
         """
-        Tell of the port's loss and return, and of its changes; the answer ends it.
+        Notify a listener of the port's loss, return and changes; the returned function ends it.
 
-        @param isLooking: whether changes matter that the port does not tell of by itself.
+        @param isLooking: look at the port regularly, for changes that it does not report by itself.
         """
         return self._watch.add(listener, isLooking)
 
     def _returned(self, port: IMADPort) -> None:
-        """The port is open again."""
+        """Resume after the port was opened again."""
         self._closed = ""
         self._use(port)
         self._registrations.renew(port)
@@ -319,7 +328,7 @@ class MADAgent(RPCs):
     # Turns.
 
     def _turn(self) -> None:
-        """Send what the core wants sent, then tell what has happened."""
+        """Send the packets of the core, then handle its events."""
         core = self._core
         packets = core.outgoing()
         for datagram, path, seconds in packets:
@@ -362,7 +371,7 @@ class MADAgent(RPCs):
             _log.failure("while {port} took a datagram", failure, port=self.port.name)
 
     def _reschedule(self) -> None:
-        """Have the timer go off no later than the core wants; one that is early finds out then."""
+        """Set the timer no later than the core's deadline; one that fires early is set again."""
         deadline = None if self._closed else self._core.deadline()
         if deadline is None or self._timerAt <= deadline:
             return

@@ -1,6 +1,4 @@
-"""
-Calls as their callers have them: a Deferred that fires at the end.
-"""
+"""Calls with a Deferred, for callers of agents."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from txrdma.mad.core.asked import Asked
 
 class Call(Asked):
     """
-    A call whose end somebody awaits.
+    A call whose Deferred fires at its end.
 
-    @ivar forget: gives the call up; agents set it.
+    @ivar forget: gives the call up; set by agents.
     """
 
     __slots__ = ("_deferred", "forget")
@@ -25,7 +23,7 @@ class Call(Asked):
     _deferred: Deferred[Any] | None
 
     def awaited(self) -> Deferred[Any]:
-        """Have a Deferred fire with the answer, or fail; cancelling it forgets the call."""
+        """The Deferred that fires with the answer, or fails; cancelling it forgets the call."""
         self._deferred = Deferred(self._cancelled)
         return self._deferred
 

@@ -1,6 +1,4 @@
-"""
-What goes wrong with management datagrams.
-"""
+"""Errors of calls by management datagrams."""
 
 from __future__ import annotations
 
@@ -18,9 +16,9 @@ class MADFailure(RDMAError):
     A call by management datagrams failed.
 
     @ivar rpc: the call.
-    @ivar path: where it went.
+    @ivar path: path of the request.
     @ivar request: its datagram; C{b""} when none was made.
-    @ivar reply: what came back; C{b""} when nothing did.
+    @ivar reply: datagram of the answer; C{b""} without one.
     """
 
     def __init__(
@@ -34,9 +32,9 @@ class MADFailure(RDMAError):
 
     def detailed(self, level: int = 1) -> str:
         """
-        What happened, for people.
+        Message with details, for people.
 
-        @param level: 0 is one line, 1 names path and headers, 2 shows fields, 3 bytes, too.
+        @param level: 0 is one line, 1 adds path and headers, 2 fields, 3 bytes.
         """
         lines = [f"{type(self).__name__}: {self}"]
         if level >= 1:
@@ -48,11 +46,14 @@ class MADFailure(RDMAError):
 
 
 class MADTimeoutError(MADFailure):
-    """Nobody answered in time, however often we asked."""
+    """The peer did not answer in time, after all retries."""
 
 
 def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
-    """What may be behind it when nobody answers, but that nobody is there (IBA 14.2.4, 10.9)."""
+    """
+    Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message; C{""} for
+    none.
+    """
     if rpc.managementClass is ManagementClass.SUBN_LID:
         return f"; a port whose M_Key is not {mkey:#x} may be silent, too"
     if path.pkey != DEFAULT_PKEY:
@@ -61,20 +62,21 @@ def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
 
 
 class MADClassError(MADFailure):
-    """What came back is no answer to the call: of another class, attribute or length."""
+    """The datagram that came is no answer to the call: it has another class, attribute or length."""
 
 
 class MADTransferError(MADFailure):
     """
-    A long message, of ours or of the answer, did not get through.
+    An RMPP transfer, of our request or of the answer, has failed.
 
-    @ivar status: why, as the one said who gave up; C{byPeer} says whether that was not we.
+    @ivar status: reason for its end.
+    @ivar byPeer: True if the peer has ended the transfer.
     """
 
     def __init__(self, status: RMPPStatus, byPeer: bool, rpc: RPC, path: IBPath, request: bytes) -> None:
         words = WORDS.get(status, "for a reason of its own")
         who = "the peer" if byPeer else "we"
-        said = f"{rpc.name}: {who} gave up the long message: {words} ({status.name})"
+        said = f"{rpc.name}: {who} gave up the RMPP transfer: {words} ({status.name})"
         super().__init__(said, rpc, path, request)
         self.status = status
         self.byPeer = byPeer
@@ -84,13 +86,13 @@ class MADError(MADFailure, Refused):
     """
     The peer answered with an error.
 
-    @ivar status: as it came; C{words} says it in words.
+    @ivar status: MAD status of the answer; C{words} is its meaning in words.
     """
 
     def __init__(
         self, rpc: RPC, path: IBPath, status: int, request: bytes, reply: bytes, further: str = ""
     ) -> None:
-        """@param further: what else is to say, behind the words."""
+        """@param further: added to the words."""
         words = (MADStatus(status).words(rpc.managementClass) or "no reason") + further
         MADFailure.__init__(self, f"{rpc.name}: status {status:#06x}, {words}", rpc, path, request, reply)
         self.status = status
@@ -101,7 +103,7 @@ class MADRefusal(RDMAError):
     """
     Raised by handlers of requests: answer with this status.
 
-    @ivar payload: what to send back with it; the request's own when None.
+    @ivar payload: attribute of the answer; None for that of the request.
     """
 
     def __init__(self, status: int, reason: str = "", payload: Attribute | None = None) -> None:

@@ -1,5 +1,5 @@
 """
-Paths to ports, from what people call them.
+Paths to ports, from the names that people give them.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (addresses on RoCE v2).
 """
@@ -15,10 +15,10 @@ from txrdma.iba.types import GID, GUID, LID, MTU, PKey, QPN
 from txrdma.mad.layouts.sa import PathRecord
 
 Target = Union[int, GID, GUID, IBPath, str]
-"""What leads to a port: a LID, a GID, a port GUID, a path, or text of one of these."""
+"""Name of a port: a LID, a GID, a port GUID, a path, or text of one of these."""
 
 EndPort = Union[MADEndPort, Callable[[], MADEndPort]]
-"""What our own port is, or what tells it: a port's LID, and its subnet's manager, may become others."""
+"""LID, GIDs and SM of our own port, or a function that returns them, as they may change."""
 
 _GUID: Final = re.compile(
     r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}",
@@ -31,12 +31,12 @@ _HIGHEST_LID: Final = 0xFFFE
 
 def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
     """
-    Read what people type: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"fe80::2%mlx5_0/1"}, C{"10.0.0.2"},
-    C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or a path's own text.
+    Read the text of a target: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"fe80::2%mlx5_0/1"},
+    C{"10.0.0.2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or a path's own text.
 
-    @param endPort: our own port: what stands behind the percent sign of a GID has to be a name of it. Without
-        this, it is not looked at.
-    @raise ValueError: it is none of these.
+    @param endPort: our own port: the scope of a GID, behind the percent sign, has to be a name of it. Without
+        this, the scope is ignored.
+    @raise ValueError: the text is none of these.
     """
     said = text.strip()
     if "(" in said:
@@ -59,7 +59,7 @@ def parseGID(text: str, said: str, endPort: MADEndPort | None) -> GID:
     """
     Read a GID with or without a scope, or the IPv4 address that it is on RoCE v2.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the text is no GID.
     """
     address, percent, scope = said.partition("%")
     try:
@@ -74,24 +74,24 @@ def parseGID(text: str, said: str, endPort: MADEndPort | None) -> GID:
 
 
 def current(endPort: EndPort) -> MADEndPort:
-    """What our own port is now."""
+    """LID, GIDs and SM of our own port now."""
     return endPort() if callable(endPort) else endPort
 
 
 def toLID(endPort: MADEndPort, lid: int, serviceLevel: int = 0) -> IBPath:
-    """The way to a LID for datagrams of management, from our own port."""
+    """Path to a LID for management datagrams, from our own port."""
     return IBPath(
         slid=endPort.lid, dlid=LID(lid), serviceLevel=serviceLevel, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY
     )
 
 
-def toAdministration(endPort: MADEndPort) -> IBPath:
-    """The way to the subnet's administration (IBA 15.4.2): it is where the subnet's manager is."""
+def toSA(endPort: MADEndPort) -> IBPath:
+    """Path to the subnet administration (SA, IBA 15.4.2), which is at the LID of the master SM."""
     return toLID(endPort, endPort.smLID, endPort.smServiceLevel)
 
 
 def pathOf(record: PathRecord) -> IBPath:
-    """The path that a record describes, for datagrams of management."""
+    """Path that a PathRecord describes, for management datagrams."""
     isGlobal = record.hopLimit > 1
     return IBPath(
         slid=record.slid,

@@ -1,6 +1,4 @@
-"""
-What becomes of a management port: its loss, its return, and another manager or address.
-"""
+"""Watching of a management port: its loss, its return, a new SM or address."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from txrdma.interfaces import IMADPort
 _log = Logger()
 
 WATCH_SECONDS: Final = 5.0
-"""How often a port is looked at that is watched: most do not tell by themselves that they have changed."""
+"""Seconds between looks at a port that is watched: most ports do not report their changes."""
 
 RETURN_SECONDS: Final = 5.0
-"""How often to try to open a port anew that was lost."""
+"""Seconds between attempts to open a lost port again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,10 @@ class PortLost:
 
 @dataclass(frozen=True)
 class PortReturned:
-    """The port was lost, and is open again: nothing is served there, and nobody knows us."""
+    """
+    The port was lost, and is open again; what other nodes kept for it, subscriptions for example, may be
+    gone.
+    """
 
     endPort: MADEndPort
 
@@ -41,7 +42,7 @@ class PortReturned:
 @dataclass(frozen=True)
 class PortChanged:
     """
-    The port has another manager, address or partition; or its manager wants its clients to register again.
+    LID, GIDs, P_Keys or SM of the port have changed; or its SM wants its clients to register again.
 
     @ivar wantsRegistration: whether subscriptions are to be made anew (CLIENT_REREGISTER, IBA 14.2.5.6).
     """
@@ -55,7 +56,7 @@ PortListener = Callable[[PortEvent], None]
 
 
 class PortWatch:
-    """The watchers of a port: they are told of its loss, its return, and a new address or manager."""
+    """Listeners of a port, notified of its loss, its return, and a new address or SM."""
 
     def __init__(self, reactor: IReactorTime, port: Callable[[], IMADPort], watchSeconds: float) -> None:
         self._reactor = reactor
@@ -67,7 +68,7 @@ class PortWatch:
         self._known: MADEndPort | None = None
 
     def add(self, listener: PortListener, isLooking: bool) -> Callable[[], None]:
-        """Tell this listener of what happens; the answer ends it."""
+        """Notify this listener of events from now on; the returned function ends it."""
         key = object()
         self._listeners[key] = listener
         if isLooking:
@@ -85,7 +86,7 @@ class PortWatch:
         return end
 
     def tell(self, event: PortEvent) -> None:
-        """Tell everybody; a listener that raises is logged."""
+        """Notify all listeners; one that raises is logged."""
         if isinstance(event, PortLost):
             self._rest()
         else:
@@ -99,11 +100,11 @@ class PortWatch:
                 _log.failure("while {listener!r} heard of {event!r}", listener=listener, event=event)
 
     def changed(self, wantsRegistration: bool) -> None:
-        """The port tells that it has changed."""
+        """Notify all listeners of a change of the port."""
         self.tell(PortChanged(self._port().endPort, wantsRegistration))
 
     def stop(self) -> None:
-        """Tell nobody of anything more."""
+        """Remove all listeners, and end looking at the port."""
         self._listeners.clear()
         self._looking.clear()
         self._rest()
@@ -126,7 +127,7 @@ class PortWatch:
 
 
 class Return:
-    """Opens a port anew that was lost, as soon as it can be opened."""
+    """Repeated attempts to open a lost port again."""
 
     def __init__(
         self, reactor: IReactorTime, reopen: Callable[[], IMADPort], returned: Callable[[IMADPort], None]
@@ -141,7 +142,7 @@ class Return:
         self._timer = self._reactor.callLater(RETURN_SECONDS, self._try)
 
     def stop(self) -> None:
-        """Try no more."""
+        """End the attempts to open the port."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,5 +1,5 @@
 """
-Requests that an agent's port brings: which server gets them, and what the port is told to bring.
+Requests that an agent's port receives: their servers, and their registration with the port.
 
 Follows InfiniBand Architecture vol. 1, 13.4.5 (methods).
 """
@@ -19,17 +19,17 @@ _log = Logger()
 
 
 class Server(Protocol):
-    """A server of an agent: see L{txrdma.mad.server.MADServer}."""
+    """Server of an agent, which takes requests: see L{txrdma.mad.server.MADServer}."""
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
         """
         Take a request, or leave it to the next server.
 
         @param datagram: the request, or the first datagram of an RMPP transfer.
-        @param message: what it holds for the attribute.
-        @param path: the way that it took.
-        @param isLast: whether there is no other server, so that a request has to be answered.
-        @return: whether it was taken.
+        @param message: bytes of the attribute.
+        @param path: path that the request took.
+        @param isLast: True for the last server, which has to answer every request.
+        @return: True if the request was taken.
         """
 
     def ended(self) -> None:
@@ -37,7 +37,7 @@ class Server(Protocol):
 
 
 class Servers:
-    """The servers of one agent."""
+    """Servers of one agent, the newest first."""
 
     def __init__(self) -> None:
         self._servers: dict[object, Server] = {}
@@ -46,7 +46,9 @@ class Servers:
         return len(self._servers)
 
     def add(self, server: Server) -> Callable[[], None]:
-        """Have a server get requests, before those that came earlier; the answer ends that."""
+        """
+        Hand requests to this server, before those that were added earlier; the returned function ends that.
+        """
         key = object()
         self._servers = {key: server, **self._servers}
 
@@ -63,13 +65,13 @@ class Servers:
                 return
 
     def ended(self) -> None:
-        """Have all servers forget their requests."""
+        """Have all servers forget their requests, as the port is gone."""
         for server in tuple(self._servers.values()):
             server.ended()
 
 
 class _Registration:
-    """Some methods of a class that a port was told to bring, and how many want them."""
+    """Registration of some methods of a class with a port, and the number of its users."""
 
     def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
         self._what = managementClass, methods, oui
@@ -81,7 +83,7 @@ class _Registration:
 
 
 class Registrations:
-    """The requests that a port was told to bring: once each, however many want them."""
+    """Registrations with a port: once for each class and method, however many users want them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], _Registration] = {}
@@ -90,7 +92,7 @@ class Registrations:
         self, port: IMADPort, managementClass: int, methods: Sequence[int], oui: int
     ) -> Callable[[], None]:
         """
-        Have requests of this class with these methods come; the answer ends it.
+        Register requests of this class with these methods; the returned function ends it.
 
         @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
@@ -116,7 +118,7 @@ class Registrations:
         return end
 
     def renew(self, port: IMADPort) -> None:
-        """Tell all of it to a port that has taken the place of a lost one."""
+        """Register all of it again with a port that replaces a lost one."""
         for registration in set(self._known.values()):
             try:
                 registration.begin(port)

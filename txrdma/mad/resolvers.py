@@ -1,5 +1,5 @@
 """
-Resolvers: they find the path to what people call a port.
+Resolvers, which find the path to a port by its LID, GID, GUID or address.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (addresses on RoCE v2).
 """
@@ -19,7 +19,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.layouts.sa import PathRecord, Query
-from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toAdministration, toLID
+from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toLID
 from txrdma.mad.rpcs import RPCs
 
 _LINK_LOCAL: Final = 0xFE80 << 48
@@ -27,7 +27,10 @@ _DISCARD: Final = 9
 
 
 def sourceAddress(target: str) -> str | None:
-    """Where this host's kernel would reach an address from; None where it would not. Nothing is sent."""
+    """
+    Source address of this host for packets to an address, by the kernel's routes; None without one. Nothing
+    is sent.
+    """
     try:
         family, kind, _, _, where = socket.getaddrinfo(
             target, _DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
@@ -43,23 +46,23 @@ def sourceAddress(target: str) -> str | None:
 @implementer(IPathResolver)
 class SAPathResolver:
     """
-    Asks the subnet's administration.
+    Resolver that asks the subnet administration (SA).
 
-    What names its way itself, a LID or a route, needs no question. But then the path has no MTU, no service
-    level and no life time: who wants these has it ask for LIDs, too.
+    A LID or a directed route is a path already, and needs no question. But such a path has no MTU, no service
+    level and no life time: with C{asksForLIDs} the SA is asked for these.
     """
 
     def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
         """
-        @param agent: remains its owner's.
-        @param endPort: of the port that the agent goes through, or what tells it.
+        @param agent: asks for the resolver, and is not closed by it.
+        @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent
         self._endPort = endPort
         self._asksForLIDs = asksForLIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to a port; L{txrdma.mad.errors.MADError} where the administration knows of none."""
+        """Path to a port; fails with L{txrdma.mad.errors.MADError} where the SA has none."""
         end = current(self._endPort)
         try:
             known = _read(target, end)
@@ -70,27 +73,23 @@ class SAPathResolver:
         if isinstance(known, int):
             if not self._asksForLIDs:
                 return succeed(toLID(end, known))
-            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1), end)
+            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1))
         if not end.gids:
             return fail(DeviceUnavailable("our port has no GID to ask from"))
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
-        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1), end)
+        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
 
-    def _ask(self, query: Query[PathRecord], end: MADEndPort) -> Deferred[IBPath]:
-        if not end.smLID:
-            return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
-        return self._agent.SubnAdmGet(query, toAdministration(end)).addCallback(pathOf)
+    def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
+        return self._agent.SubnAdmGet(query).addCallback(pathOf)
 
 
 @implementer(IPathResolver)
 class StaticPathResolver:
-    """Knows what it was told."""
+    """Resolver with a fixed table of paths."""
 
     def __init__(self, table: Mapping[object, IBPath]) -> None:
-        """
-        @param table: paths by target, as they will be asked for: C{LID}, C{GID} or C{GUID}, or text.
-        """
+        """@param table: paths by target, as they will be asked for: C{LID}, C{GID} or C{GUID}, or text."""
         self._table = dict(table)
 
     def resolve(self, target: object) -> Deferred[IBPath]:
@@ -110,11 +109,11 @@ class StaticPathResolver:
 @implementer(IPathResolver)
 class IPPathResolver:
     """
-    On RoCE v2 an IP address is a GID (annex A17).
+    Resolver for RoCE v2, where an IP address is a GID (annex A17).
 
     The neighbour's MAC address is the kernel's business: it looks for that when an address handle is made on
-    rxe and hardware, and when the software device sends its UDP datagrams. What is left to say is which
-    GID of ours to come from: that of the address which the host's routes prefer, else one of the same kind.
+    rxe and hardware, and when the software device sends its UDP datagrams. The resolver only chooses the
+    source GID: that of the address which the host's routes prefer, else one of the same kind.
     """
 
     def __init__(
@@ -124,8 +123,8 @@ class IPPathResolver:
         sourceAddress: Callable[[str], str | None] = sourceAddress,
     ) -> None:
         """
-        @param endPort: of the port to go through, or what tells it.
-        @param sourceAddress: where this host would reach an address from.
+        @param endPort: end port to send from, or a function that returns it.
+        @param sourceAddress: returns the source address of this host for packets to an address.
         """
         self._endPort = endPort
         self._hopLimit = hopLimit
@@ -150,7 +149,7 @@ class IPPathResolver:
         )
 
     def _ours(self, gid: GID, target: str) -> GID | None:
-        """Which of our GIDs to come from."""
+        """GID of ours to send from."""
         alike = [own for own in current(self._endPort).gids if own.isMapped == gid.isMapped and any(own.raw)]
         if len(alike) < 2:
             return alike[0] if alike else None

@@ -29,7 +29,7 @@ _NAMES: Final = {(rpc.managementClass, rpc.method): rpc.name for rpc in RPCS.val
 
 
 def nameOf(managementClass: int, method: int) -> str:
-    """What the call of this class and method is called; C{""} when there is none."""
+    """Name of the call of this class and method; C{""} without one."""
     if managementClass == ManagementClass.SUBN_DIRECTED:
         managementClass = ManagementClass.SUBN_LID
     elif 0x09 <= managementClass <= 0x0F or 0x30 <= managementClass <= 0x4F:
@@ -39,9 +39,10 @@ def nameOf(managementClass: int, method: int) -> str:
 
 def checkedKind(name: str, payload: object) -> type[Attribute]:
     """
-    The attribute that a call of that name would carry.
+    Attribute type that a call of that name would carry.
 
-    @raise InvalidRequest: there is no such call, or it carries no such thing; says what there is.
+    @raise InvalidRequest: there is no such call, or it carries no such attribute; the message lists what
+        there is.
     """
     kind = payload if isinstance(payload, type) else type(payload)
     if not issubclass(kind, Attribute):
@@ -56,14 +57,15 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
 
 class CallOptions(TypedDict, total=False):
     """
-    Options of a call.
+    Options of any call, by keyword.
 
-    @ivar timeoutSeconds: how long an answer is awaited, each time that the request is sent.
-    @ivar retries: how often a request that nobody answers is sent again.
-    @ivar keys: M_Key, SM_Key and others that a class wants to see.
-    @ivar componentMask: which fields of a record are meant; a L{Query} brings its own.
-    @ivar transactionID: the transaction ID to send, which no other call of the agent has now; a drawn one
-        without it, or when it is 0. A port may have only its lower half to choose: C{transactionIDBits}.
+    @ivar timeoutSeconds: time to wait for an answer, each time that the request is sent.
+    @ivar retries: number of times that a request without an answer is sent again.
+    @ivar keys: M_Key, SM_Key and others that a class requires.
+    @ivar componentMask: components of a record that are selected; a L{Query} brings its own.
+    @ivar transactionID: the transaction ID to send, which no other call of the agent has at present; without
+        it, or when it is 0, one is drawn. A port may leave only the lower half to choose:
+        C{transactionIDBits}.
     """
 
     timeoutSeconds: float | None
@@ -74,7 +76,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class _Calling:
-    """One of the calls, of one agent."""
+    """A call of one agent, by name."""
 
     __slots__ = ("_agent", "_name")
 
@@ -84,7 +86,7 @@ class _Calling:
 
 
 class Answered(_Calling):
-    """A call that is answered with what was asked for: a class in, an instance out."""
+    """A call with an answer of the same attribute: a type or an instance goes in, an instance comes out."""
 
     __slots__ = ()
 
@@ -99,7 +101,7 @@ class Answered(_Calling):
 
 
 class Unanswered(_Calling):
-    """A call that nobody answers: it is done when it is sent."""
+    """A call without an answer, which is done when it is sent."""
 
     __slots__ = ()
 
@@ -162,7 +164,7 @@ C = TypeVar("C", bound=_Calling)
 
 
 class _Named(Generic[C]):
-    """A call, by the name of the attribute that holds it."""
+    """Descriptor of a call, which has the name of the class attribute that it is assigned to."""
 
     def __init__(self, kind: type[C]) -> None:
         self._kind = kind
@@ -177,15 +179,15 @@ class _Named(Generic[C]):
 
 class RPCs(ABC):
     """
-    What agents, and those who look like one, offer.
+    Calls of the specification as methods, of agents and their like.
 
-    Each takes the payload as a class, whose content then is zeros, or as an instance; records of subnet
-    administration also as a L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of
-    subnet administration need none. Options are L{CallOptions}.
+    Each takes the payload as a class, whose content then is zeros, or as an instance; SA records also as a
+    L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of subnet administration need
+    none. Options are L{CallOptions}.
     """
 
     retries: int | None = None
-    """How often a request that nobody answers is sent again; None where that is not known."""
+    """Number of times that a request without an answer is sent again; None where that is unknown."""
 
     @abstractmethod
     def call(
@@ -197,12 +199,12 @@ class RPCs(ABC):
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """
-        Make the call of that name.
+        Make the call of this name.
 
-        @param path: leads to the peer that is asked; without one, calls of subnet administration go to that
+        @param path: leads to the peer that is asked; without one, calls of subnet administration go to the SA
             of the agent's port.
-        @param attributeModifier: tells what part of an attribute is meant; the structures tell how, some by
-            a C{modifier} of their own.
+        @param attributeModifier: selects a part of the attribute; some structures have a C{modifier} that
+            computes it.
         @return: fires with the answer; fails with L{MADError <txrdma.mad.errors.MADError>},
             L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.

@@ -1,8 +1,8 @@
 """
-An agent that asks the subnet's administration instead of the nodes themselves.
+Transactor by the SA: asks subnet administration instead of the nodes themselves.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the
-same content. Nodes may keep theirs behind an M_Key; the administration tells them to anybody.
+same content. Nodes may keep theirs behind an M_Key; the SA returns them to every requester.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.paths import current, EndPort, toAdministration
+from txrdma.mad.paths import current, EndPort
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
@@ -59,11 +59,12 @@ _V = TypeVar("_V")
 
 class _Recoding(NamedTuple):
     """
-    How an attribute is asked for.
+    Record that has an attribute, and the query for it.
 
-    @ivar record: has the attribute in C{field}.
-    @ivar components: what the modifier of the attribute means, whoever has it.
-    @ivar ports: what it means of a switch; other nodes have but one such table at a LID, and look at no port.
+    @ivar record: type of the record; it has the attribute in C{field}.
+    @ivar components: components for the attribute's modifier, at any node.
+    @ivar ports: components for the modifier at a switch; other nodes have one such table at a LID, and ignore
+        ports.
     """
 
     record: type[Record]
@@ -74,6 +75,11 @@ class _Recoding(NamedTuple):
 
 def _block(modifier: int) -> dict[str, int]:
     return {"blockNum": modifier}
+
+
+def _named(*names: str, of: Callable[[int], tuple[int, ...]]) -> Callable[[int], dict[str, int]]:
+    """The parts of a modifier by the components that they are in a record, C{""} for none."""
+    return lambda modifier: {name: part for name, part in zip(names, of(modifier), strict=False) if name}
 
 
 _RECODED: Final[dict[type[Attribute], _Recoding]] = {
@@ -88,46 +94,46 @@ _RECODED: Final[dict[type[Attribute], _Recoding]] = {
     MulticastForwardingTable: _Recoding(
         MulticastForwardingTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier & 0x1FF, "position": modifier >> 28},
+        _named("blockNum", "position", of=MulticastForwardingTable.partsOf),
     ),
     PKeyTable: _Recoding(
         PKeyTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier & 0xFFFF},
-        lambda modifier: {"portNum": modifier >> 16},
+        _named("blockNum", of=PKeyTable.partsOf),
+        _named("", "portNum", of=PKeyTable.partsOf),
     ),
     SLtoVLMappingTable: _Recoding(
         SLtoVLMappingTableRecord,
         "table",
-        ports=lambda modifier: {"inputPortNum": modifier >> 8 & 0xFF, "outputPortNum": modifier & 0xFF},
+        ports=_named("inputPortNum", "outputPortNum", of=SLtoVLMappingTable.partsOf),
     ),
     VLArbitrationTable: _Recoding(
         VLArbitrationTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier >> 16},
-        lambda modifier: {"outputPortNum": modifier & 0xFFFF},
+        _named("", "blockNum", of=VLArbitrationTable.partsOf),
+        _named("outputPortNum", of=VLArbitrationTable.partsOf),
     ),
 }
 
 _Place = tuple[LID, tuple[int, ...]]
-"""Where a directed route begins, and its hops."""
+"""LID at which a directed route begins, and its hops."""
 
 
 class SATransactor(RPCs):
     """
-    Turns C{SubnGet} into C{SubnAdmGet} of the record with the same content; all other calls pass as they are.
+    Converts C{SubnGet} into C{SubnAdmGet} of the record with the same content; passes all other calls on.
 
-    A directed route is followed link by link, by what the administration knows. What was found out on the way
-    is remembered; when a question that went by it fails, it is found out anew, and if it has changed, the
-    question is asked once more.
+    A directed route is followed link by link, by the SA's records. LIDs and nodes found on the way are
+    remembered; when a call that used them fails, they are found again, and if they have changed, the call is
+    made once more.
 
-    Errors are those of C{SubnAdmGet}: what nobody has is an answer without records there.
+    Errors are those of C{SubnAdmGet}: for an attribute that no node has the SA answers without records.
     """
 
     def __init__(self, agent: RPCs, endPort: EndPort) -> None:
         """
-        @param agent: remains its owner's.
-        @param endPort: of the port that it goes through, or what tells it.
+        @param agent: asks for the transactor, and is not closed by it.
+        @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent
         self._endPort = endPort
@@ -135,7 +141,7 @@ class SATransactor(RPCs):
         self._nodes: dict[LID, NodeInfo] = {}
 
     def forget(self) -> None:
-        """Remember nothing of the fabric, as after it has changed."""
+        """Forget all nodes and LIDs that are remembered, as after a change of the fabric."""
         self._lids.clear()
         self._nodes.clear()
 
@@ -156,7 +162,9 @@ class SATransactor(RPCs):
         return Deferred.fromCoroutine(self._asked(_Question(kind, path, attributeModifier, options, [])))
 
     async def _asked(self, question: _Question) -> Attribute:
-        """Ask, and once more if that has failed by what was remembered, or by another port's number."""
+        """
+        Ask the SA, and once more if that has failed by what was remembered, or by another port's number.
+        """
         try:
             query = await self._queryFor(question)
         except MADFailure:
@@ -175,9 +183,8 @@ class SATransactor(RPCs):
         return await self._ask(question, other)
 
     def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
-        """What the administration tells."""
-        way = toAdministration(current(self._endPort))
-        return self._agent.SubnAdmGet(query, way, **question.options)
+        """Record of the SA for a query."""
+        return self._agent.SubnAdmGet(query, **question.options)
 
     async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
         record = await self._administered(query, question)
@@ -185,7 +192,7 @@ class SATransactor(RPCs):
         return content
 
     async def _queryFor(self, question: _Question) -> Query[Record]:
-        """What to ask the administration."""
+        """Query for the record that has the wanted attribute."""
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
         if question.kind is PortInfo:
@@ -199,7 +206,7 @@ class SATransactor(RPCs):
         return recoding.record.query(lid=lid, **components)
 
     async def _otherwise(self, question: _Question, query: Query[Record]) -> Query[Record] | None:
-        """What to ask instead, after the administration had no such record; None when that was right."""
+        """Second query, after the SA had no record for the first; None when there is nothing else to ask."""
         if question.forget():
             again = await self._queryFor(question)
             if again != query:
@@ -215,7 +222,7 @@ class SATransactor(RPCs):
         return _RECODED[PortInfo].record.query(endPortLID=lid, portNum=number)
 
     async def _nodeAt(self, lid: LID, question: _Question) -> NodeInfo:
-        """What is at a LID."""
+        """NodeInfo of the node at a LID, remembered or from the SA."""
         node = question.remembered(self._nodes, lid)
         if node is None:
             record = await self._administered(NodeRecord.query(lid=lid), question)
@@ -223,7 +230,9 @@ class SATransactor(RPCs):
         return node
 
     async def _lidOf(self, question: _Question) -> LID:
-        """Where a path ends (IBA 14.2.2: parts before and after a directed route may be LID routed)."""
+        """
+        LID at the end of a path (IBA 14.2.2: parts before and after a directed route may be LID routed).
+        """
         path = question.path
         if not isinstance(path, IBDRPath):
             return path.dlid
@@ -243,9 +252,9 @@ class SATransactor(RPCs):
 
 class _Question(NamedTuple):
     """
-    What is asked of a node.
+    A Get that was called for: attribute, path and modifier.
 
-    @ivar used: what was remembered of the fabric and has led to the answer: tables, and keys in them.
+    @ivar used: what was remembered of the fabric and has led to the query: tables, and keys in them.
     """
 
     kind: type[Attribute]
@@ -255,14 +264,14 @@ class _Question(NamedTuple):
     used: list[tuple[dict[Any, Any], object]]
 
     def remembered(self, table: dict[_K, _V], key: _K) -> _V | None:
-        """What stands in a table; noted."""
+        """Value that a table remembers; its use is recorded."""
         value = table.get(key)
         if value is not None:
             self.used.append((table, key))
         return value
 
     def forget(self) -> bool:
-        """Remember nothing of it any more; False when there was nothing."""
+        """Remove from the tables what the question has used; False when that was nothing."""
         hadAny = bool(self.used)
         for table, key in self.used:
             table.pop(key, None)
@@ -271,5 +280,5 @@ class _Question(NamedTuple):
 
 
 def _numberOf(node: NodeInfo) -> int:
-    """The port that a LID is of: 0 asks a node for it, but in a record the number stands."""
+    """Port number of a LID in records, where a Get of a node has 0."""
     return 0 if node.nodeType is NodeType.SWITCH else node.localPortNum

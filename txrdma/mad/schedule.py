@@ -28,16 +28,16 @@ MAX_OUTSTANDING: Final = 64
 
 class Progress:
     """
-    How far a schedule is.
+    Progress of a schedule, in numbers.
 
-    @ivar most: calls that there were on their way at a time.
-    @ivar calls: that have ended, C{failed} ones among them.
+    @ivar most: most calls that were on their way at a time.
+    @ivar calls: number of calls that have ended, C{failed} ones among them.
     """
 
     __slots__ = ("_outstanding", "_runner", "_waiting", "calls", "failed", "most")
 
     def __init__(self, outstanding: Sized, waiting: Sized, runner: Runner) -> None:
-        """@param outstanding: calls on their way; C{waiting}, those that are not yet."""
+        """@param outstanding: calls on their way; C{waiting}: calls not made yet."""
         self.most = self.calls = self.failed = 0
         self._outstanding = outstanding
         self._waiting = waiting
@@ -49,28 +49,28 @@ class Progress:
 
     @property
     def outstanding(self) -> int:
-        """Calls on their way."""
+        """Number of calls on their way."""
         return len(self._outstanding)
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for one to end."""
+        """Number of calls that wait for another to end."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Pieces of work that were begun and have not ended."""
+        """Number of pieces of work that were begun and have not ended."""
         return self._runner.count
 
 
 class MADSchedule(RPCs):
     """
-    Runs coroutines whose calls go to an agent, at most C{maxOutstanding} at a time.
+    Schedule that runs coroutines, whose calls go to an agent, at most C{maxOutstanding} at a time.
 
-    An exception in a piece of work comes out where it is waited for; that of one which nobody waits for when
-    it fails ends the run.
+    An exception in a piece of work is raised where it is waited for; an exception in one that is not waited
+    for when it fails ends the run.
 
-    @ivar progress: how far it is; always the same object.
+    @ivar progress: progress so far; always the same object.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class MADSchedule(RPCs):
         onProgress: Callable[[Progress], object] | None = None,
     ) -> None:
         """
-        @param agent: remains its owner's.
-        @param onProgress: is called whenever a call has ended.
+        @param agent: makes the calls, and is not closed by the schedule.
+        @param onProgress: called whenever a call has ended.
         """
         if maxOutstanding < 1:
             raise ValueError(f"maxOutstanding is {maxOutstanding}: less than one call never ends")
@@ -116,9 +116,9 @@ class MADSchedule(RPCs):
 
     def queue(self, work: Work) -> Task:
         """
-        Run it beside what is running; waiting for the answer waits for its end.
+        Run a piece of work beside what is running; the returned task can be waited for.
 
-        @raise TypeError: it is no work.
+        @raise TypeError: the argument is neither a coroutine nor a generator.
         """
         task = self._runner.start(work).task
         self._runner.turn()
@@ -126,13 +126,13 @@ class MADSchedule(RPCs):
 
     def mqueue(self, works: Iterable[Any]) -> Task:
         """
-        Run all of these, taking one after the other while there is room: less than C{maxOutstanding} calls,
-        and as many pieces of such work that wait for anything but other work.
+        Run pieces of work from an iterable, while there is room: less than C{maxOutstanding} calls, and as
+        many pieces of such work that wait for anything but other work.
 
         @param works: pieces of work. A generator may also yield what L{queue} and L{mqueue} return, to go on
             when that has ended, and None.
         @return: ends when the last has.
-        @raise TypeError: it is nothing to iterate over.
+        @raise TypeError: the argument is not iterable.
         """
         task = self._runner.take(works)
         self._runner.turn()
@@ -142,12 +142,12 @@ class MADSchedule(RPCs):
         self, work: Work | None = None, *, queue: Work | None = None, mqueue: Iterable[Any] | None = None
     ) -> Deferred[Any]:
         """
-        Run these, and whatever they begin.
+        Run these, and all work that they begin.
 
-        @return: fires when nothing is left, with the result of C{work}; fails with the first exception that
-            nobody waited for, and then everything else is cancelled. Cancelling it does so, too.
-        @raise RuntimeError: it is running already.
-        @raise TypeError: that is no work.
+        @return: fires when nothing is left, with the result of C{work}; fails with the first exception in
+            work that is not waited for, and then everything else is cancelled. Cancelling it does so, too.
+        @raise RuntimeError: the schedule is running already.
+        @raise TypeError: an argument is no work.
         """
         return self._runner.run(work, queue, mqueue)
 
@@ -174,7 +174,7 @@ class MADSchedule(RPCs):
         return result
 
     def _tellProgress(self, onProgress: Callable[[Progress], object]) -> None:
-        """The answer is the caller's, whatever becomes of this."""
+        """Call C{onProgress}, and log its exceptions: they must not replace the answer of a call."""
         try:
             onProgress(self.progress)
         except Exception:
@@ -182,7 +182,10 @@ class MADSchedule(RPCs):
             self._onProgress = None
 
     def _issueWaiting(self) -> None:
-        """Make calls that wait; one that ends at once comes back here, and then this goes on for it."""
+        """
+        Make waiting calls while there is room. A call that ends at once comes back here, and leaves the rest
+        to the outer loop.
+        """
         if self._isIssuing:
             return
         self._isIssuing = True
@@ -200,12 +203,12 @@ class MADSchedule(RPCs):
             self._isIssuing = False
 
     def _tell(self, result: Any, waiting: Deferred[Any]) -> None:
-        """A call has ended that had to wait before it was made."""
+        """Fire the Deferred of a call that had to wait before it was made."""
         self._begun.pop(waiting, None)
         waiting.callback(result)
 
     def _unwait(self, waiting: Deferred[Any]) -> None:
-        """Nobody wants its answer any more: it is not made, or cancelled."""
+        """Take back a waiting call whose Deferred was cancelled, or cancel it if it was made."""
         self._waiting.pop(waiting, None)
         answer = self._begun.get(waiting)
         if answer is not None:
@@ -218,7 +221,7 @@ class MADSchedule(RPCs):
         return busy < most and len(self._outstanding) < most and not self._waiting
 
     def _stopped(self) -> None:
-        """Cancel all calls."""
+        """Cancel all calls of the schedule."""
         waiting = tuple(self._waiting)
         self._waiting.clear()
         for answer in (*self._begun, *self._outstanding):

@@ -1,9 +1,9 @@
 """
-The other side of calls: handlers that answer requests, one for each class and method.
+Server of requests: handlers by class and method, whose results are answers.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (what must be answered, and how) and 13.4.7 (status). A request
-gets an answer whatever happens: what nobody serves, or what fails, becomes a status. What is no request, by
-its length, queue pair or method, gets none.
+always gets an answer: a request without a handler, or one that fails, is answered with a status. A datagram
+that is no request, by its length, queue pair or method, gets none.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from txrdma.mad.rpcs import nameOf
 _log = Logger()
 
 ANSWER_SECONDS: Final = 20.0
-"""How long handlers may take: whoever asks has given up long before."""
+"""Seconds until a handler is given up: requesters have given up long before."""
 
 MOST_PENDING: Final = 1024
-"""Requests whose handlers have not answered yet; to more of them the answer is BUSY."""
+"""Most requests whose handlers have not answered yet; further ones are answered with BUSY."""
 
 _ANSWERS: Final = {
     Method.GET: Method.GET_RESP,
@@ -64,13 +64,13 @@ _NOBODYS: Final = (MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_AT
 """Statuses that mean that another server may have a handler for the request."""
 
 NoticeListener = Callable[[Notice, MADRequest], None]
-"""A listener of notices: gets each, and the request that brought it, with its class and the path it took."""
+"""Listener of notices: called with each, and the request that brought it, with its class and path."""
 
 _What = tuple[int, int, int]
 """Requests of one kind: class, method and OUI."""
 
 _Who = tuple[object, ...]
-"""A request: who asks, and by which transaction."""
+"""Identity of a request: its sender, and its transaction."""
 
 
 class _Pending(NamedTuple):
@@ -83,19 +83,19 @@ class _Pending(NamedTuple):
 
 class MADServer:
     """
-    Answers the requests that come through an agent's port.
+    Server of the requests that come through an agent's port.
 
     A request that is sent again while its handler is at work is the same one. Traps and reports are
-    acknowledged, and go to those who listen for notices: once, however often their sender repeats them.
+    acknowledged, and go to all listeners of notices: once, however often their sender repeats them.
 
     @ivar agent: the agent whose requests are answered.
     """
 
     def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
-        @param agent: remains its owner's. An agent may have several servers: a request is for the first that
-            has a handler which takes it.
-        @param answerSeconds: when to cancel what a handler does, and to answer BUSY.
+        @param agent: sends the answers, and is not closed by the server. An agent may have several servers: a
+            request is for the first that has a handler which takes it.
+        @param answerSeconds: time after which a handler is cancelled, and BUSY answered.
         """
         self.answerSeconds = answerSeconds
         self.agent = agent
@@ -113,19 +113,19 @@ class MADServer:
 
     @property
     def port(self) -> IMADPort:
-        """The agent's."""
+        """Management port of the agent."""
         return self.agent.port
 
     def handle(
         self, managementClass: int, handler: IMADHandler, methods: Sequence[int], oui: int = 0
     ) -> Callable[[], None]:
         """
-        Answer requests of this class by C{handler}; the answer ends it.
+        Answer requests of this class by C{handler}; the returned function ends that.
 
         Several handlers may have the same class and method: they are asked one after the other, the newest
         first, until one does not return C{NotImplemented}.
 
-        @param oui: of a vendor, in the second range of vendors' classes.
+        @param oui: OUI of a vendor, in the second range of vendors' classes.
         @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
         unregister = self.agent.register(managementClass, methods, oui)
@@ -145,7 +145,7 @@ class MADServer:
         self, listener: NoticeListener, managementClass: int = 0, methods: Sequence[int] = ()
     ) -> Callable[[], None]:
         """
-        Hand every trap and report to a listener; the answer ends it.
+        Hand every trap and report to a listener; the returned function ends that.
 
         @param managementClass: have the port bring C{methods} of this class, too: C{Method.TRAP} or
             C{Method.REPORT}.
@@ -185,7 +185,7 @@ class MADServer:
         return True
 
     def _served(self, request: MADRequest, handlers: Sequence[IMADHandler]) -> int:
-        """Have it handled; or tell why not."""
+        """Call handlers for a request; returns the status if none has taken it, else 0."""
         header = request.header
         if status := _unfit(request):
             return status
@@ -214,7 +214,7 @@ class MADServer:
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
     def _later(self, result: Any, who: _Who, answer: Deferred[Any]) -> Any:
-        """A handler has made up its mind; it may have been given up before."""
+        """Answer with the late result of a handler, unless the request was given up meanwhile."""
         pending = self._pending.get(who)
         if pending is None or pending.answer is not answer:
             return None
@@ -232,7 +232,7 @@ class MADServer:
         self._answer(request, None, MADStatus.BUSY)
 
     def _giveUp(self, who: _Who) -> None:
-        """Cancel what a handler does; what it says then, nobody hears."""
+        """Cancel a handler's work; its result is ignored."""
         pending = self._pending.pop(who)
         if pending.timer.active():
             pending.timer.cancel()
@@ -247,7 +247,7 @@ class MADServer:
             self._giveUp(who)
 
     def _noticed(self, request: MADRequest, isLast: bool) -> bool:
-        """Have all listeners hear it, those of other servers, too; the last server answers."""
+        """Hand a notice to all listeners, those of other servers, too; the last server answers it."""
         notice = request.payload
         isNotice = isinstance(notice, Notice)
         status = _unfit(request) or (0 if isNotice else MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -289,10 +289,10 @@ class MADServer:
 
     def _answer(self, request: MADRequest, said: Attribute | list[Attribute] | None, status: int) -> None:
         """
-        Answer.
+        Send the answer to a request.
 
-        @raise WireError: what was said has no place in an answer; not when nothing was.
-        @raise txrdma.error.InvalidRequest: the same.
+        @raise WireError: the result does not fit into an answer; not raised for a status alone.
+        @raise txrdma.error.InvalidRequest: as for C{WireError}.
         """
         if request.header.method == Method.SEND:
             return  # nobody waits for an answer (IBA 13.4.5)
@@ -309,9 +309,9 @@ class MADServer:
 
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
     """
-    What a request says.
+    Decode a request.
 
-    @raise WireError: it is too short, or contradicts itself.
+    @raise WireError: the request is too short, or contradicts itself.
     """
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
@@ -341,22 +341,22 @@ def _ouiOf(request: MADRequest) -> int:
 
 
 def _trouble(request: MADRequest) -> int:
-    """The status that says that it is our fault; there is none for that but subnet administration's."""
+    """Status for an exception in a handler; only subnet administration has one for that."""
     isSA = request.header.managementClass is ManagementClass.SUBN_ADM
     return _NO_RESOURCES if isSA else MADStatus.INVALID_FIELD
 
 
 def _answerTo(request: MADRequest) -> int:
-    """The method of the answer."""
+    """Method of the answer to a request."""
     method = request.header.method
     return _ANSWERS.get(method, method | _RESPONSE)
 
 
 def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribute]:
     """
-    What a handler has returned, when that can be an answer.
+    Result of a handler, if it can be an answer.
 
-    @raise TypeError: it cannot.
+    @raise TypeError: it cannot be one.
     """
     if isinstance(result, Attribute):
         return result
@@ -369,7 +369,7 @@ def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribut
 def _written(
     request: MADRequest, said: Attribute | list[Attribute] | None, status: int
 ) -> tuple[bytes, bytes | None]:
-    """The datagram of an answer, and the message that it begins when it is a long one."""
+    """Datagram of an answer, and the whole message if it is an RMPP transfer."""
     header = request.header
     answer = _answerTo(request)
     if header.managementClass in _MANAGEMENT:
@@ -393,15 +393,15 @@ def _written(
 
 
 def _keys(request: MADRequest) -> Keys:
-    """A vendor's answer says whose it is, as the request does."""
+    """Keys of an answer: the OUI of a vendor's request."""
     return Keys(oui=request.frame.oui) if isinstance(request.frame, VendorOUIFormat) else NO_KEYS
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
     """
-    The answer to a datagram of subnet management.
+    Answer to an SMP.
 
-    On a directed route it has all that the request says of the way, and the bit that means back (IBA 14.2.2).
+    On a directed route it has the route of the request, and the direction bit for the way back (IBA 14.2.2).
     """
     header, asked = request.header, request.frame
     if isinstance(asked, SMPFormatDirected):

@@ -1,5 +1,5 @@
 """
-Being told what happens in a fabric: subscriptions with the subnet's administration, kept up.
+Subscriptions to notices of a fabric, made at the SA and kept up.
 
 Follows InfiniBand Architecture vol. 1, 13.4.8.3 (InformInfo), 13.4.11 (event forwarding) and 15.2.5.12.
 """
@@ -18,7 +18,6 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer, NoticeListener
@@ -26,10 +25,10 @@ from txrdma.mad.server import MADServer, NoticeListener
 _log = Logger()
 
 RENEWAL_SECONDS: Final = 60.0
-"""How often a subscription is made anew: a new manager of the subnet knows nothing of the old one's."""
+"""Seconds between renewals of a subscription: a new master SM does not know those of the old one."""
 
 RETRY_SECONDS: Final = 5.0
-"""How soon to try again after a refusal, or silence."""
+"""Seconds until the next attempt after a refusal, or silence."""
 
 EVERY_TRAP: Final = 0xFFFF
 EVERY_TYPE: Final = 0xFFFF
@@ -39,12 +38,12 @@ EVERY_PRODUCER: Final = 0xFFFFFF
 
 class Subscription:
     """
-    One subscription, from L{start} until L{stop}.
+    Subscription to notices, from L{start} until L{stop}.
 
-    It is made anew from time to time; when the port has returned, has another manager or another address, or
-    its manager wants that; soon when it was refused or not answered; and when somebody calls L{renew}.
+    It is renewed regularly; when the port has returned, has another SM or another address, or its SM wants
+    clients to register again; soon after it was refused or not answered; and by L{renew}.
 
-    @ivar isStanding: whether the last renewal was accepted.
+    @ivar isStanding: True if the last renewal was accepted.
     """
 
     def __init__(
@@ -52,30 +51,28 @@ class Subscription:
         reactor: IReactorTime,
         agent: RPCs,
         server: MADServer,
-        administration: IBPath | None,
+        sa: IBPath | None,
         listener: NoticeListener,
         trapNumber: int = EVERY_TRAP,
         renewalSeconds: float = RENEWAL_SECONDS,
         retrySeconds: float = RETRY_SECONDS,
     ) -> None:
         """
-        @param server: of the port that the reports come to.
-        @param administration: leads to the subnet's administration; None is to wherever the port says that it
-            is, now and later.
-        @param listener: hears of each notice, once.
-        @param trapNumber: of the notices to hear of.
+        @param server: server of the port that the reports come to.
+        @param sa: path to the SA; None for the SA of the port, now and later.
+        @param listener: called with each notice, once.
+        @param trapNumber: number of the traps to subscribe to.
         """
         self.isStanding = False
         self._reactor = reactor
         self._agent = agent
         self._server = server
-        self._fixed = administration
+        self._sa = sa
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
         self._retrySeconds = retrySeconds
         self._isTold = False
-        self._administration = IBPath()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
@@ -84,9 +81,9 @@ class Subscription:
 
     def start(self) -> None:
         """
-        Subscribe, now and again and again.
+        Subscribe now, and renew the subscription regularly.
 
-        @raise txrdma.error.ResourceExhausted: somebody else on this host gets the reports.
+        @raise txrdma.error.ResourceExhausted: another program on this host gets the reports.
         """
         if self._unlisten is None:
             self._unlisten = self._server.listen(self._heard, ManagementClass.SUBN_ADM, (Method.REPORT,))
@@ -94,14 +91,14 @@ class Subscription:
             self._subscribe()
 
     def stop(self) -> Deferred[None]:
-        """Subscribe no more; fires when the administration has heard it, or did not answer."""
+        """End the subscription; fires when the SA has answered, or has not in time."""
         if self._unlisten is None:
             return succeed(None)
         self._unlisten()
         self._unlisten = None
         self._unwatch()
         self._rest()
-        return self._agent.call("SubnAdmSet", self._wish(False), self._administration).addBoth(lambda _: None)
+        return self._agent.call("SubnAdmSet", self._wish(False), self._sa).addBoth(lambda _: None)
 
     def renew(self) -> None:
         """Subscribe anew at once; a port's return and its changes do so by themselves."""
@@ -109,7 +106,7 @@ class Subscription:
             self._subscribe()
 
     def _happened(self, event: PortEvent) -> None:
-        """Something has become of the port."""
+        """Handle the loss, the return or a change of the port."""
         if isinstance(event, PortLost):
             _log.warn("no subscription to notices: {why}", why=event.reason)
             self._rest()
@@ -121,11 +118,11 @@ class Subscription:
         self._leave()
         self._known = self._look()
         self._again(self._renewalSeconds)
-        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._administration)
+        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._sa)
         pending.addCallbacks(self._accepted, self._refused, callbackArgs=(pending,), errbackArgs=(pending,))
 
     def _again(self, seconds: float) -> None:
-        """Subscribe anew after that time."""
+        """Subscribe again after some seconds."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._reactor.callLater(seconds, self._expired)
@@ -135,7 +132,7 @@ class Subscription:
         self._subscribe()
 
     def _rest(self) -> None:
-        """There is no subscription, and none is tried for."""
+        """End the present subscription without another attempt."""
         self._leave()
         self.isStanding = False
         if self._timer is not None:
@@ -143,13 +140,13 @@ class Subscription:
             self._timer = None
 
     def _look(self) -> object:
-        """Where the administration is, and who we are to it."""
+        """Path to the SA, and our GIDs: a change of them needs a new subscription."""
         end = self._server.port.endPort
-        self._administration = toAdministration(end) if self._fixed is None else self._fixed
-        return self._administration, end.gids
+        where = (end.lid, end.smLID, end.smServiceLevel) if self._sa is None else None
+        return where, end.gids
 
     def _leave(self) -> None:
-        """Wait no longer for an answer."""
+        """Cancel the call that waits for an answer."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()

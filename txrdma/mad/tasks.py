@@ -1,8 +1,8 @@
 """
-Work that waits: coroutines, and generators as python-rdma has them, run until they wait, and then on.
+Tasks that wait: coroutines, and generators in python-rdma's style, run until they wait, and then on.
 
-What a piece of work waits for is a Deferred, other work, or None. Nothing here nests: however deep work calls
-work, the stack does not grow.
+A piece of work waits for a Deferred, other work, or None. Nothing here nests: however deep work calls work,
+the stack does not grow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 Work = Union[Coroutine[Any, Any, Any], Generator[Any, Any, Any]]
-"""What is run."""
+"""A piece of work: a coroutine or a generator."""
 
 _WHAT: Final = "only calls, other work, what was queued, and None"
 
@@ -33,8 +33,8 @@ class Runner:
 
     def __init__(self, hasRoom: Callable[[int], bool], stopped: Callable[[], None]) -> None:
         """
-        @param hasRoom: whether one more piece of work may be taken from a source, with C{busy} as it is.
-        @param stopped: is called when everything is cancelled, after work is closed.
+        @param hasRoom: called with C{busy}; True if one more piece of work may be taken from a source.
+        @param stopped: called when everything is cancelled, after work is closed.
         """
         self.busy = 0
         self._hasRoom = hasRoom
@@ -54,18 +54,18 @@ class Runner:
 
     @property
     def hasSources(self) -> bool:
-        """Whether there may be more work than was begun."""
+        """True while sources may have more work."""
         return bool(self._sources)
 
     def isRun(self, done: Deferred[Any]) -> bool:
-        """Whether this is what fires when all has ended."""
+        """True if a Deferred is that of the run."""
         return done is self._run
 
     def start(self, work: Work, source: Source | None = None) -> Running:
         """
-        Begin it at the next turn.
+        Begin a piece of work at the next turn.
 
-        @raise TypeError: it is no work.
+        @raise TypeError: the argument is neither a coroutine nor a generator.
         """
         running = Running(self, work, source)
         self._running[running] = None
@@ -74,9 +74,9 @@ class Runner:
 
     def take(self, works: Iterable[Any]) -> Task:
         """
-        Begin these, each when there is room.
+        Begin pieces of work from an iterable, each when there is room.
 
-        @raise TypeError: it is nothing to iterate over.
+        @raise TypeError: the argument is not iterable.
         """
         source = Source(self, iter(works))
         self._live[source] = None
@@ -84,8 +84,10 @@ class Runner:
         return source.task
 
     def run(self, work: Work | None, queue: Work | None, mqueue: Iterable[Any] | None) -> Deferred[Any]:
-        """Begin these; what comes back fires when nothing is left: see L{MADSchedule.run
-        <txrdma.mad.schedule.MADSchedule.run>}."""
+        """
+        Begin these; the returned Deferred fires when nothing is left: see L{MADSchedule.run
+        <txrdma.mad.schedule.MADSchedule.run>}.
+        """
         if self._run is not None:
             _close([each for each in (work, queue) if each is not None])
             raise RuntimeError("this schedule is running already")
@@ -105,18 +107,18 @@ class Runner:
         return done
 
     def goOn(self, running: Running, value: Any, error: BaseException | None) -> None:
-        """What it has waited for is there."""
+        """Resume a piece of work with the value or the error that it has waited for."""
         self._ready.append((running, value, error))
         self.turn()
 
     def resume(self, source: Source) -> None:
-        """It can be asked for more again."""
+        """Let a source be asked for work again."""
         if source not in self._sources:
             self._sources.append(source)
             self.turn()
 
     def turn(self) -> None:
-        """Go on with all work that can; whoever is called by it, and comes back here, leaves that to it."""
+        """Go on with all work that can; a nested call returns at once, and leaves that to the outer one."""
         if self._isTurning:
             return
         self._isTurning = True
@@ -147,7 +149,7 @@ class Runner:
         return False
 
     def ended(self, which: Running | Source) -> None:
-        """It needs no more to be done."""
+        """Remove a piece of work or a source that has ended."""
         if isinstance(which, Running):
             self._running.pop(which, None)
         else:
@@ -158,7 +160,7 @@ class Runner:
             self._result = task.value
 
     def unheard(self, error: BaseException) -> None:
-        """Nobody waited for this piece of work, and it has failed."""
+        """End the run after an error in a piece of work that is not waited for."""
         done = self._run
         self.stop()
         if done is not None:
@@ -167,7 +169,7 @@ class Runner:
             _log.failure("work of a schedule that is not running has failed", Failure(error))
 
     def stop(self) -> None:
-        """Cancel everything."""
+        """Cancel all work, and end the run."""
         self._run = None
         begun: list[Source | Running] = [*self._live, *self._running]
         self._live, self._running = {}, {}
@@ -182,20 +184,20 @@ class Runner:
 
 
 def dropped(failure: Failure) -> None:
-    """Nobody waits for this any more."""
+    """Errback for results that are not wanted any more."""
 
 
 class Task:
     """
     A piece of work that was begun: to be awaited, or yielded.
 
-    @ivar isDone: it has ended, with C{value} or with C{error}.
+    @ivar isDone: True after the end, which has set C{value} or C{error}.
     """
 
     __slots__ = ("_answers", "_listeners", "_owner", "_runner", "error", "isDone", "value")
 
     def __init__(self, runner: Runner, owner: Running | Source) -> None:
-        """@param owner: knows what has to end before this can."""
+        """@param owner: has the work that must end before this task can."""
         self.isDone = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -205,14 +207,14 @@ class Task:
         self._answers: dict[Deferred[Any], None] = {}
 
     def then(self, listener: Callable[[Task], None]) -> None:
-        """Call this at its end; that alone is no waiting for it."""
+        """Call a function at the end of the task, which does not count as waiting for it."""
         if self.isDone:
             listener(self)
         else:
             self._listeners.append(listener)
 
     def wait(self) -> Deferred[Any]:
-        """Fires at its end, with what it has returned. Cancelling that ends the waiting, not the work."""
+        """Fires at the end of the task, with its result. Cancelling that ends the waiting, not the work."""
         if self.isDone:
             return succeed(self.value) if self.error is None else fail(self.error)
         answer = _End(self, self._unwait)
@@ -223,19 +225,19 @@ class Task:
         return self.wait().__await__()
 
     def end(self, value: Any, error: BaseException | None) -> None:
-        """It has ended."""
+        """End the task with a result or an error."""
         isHeard = bool(self._answers)
         self._tell(value, error)
         if error is not None and not isHeard:
             self._runner.unheard(error)
 
     def drop(self) -> None:
-        """It was cancelled with all others."""
+        """End a task that was cancelled with all others."""
         if not self.isDone:
             self._tell(None, CancelledError())
 
     def endsAfter(self, running: Running) -> bool:
-        """Whether it can end only when that piece of work has."""
+        """True if the task can end only after that piece of work."""
         seen: set[Task] = set()
         tasks = [self]
         while tasks:
@@ -271,7 +273,7 @@ class Task:
 
 
 class _End(Deferred[Any]):
-    """The end of a task."""
+    """Deferred that fires at the end of a task."""
 
     def __init__(self, task: Task, unwait: Callable[[Deferred[Any]], None]) -> None:
         super().__init__(unwait)
@@ -280,7 +282,7 @@ class _End(Deferred[Any]):
 
 class Running:
     """
-    One piece of work, and those that it has called, the innermost last.
+    A running piece of work, and those that it has called, the innermost last.
 
     @ivar awaited: the task that it waits for, if it is one.
     """
@@ -300,11 +302,11 @@ class Running:
         self.task = Task(runner, self)
 
     def needs(self) -> Iterable[Running | Task]:
-        """What has to end before this piece of work has."""
+        """Tasks and work that must end before this piece of work can."""
         return (self,)
 
     def close(self) -> None:
-        """Never go on."""
+        """Close the piece of work, which never goes on."""
         stack, self._stack = self._stack, []
         deferred, self._deferred = self._deferred, None
         if stack and not _isExecuting(stack[-1]):  # else that is noticed as soon as it has let go
@@ -314,7 +316,7 @@ class Running:
             deferred.cancel()
 
     def step(self, value: Any, error: BaseException | None) -> None:
-        """Go on until there is something to wait for."""
+        """Go on until the work waits or has ended."""
         stack = self._stack
         if not stack:
             return
@@ -356,7 +358,7 @@ class Running:
             self.task.end(value, error)
 
     def _await(self, answer: Deferred[Any]) -> tuple[Any, BaseException | None] | None:
-        """What it has fired with; None when it has not yet, and work goes on when it does."""
+        """Result of a Deferred that has fired; None when it has not, and work goes on when it does."""
         runner = self._runner
         if runner.isRun(answer):
             return None, RuntimeError("work cannot wait for the run that it is part of")
@@ -375,7 +377,9 @@ class Running:
         return told
 
     def _fired(self, result: Any) -> Any:
-        """What is waited for is there; C{result} stays with it, as a coroutine looks at it once more."""
+        """
+        Resume the work with a Deferred's result, which stays in it, as a coroutine looks at it once more.
+        """
         value, error = (None, result.value) if isinstance(result, Failure) else (result, None)
         if self._deferred is not None:
             self._deferred = self.awaited = None
@@ -407,7 +411,7 @@ def _close(stack: list[Work]) -> None:
 
 
 class Source:
-    """What an C{mqueue} was given: work that is begun when there is room."""
+    """Iterable of work given to C{mqueue}, which is begun when there is room."""
 
     __slots__ = ("_awaited", "_children", "_exhausted", "_runner", "_works", "task")
 
@@ -420,13 +424,13 @@ class Source:
         self._awaited: Task | None = None
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin no more work of the iterable."""
         self._exhausted = True
         if inspect.isgenerator(self._works) and not _isExecuting(self._works):
             _close([self._works])
 
     def take(self) -> bool:
-        """Begin the next piece; False when there is none at present."""
+        """Begin the next piece of work; False when there is none at present."""
         try:
             work = next(self._works)
         except StopIteration:
@@ -462,7 +466,7 @@ class Source:
         return self._awaited is None
 
     def _goOn(self, task: Task) -> None:
-        """What the generator itself waits for has ended."""
+        """Continue after the task that the iterable itself has waited for."""
         self._awaited = None
         if not self._exhausted:
             self._runner.resume(self)
@@ -482,5 +486,5 @@ class Source:
             self.task.end(None, None)
 
     def needs(self) -> Iterable[Running | Task]:
-        """What has to end before all of this has."""
+        """Tasks that must end before all of this work has."""
         return (*self._children, *(() if self._awaited is None else (self._awaited,)))

@@ -1,9 +1,9 @@
 """
-Vendors' classes: the ping and the system statistics of the OpenFabrics Alliance, which hosts answer, and what
-switches of Mellanox tell of themselves.
+Vendor classes: ping and system statistics of the OpenFabrics Alliance, which hosts answer, and revisions of
+Mellanox switches.
 
-Follows infiniband-diags: C{ibping} is class 0x32 of the OUI 00:14:05, C{ibsysstat} class 0x33. What they tell
-is text that ends with a zero. C{vendstat} is class 0x0A.
+Follows infiniband-diags: C{ibping} is class 0x32 of the OUI 00:14:05, C{ibsysstat} class 0x33. Their contents
+are text that ends with a zero. C{vendstat} is class 0x0A.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTH: Final = 216
 
 
 class VendorText(Attribute):
-    """Text, of a vendor."""
+    """Text in a vendor's attribute."""
 
     __slots__ = ()
 
@@ -37,19 +37,19 @@ class VendorText(Attribute):
 
     @property
     def text(self) -> str:
-        """What it says; what is no UTF-8 is replaced."""
+        """Text up to the first zero; bytes that are no UTF-8 are replaced."""
         return self.content.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def filled(text: str) -> bytes:
-    """Text as these attributes carry it: as much as there is room for, and a zero at least."""
+    """Text as bytes of such an attribute: cut to its length, with a zero at least at the end."""
     return text.encode()[: _LENGTH - 1].ljust(_LENGTH, b"\0")
 
 
 @attribute(0x0000, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_PING, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBPing(VendorText):
-    """Are you there? The answer is the host's name."""
+    """Ping of a host, answered with its name (C{ibping})."""
 
     content: bytes = data(_LENGTH, shown=text)
 
@@ -57,7 +57,7 @@ class OpenIBPing(VendorText):
 @attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBSystemPing(VendorText):
-    """Are you there? Of the class of system statistics."""
+    """Ping of a host in the class of system statistics (C{ibsysstat})."""
 
     content: bytes = data(_LENGTH, shown=text)
 
@@ -65,7 +65,7 @@ class OpenIBSystemPing(VendorText):
 @attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBHostInfo(VendorText):
-    """The host's name."""
+    """Name of a host (C{ibsysstat})."""
 
     content: bytes = data(_LENGTH, shown=text)
 
@@ -73,7 +73,7 @@ class OpenIBHostInfo(VendorText):
 @attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
 @wire(_LENGTH)
 class OpenIBCPUInfo(VendorText):
-    """The host's processors, a line each."""
+    """Processors of a host, a line each (C{ibsysstat})."""
 
     content: bytes = data(_LENGTH, shown=text)
 
@@ -84,8 +84,8 @@ class MlxGeneralInfo(Attribute):
     """
     The revisions of a Mellanox switch (InfiniScale III).
 
-    @ivar fwPSID: which board and configuration the firmware is for.
-    @ivar fwMonth: of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
+    @ivar fwPSID: board and configuration that the firmware is for.
+    @ivar fwMonth: month of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
     """
 
     reserved: int = bits(64)
@@ -118,7 +118,7 @@ def hostName() -> str:
 
 
 def processors(path: str = "/proc/cpuinfo") -> str:
-    """This host's processors, as C{ibsysstat} tells them."""
+    """Processors of this host, a line each, as C{ibsysstat} lists them."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = list(_processors(file.read()))
@@ -139,20 +139,18 @@ def _processors(told: str) -> Iterator[str]:
 @implementer(IMADHandler)
 class TextHandler:
     """
-    Answers with text.
+    Handler that answers with text.
 
-    @ivar answered: how many requests.
+    @ivar answered: number of requests answered.
     """
 
     def __init__(self, texts: dict[type[VendorText], Callable[[], str]]) -> None:
-        """
-        @param texts: what tells the text of each attribute.
-        """
+        """@param texts: functions that return the text of each attribute."""
         self._texts = texts
         self.answered = 0
 
     def handle(self, request: MADRequest) -> object:
-        """Answer one."""
+        """Answer one request with the text of its attribute."""
         kind = type(request.payload)
         tell = self._texts.get(kind)  # type: ignore[arg-type]  # others are simply not in it
         if tell is None:
@@ -165,8 +163,8 @@ def servePing(server: MADServer, name: str = "") -> tuple[TextHandler, Callable[
     """
     Answer C{ibping} and C{txrdma ping}.
 
-    @return: who answers, and what ends it.
-    @raise txrdma.error.ResourceExhausted: somebody else on this host does already.
+    @return: the handler, and a function that ends it.
+    @raise txrdma.error.ResourceExhausted: another program on this host does already.
     """
     handler = TextHandler({OpenIBPing: lambda: name or hostName()})
     return handler, _served(server, handler, ManagementClass.VENDOR_OPENIB_PING)
@@ -176,8 +174,8 @@ def serveSysstat(server: MADServer, name: str = "") -> tuple[TextHandler, Callab
     """
     Answer C{ibsysstat} and C{txrdma sysstat}.
 
-    @return: who answers, and what ends it.
-    @raise txrdma.error.ResourceExhausted: somebody else on this host does already.
+    @return: the handler, and a function that ends it.
+    @raise txrdma.error.ResourceExhausted: another program on this host does already.
     """
     handler = TextHandler(
         {

@@ -14,15 +14,15 @@ from twisted.internet.task import Clock
 
 class SimulatedClock(Clock):
     """
-    A C{Clock} that puts each call where it belongs, instead of sorting all of them.
+    A C{Clock} that inserts each call at its place in time, instead of sorting all of them.
 
-    With a hundred datagrams on their way that is most of a simulation's time.
+    With a hundred datagrams on their way sorting is most of a simulation's time.
     """
 
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kw: object
     ) -> DelayedCall:
-        """See C{IReactorTime}."""
+        """Schedule a call, in order of time. See C{IReactorTime}."""
         call = DelayedCall(
             self.seconds() + delay, callable, args, kw, self.calls.remove, self._moved, self.seconds
         )
@@ -33,4 +33,4 @@ class SimulatedClock(Clock):
         self.calls.sort(key=DelayedCall.getTime)
 
     def _sortCalls(self) -> None:
-        """They are in order."""
+        """Override C{Clock}'s sorting: the calls are in order already."""

@@ -34,14 +34,15 @@ RECEIVE_BUFFER: Final = 212992
 @dataclass(frozen=True)
 class Faults:
     """
-    How bad the network is; probabilities are for one datagram.
+    Faults of a simulated network; probabilities are for one datagram.
 
-    @ivar delaySeconds: how long a datagram takes, at least.
-    @ivar jitterSeconds: what may be added to that. More than between two datagrams, and they change places.
-    @ivar corruption: of a datagram that is changed so that UDP's checksum does not tell.
-    @ivar late: the probability of a datagram that takes C{lateSeconds} more, long after it was sent again.
-    @ivar merging: of datagrams that were sent at once arriving at once.
-    @ivar congestion: of the sender having to wait before the next send.
+    @ivar delaySeconds: shortest time that a datagram takes.
+    @ivar jitterSeconds: most that chance adds to that. Datagrams sent within a shorter time may overtake each
+        other.
+    @ivar corruption: probability that a datagram is changed so that UDP's checksum does not show it.
+    @ivar late: probability that a datagram takes up to C{lateSeconds} more, long after it was sent again.
+    @ivar merging: probability that datagrams which were sent at once arrive at once.
+    @ivar congestion: probability that the sender has to wait before the next send.
     """
 
     loss: float = 0.0
@@ -59,7 +60,7 @@ FAIR: Final = Faults()
 
 
 class _Filter:
-    """Datagrams to lose on purpose."""
+    """Packets to be lost on purpose, and how many of them."""
 
     def __init__(self, matches: Callable[[RoCEPacket], bool], times: int) -> None:
         self.matches = matches
@@ -68,7 +69,7 @@ class _Filter:
 
 class SimulatedNetwork:
     """
-    What connects L{SimulatedCarrier}s.
+    Network of simulated hosts, which connects L{SimulatedCarrier}s.
 
     @ivar faults: may be changed at any time.
     @ivar dropped: datagrams that did not arrive; C{sent} counts all.
@@ -101,7 +102,7 @@ class SimulatedNetwork:
         capture: RoCECapture | None = None,
         segments: int = _SEGMENTS,
     ) -> SoftDevice:
-        """A software device of a host of these addresses: each is a port of its own."""
+        """A software device of a host with these addresses: each is a port of its own."""
         ports = []
         for address in addresses:
             carrier = self.carrier(address, segments=segments)
@@ -110,24 +111,24 @@ class SimulatedNetwork:
         return SoftDevice(self.clock, ports, name=f"sim:{','.join(addresses)}")
 
     def partition(self, one: str, other: str) -> None:
-        """Nothing passes between these two addresses any more."""
+        """Lose all datagrams between these two addresses from now on, until L{join} or L{heal}."""
         self._cut.add(frozenset((one, other)))
 
     def join(self, one: str, other: str) -> None:
-        """The partition between these two addresses ends, if there is one."""
+        """End the partition between these two addresses, if there is one."""
         self._cut.discard(frozenset((one, other)))
 
     def heal(self) -> None:
-        """All partitions end."""
+        """End all partitions of the network."""
         self._cut.clear()
 
     def sleep(self, *addresses: str) -> None:
-        """Processes of a host with these addresses are busy, and read nothing until L{wake}."""
+        """Let processes of a host with these addresses be busy, and read nothing until L{wake}."""
         for carrier in self._at(addresses):
             carrier.sleep()
 
     def wake(self, *addresses: str) -> None:
-        """Processes of a host with these addresses go on, and read what has come meanwhile."""
+        """Let processes of a host with these addresses go on, and read what has come meanwhile."""
         for carrier in self._at(addresses):
             carrier.wake()
 
@@ -135,13 +136,13 @@ class SimulatedNetwork:
         return [carrier for (ip, _port), carrier in self._carriers.items() if ip in addresses]
 
     def drop(self, matches: Callable[[RoCEPacket], bool], times: int = 1) -> None:
-        """Lose the next packets for which C{matches} is true, that many."""
+        """Lose the next packets for which C{matches} is true, at most C{times} of them."""
         self._filters.append(_Filter(matches, times))
 
     # For carriers.
 
     def carry(self, data: bytes, segment: int, source: SimulatedCarrier, destination: RawAddress) -> None:
-        """Take datagrams on their way."""
+        """Carry the datagrams of one send, with the network's faults."""
         ip, port = destination[0], destination[1]
         faults, random = self.faults, self.random
         pieces = [data[at : at + segment] for at in range(0, len(data), segment)]
@@ -170,14 +171,15 @@ class SimulatedNetwork:
                 self._deliver(piece, segment, source, (ip, port))
 
     def forget(self, carrier: SimulatedCarrier) -> None:
-        """It is closed."""
+        """Remove a carrier that was closed."""
         self._carriers.pop((carrier.address, carrier.port), None)
 
     def _spoilt(self, piece: bytes) -> bytes:
         """
-        Exchange two words: UDP's checksum would not see it, so the ICRC must.
+        Spoil a datagram by exchanging two words: UDP's checksum would not see it, so the ICRC must.
 
-        They differ, and finding them takes as much of the seed whatever the packet holds: keys are random.
+        The words differ, and finding them takes as much of the seed whatever the packet holds: keys are
+        random.
         """
         random = Random(self.random.getrandbits(64))
         words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
@@ -231,7 +233,7 @@ class SimulatedCarrier:
         self._unread: list[tuple[bytes, int, tuple[str, int]]] = []
 
     def start(self, receiver: Receiver) -> None:
-        """Bring datagrams from now on."""
+        """Start handing datagrams to a receiver."""
         self._receiver = receiver
 
     def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
@@ -247,27 +249,27 @@ class SimulatedCarrier:
         return True
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """How to call a peer in L{send}."""
+        """Address of a peer for L{send}; None if it is of the other IP version."""
         return None if (":" in ip) != (":" in self.address) else (ip, port)
 
     def close(self) -> None:
-        """Stop."""
+        """Close the socket; datagrams for it are lost from now on."""
         self._receiver = None
         self._network.forget(self)
 
     def sleep(self) -> None:
-        """The process is busy, and reads nothing: a buffer fills, and what comes then is lost."""
+        """Let the process be busy, and read nothing: the buffer fills, and datagrams beyond it are lost."""
         self._isAsleep = True
 
     def wake(self) -> None:
-        """The process reads what has come meanwhile, several datagrams in each turn."""
+        """Let the process read what has come meanwhile, several datagrams in each turn."""
         self._isAsleep = False
         unread, self._unread = self._unread, []
         for begin in range(0, len(unread), ANSWERED):
             self._arrived(unread[begin : begin + ANSWERED])
 
     def arrived(self, data: bytes, segment: int, source: tuple[str, int]) -> None:
-        """The network brings something."""
+        """Take datagrams that the network delivers."""
         if not self._isAsleep:
             self._arrived([(data, segment, source)])
         elif sum([len(waiting) for waiting, _, _ in self._unread]) < RECEIVE_BUFFER:

@@ -1,5 +1,5 @@
 """
-Processes of one host that share memory, on a clock: what takes the place of UNIX sockets and of eventfds.
+Simulation of processes that share memory on one host: takes the place of UNIX sockets and of eventfds.
 
 The memory is real, and so are its mappings; a message takes its time, a bell may ring late, a rendezvous may
 be refused, and a process may die at any moment::
@@ -33,12 +33,13 @@ _AT_ONCE: Final = 32
 @dataclass(frozen=True)
 class MemoryFaults:
     """
-    How bad the host is to its processes; probabilities are for one occasion.
+    Faults of a simulated host; probabilities are for one occasion.
 
-    @ivar delaySeconds: how long a message takes at most.
-    @ivar bellSeconds: how long a bell takes at most; 0: it rings at once.
-    @ivar refusal: of a process that is not found, though it is there.
-    @ivar starving: of a message that comes without its descriptors: the process has no more of them.
+    @ivar delaySeconds: longest time that a message takes.
+    @ivar bellSeconds: longest time that a bell takes; 0 rings at once.
+    @ivar refusal: probability that a process is not found, though it is there.
+    @ivar starving: probability that a message comes without its descriptors, as the process has no more of
+        them.
     """
 
     delaySeconds: float = 10e-6
@@ -49,7 +50,7 @@ class MemoryFaults:
 
 class SimulatedMemory:
     """
-    What connects processes that share memory.
+    Host that connects processes which share memory.
 
     @ivar faults: may be changed at any time.
     @ivar sent: messages so far; C{refused}: processes that were not found.
@@ -78,7 +79,7 @@ class SimulatedMemory:
         return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, [route], mtu)], name=f"sim:{address}")
 
     def kill(self, reactor: object) -> None:
-        """The process of this reactor dies: the system closes its sockets, and leaves all memory as it is."""
+        """Let the process of this reactor die: its sockets are closed, and all memory stays as it is."""
         for name, listening in list(self.listening.items()):
             if listening.reactor is reactor:
                 del self.listening[name]
@@ -101,7 +102,7 @@ class SimulatedMemory:
         return here
 
     def carry(self, line: _Line, message: bytes, descriptors: list[int]) -> None:
-        """Bring a message to the end of a line, behind those before; an empty one is the line's end."""
+        """Carry a message to the end of a line, behind those before; an empty one is the line's end."""
         self.sent += 1
         now = self.clock.seconds()
         # Behind the latest by more than the rounding of times, which might let this one overtake it.
@@ -109,7 +110,7 @@ class SimulatedMemory:
         self.clock.callLater(line.latest - now, line.came, message, descriptors)
 
     def forget(self, line: _Line) -> None:
-        """A line is closed at this end."""
+        """Remove a line that was closed at this end."""
         self._lines.pop(line, None)
 
     def ring(self, doorbell: int) -> None:
@@ -126,7 +127,7 @@ class SimulatedMemory:
         self.clock.callLater(self.faults.bellSeconds * self.random.random(), late)
 
     def starves(self) -> bool:
-        """Whether a process has no descriptors left at this moment."""
+        """True if a process has no descriptors left at this moment."""
         return self.random.random() < self.faults.starving
 
     def _delay(self) -> float:
@@ -134,7 +135,7 @@ class SimulatedMemory:
 
 
 class _ProcessMeetings:
-    """L{Meetings <txrdma.soft.shared.unixpackets.Meetings>} of one process."""
+    """Provider of L{Meetings <txrdma.soft.shared.unixpackets.Meetings>} for one process."""
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
         self._memory = memory
@@ -146,11 +147,11 @@ class _ProcessMeetings:
         return _Listening(self._memory, self._reactor, self._pid, (address, port), accepted)
 
     def connect(self, address: str, port: int) -> _Line | None:
-        """Connect to the process with that device."""
+        """Connect to the process whose device has this address and port; None if it is not found."""
         return self._memory.connect(self._reactor, self._pid, (address, port))
 
     def ring(self, doorbell: int) -> None:
-        """Wake whom that descriptor wakes."""
+        """Ring the bell with this descriptor."""
         self._memory.ring(doorbell)
 
 
@@ -163,12 +164,14 @@ class _Inbox:
         self._call: IDelayedCall | None = None
 
     def setReading(self, isReading: bool) -> None:
-        """Look at nothing for now, or again."""
+        """Pause reading of messages, or resume it."""
         self._isReading = isReading
         self._stir()
 
     def _stir(self) -> None:
-        """Have what is there looked at in the next turn, where anybody looks."""
+        """
+        Schedule reading for the next turn of the reactor, if there are messages and reading is not paused.
+        """
         call = self._call
         isDue = self._isReading and self._hasMore()
         if isDue and (call is None or not call.active()):
@@ -191,7 +194,7 @@ class _Inbox:
 
 
 class _Listening(_Inbox):
-    """A name at which a process is found."""
+    """A listening name, at which a process is found."""
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class _Listening(_Inbox):
         self._isReading = True
 
     def came(self, line: _Line) -> None:
-        """A process has connected."""
+        """Take the connection of a process."""
         if self._memory.listening.get(self._name) is self:
             self._waiting.append(line)
             self._stir()
@@ -227,7 +230,7 @@ class _Listening(_Inbox):
         self._accepted(self._waiting.popleft())
 
     def close(self) -> None:
-        """Give the name back; who waits to be accepted is refused. Twice is fine."""
+        """Give the name back, and refuse connections not accepted yet. Twice is fine."""
         if self._memory.listening.get(self._name) is self:
             del self._memory.listening[self._name]
         while self._waiting:
@@ -239,7 +242,7 @@ class _Line(_Inbox):
     """
     One end of a connection: a L{Line <txrdma.soft.shared.unixpackets.Line>}.
 
-    @ivar latest: when the latest message comes here that is on its way.
+    @ivar latest: arrival time of the latest message on its way here.
     """
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
@@ -253,12 +256,12 @@ class _Line(_Inbox):
         self._came: deque[tuple[bytes, list[int]]] = deque()
 
     def start(self, hearer: Hearer) -> None:
-        """Hand what comes to C{hearer} from now on."""
+        """Start handing messages to C{hearer}."""
         self._hearer = hearer
         self.setReading(True)
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message; to who has closed that can't be done, and it shows at once."""
+        """Send one message; where the peer has closed, the line closes with an error."""
         if self.isClosed:
             return
         if self.peer.isClosed:
@@ -267,10 +270,10 @@ class _Line(_Inbox):
             self._memory.carry(self.peer, message, [os.dup(descriptor) for descriptor in descriptors])
 
     def setWriting(self, isWriting: bool) -> None:
-        """Nothing is queued: the system takes every message."""
+        """Do nothing: the simulated system takes every message, so none is queued."""
 
     def came(self, message: bytes, descriptors: list[int]) -> None:
-        """A message has arrived, or the end."""
+        """Take a message that arrives, or the end of the line."""
         if self.isClosed:
             _closeAll(descriptors)
         else:
@@ -293,7 +296,7 @@ class _Line(_Inbox):
             _closeAll(descriptors)
 
     def close(self, reason: str = "") -> None:
-        """Close it. With a reason the hearer is told."""
+        """Close this end. With a reason the hearer is told of it."""
         if self.isClosed:
             return
         self.isClosed = True

@@ -1,5 +1,5 @@
 """
-The strings of management ports C{sim...}: what stands in them, made into simulated fabrics.
+Strings of simulated management ports (C{sim...}), parsed and made into simulated fabrics.
 
 Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
 """
@@ -26,7 +26,7 @@ _KEYS = ("node", *_FAULTS, *_MANAGEMENT, "leds", "fdr10")
 
 
 class FabricOptions(NamedTuple):
-    """What a string asks for, without the node to attach to: equal strings share one fabric."""
+    """Settings of a fabric in a string, without the node to attach to: equal settings share one fabric."""
 
     shape: tuple[str, ...]
     latency: float
@@ -71,7 +71,7 @@ class SimulatedPortStringParser:
     prefix = "sim"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open it."""
+        """Open a management port of the fabric that the string describes."""
         node, options = understood(*args, **kwargs)
         key = (reactor, options)
         holding = _held.get(key)
@@ -98,7 +98,7 @@ class SimulatedPortStringParser:
         return port
 
     def available(self) -> Sequence[str]:
-        """There always is one."""
+        """Strings of ports that can be opened: C{sim} always can."""
         return ["sim"]
 
 
@@ -115,9 +115,9 @@ _held: dict[tuple[object, FabricOptions], _Holding] = {}
 
 def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
     """
-    The node, and the fabric.
+    The node and the fabric's settings in a string.
 
-    @raise ValueError: the string says something that has no meaning.
+    @raise ValueError: the string has an unknown key, or a wrong value.
     """
     for key, value in kwargs.items():
         if key not in _KEYS:
@@ -199,9 +199,9 @@ def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
 
 def netOf(shape: Sequence[str]) -> Net:
     """
-    The fabric that the first arguments name.
+    Net of the fabric that the first arguments name.
 
-    @raise ValueError: there is no such file, or it says something that has no meaning.
+    @raise ValueError: there is no such file, or a line of it has no meaning.
     """
     from txrdma.sim.nets.fattree import fatTree
     from txrdma.sim.nets.netfile import parseNet

@@ -50,7 +50,8 @@ class ReadingClock(Clock):
 
     def addReader(self, reader: IReadDescriptor) -> None:
         """Look at it."""
-        self.readers.append(reader)
+        if reader not in self.readers:
+            self.readers.append(reader)
 
     def removeReader(self, reader: IReadDescriptor) -> None:
         """Don't, any more."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from statistics import median
 from typing import Any
 from xml.etree import ElementTree
@@ -22,8 +23,22 @@ from txrdma.mad.layouts.attributes import allAttributes
 try:
     from benchmarks import charts
     from benchmarks.measuring import Case, Outcome
-    from benchmarks.report import pictures
-    from benchmarks.results import beside, factor, goal, load, results, save, section
+    from benchmarks.report import markdown, pictures
+    from benchmarks.results import (
+        beside,
+        factor,
+        goal,
+        load,
+        replaced,
+        Results,
+        results,
+        Row,
+        save,
+        Section,
+        section,
+        shortly,
+        stamped,
+    )
 except ImportError:
     MISSING = "the benchmarks are in a checkout only"
 else:
@@ -151,6 +166,195 @@ def outcome(
     return Outcome(case, ours, theirs or [], failure=why)
 
 
+def made(*sections: Section, date: str = "2020-02-20") -> Results:
+    """A run of these on some machine."""
+    return results(
+        [stamped(each, date, {"system": "any", "load average at the end": "1.0"}, 3) for each in sections]
+    )
+
+
+class CaseTests(SynchronousTestCase):
+    """Cases of C{python -m benchmarks}, in short."""
+
+    if not (CHECKOUT / "benchmarks").is_dir():
+        skip = "the benchmarks are in a checkout only"
+
+    def setUp(self) -> None:
+        if len(os.sched_getaffinity(0)) < 2:
+            raise SkipTest("two processes need two cores")
+
+    def measured(self, *names: str) -> dict[str, Row]:
+        """The rows of these cases, and what is printed of them."""
+        name = os.path.abspath(self.mktemp())
+        command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds=1", f"--json={name}"]
+        command += [f"--only={each}" for each in names]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        [told] = load(Path(name))["sections"]
+        for row in told["rows"]:
+            self.assertIn(f"{row['name']}: ", done.stdout)
+        return {row["name"]: row for row in told["rows"]}
+
+    def test_contacts(self) -> None:
+        """Versions and numbers of links are measured in turns with TCP, which they share."""
+        rows = self.measured("first-rocev2-v1-1")
+        kinds = {"first", "later", "contacts"}
+        names = {f"{kind}-rocev2-{what}" for kind in kinds for what in ("v1-1", "v2-1", "v2-2")}
+        self.assertEqual(rows.keys(), {*names, "links-rocev2-v2-2"})
+        for name in names:
+            version, links = name[-3], name[-1]
+            self.assertEqual(rows[name]["mode"], f"SMC-R rocev2, version {version}, links: {links}")
+            self.assertEqual(rows[name]["theirs"], rows[f"{name[:-4]}v1-1"]["theirs"])
+            self.assertGreater(min(*rows[name]["ours"], *rows[name]["theirs"]), 0)
+        complete, first = (rows[f"{kind}-rocev2-v2-2"] for kind in ("links", "first"))
+        self.assertEqual(complete["theirs"], [])
+        self.assertGreater(complete["ours"][0], first["ours"][0])
+
+    def test_fails(self) -> None:
+        """A transport that can't be measured fails what is about it, and no other; its reason is told."""
+        code = (
+            "import json\n"
+            "from dataclasses import replace\n"
+            "from benchmarks.cases import SMC, TCP\n"
+            "from benchmarks.measuring import Case, run\n"
+            "what = ('throughput', 'MB/s')\n"
+            "nowhere = {**TCP, 'connect': 'tcp:127.0.0.1:1'}\n"
+            "orders = {'bytes': 1 << 20, 'write': 1 << 16}\n"
+            "also = (Case('b', '', *what, nowhere, TCP, orders), Case('c', '', *what, TCP, None, orders))\n"
+            "case = Case('a', '', *what, SMC, TCP, orders, also=also)\n"
+            "print(json.dumps([outcome.asDict() for outcome in run(case, 2)]))\n"
+        )
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+        good, nowhere, other = json.loads(done.stdout)
+        self.assertEqual((good["failure"], len(good["ours"]), len(good["theirs"])), ("", 2, 2))
+        self.assertEqual(nowhere["failure"], "a process ended with 1")
+        self.assertEqual(other["failure"], "this was TCP, not SMC-R")
+
+    def test_firstBytes(self) -> None:
+        """Page faults of a first message are counted, and are few; many connections are served beside TCP."""
+        rows = self.measured("first-bytes", "crowd")
+        self.assertLessEqual(rows["first-bytes"]["ours"][0], rows["first-bytes-most"]["ours"][0])
+        self.assertLess(rows["first-bytes-most"]["ours"][0], 256)
+        self.assertGreater(min(*rows["crowd"]["ours"], *rows["crowd"]["theirs"]), 0)
+
+
+class PageTests(SynchronousTestCase):
+    """Pages to which several runs add up."""
+
+    if MISSING:
+        skip = MISSING
+
+    def setUp(self) -> None:
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        self.page = (folder / "benchmarks-management.md").absolute()
+
+    def run_(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "benchmarks", "--quick", "--pages", f"--mads-page={self.page}"]
+        done = subprocess.run(
+            [*command, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=110
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_part(self) -> None:
+        """A part takes the place of what it was, with its date; the others stay as they were."""
+        row = outcome("10,000 path records", [9.0], None, "s", mostOfOurs=0.5)
+        before = made(section("mad-table", "Old", [row]), section("mad-memory", "Memory", [row], "model"))
+        save(beside(self.page), before)
+        said = self.run_("--part=mad-table", "--rounds=1")
+        self.assertIn("mad-table: part 1 of 1", said)
+        after, kept = load(beside(self.page))["sections"]
+        self.assertEqual(kept, before["sections"][1])
+        self.assertEqual((after["name"], after["title"]), ("mad-table", "A table of subnet administration"))
+        self.assertEqual((after["rounds"], len(after["rows"][0]["ours"])), (1, 1))
+        self.assertNotEqual(after["date"], kept["date"])
+        text = self.page.read_text()
+        for told in (after, kept):
+            self.assertIn(f"## {told['title']}\n", text)
+            self.assertIn(f"Measured on {told['date']}, {told['rounds']} round", text)
+        self.assertNotIn("## Old", text)
+
+    def test_first(self) -> None:
+        """The first part makes the page."""
+        self.run_("--part=mad-table", "--rounds=1")
+        self.assertEqual([each["name"] for each in load(beside(self.page))["sections"]], ["mad-table"])
+        self.assertTrue(self.page.read_text().startswith("# Benchmarks of management datagrams\n"))
+
+    def test_sameMachine(self) -> None:
+        """The machine is told where it is another one than that of the section before."""
+        row = outcome("any", [1.0], [2.0])
+        first, second = made(section("streams", "One", [row]), section("connects", "Two", [row]))["sections"]
+        elsewhere = {**second, "machine": {"system": "other"}}
+        page = self.page.with_name("benchmarks.md")
+        self.assertIn("3 rounds at most: on the same machine;", markdown(page, results([first, second])))
+        self.assertNotIn("the same machine", markdown(page, results([first, elsewhere])))
+        self.assertIn("3 rounds at most: other;", markdown(page, results([first, elsewhere])))
+
+    def test_order(self) -> None:
+        """Parts stand in their order, whichever was measured first; what there is no more is dropped."""
+        one, two, old = made(section("one", ""), section("two", ""), section("old", ""))["sections"]
+        self.assertEqual(replaced(results([two, old]), one, ("one", "two"))["sections"], [one, two])
+
+    def test_names(self) -> None:
+        """Parts are listed with their cases; a part that is none is told."""
+        command = [sys.executable, "-m", "benchmarks", "--list"]
+        for arguments, status in (((), 0), (("--part=streams",), 0), (("--part=nothing",), 2)):
+            done = subprocess.run(
+                [*command, *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=110
+            )
+            self.assertEqual(done.returncode, status, done.stderr)
+            names = (done.stdout or done.stderr.replace(",", "")).split()
+            self.assertIn("streams", names)
+            self.assertEqual("failover" in names, arguments != ("--part=streams",))
+            self.assertEqual("throughput-64k" in names, not status)
+
+
+class FigureTests(SynchronousTestCase):
+    """Figures in the text of pages, which are those of results."""
+
+    def setUp(self) -> None:
+        if not (CHECKOUT / "docs").is_dir():
+            raise SkipTest("the pages are in a checkout only")
+        try:
+            module = run_path(str(CHECKOUT / "docs" / "_extensions" / "figures.py"))
+        except ImportError as error:
+            raise SkipTest(str(error)) from None
+        self.kinds = {"measured": module["measured"], "witnessed": module["witnessed"]}
+        self.notYet = module["NOT_YET"]
+
+    def test_pages(self) -> None:
+        """Each figure that a page asks for is a number, or has a case that was not measured yet."""
+        asked = []
+        for page in sorted((CHECKOUT / "docs").glob("*.md")):
+            asked += re.findall(r"\{(measured|witnessed)\}`([^`]+)`", page.read_text())
+        self.assertIn(("measured", "throughput-64k"), asked)
+        for kind, text in asked:
+            told = self.kinds[kind](text)
+            if told != self.notYet:
+                self.assertRegex(told, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
+
+    def test_same(self) -> None:
+        """A figure is that of the page of benchmarks, by itself and in proportion."""
+        sections = load(CHECKOUT / "docs" / "benchmarks.json")["sections"]
+        [row] = (row for each in sections for row in each["rows"] if row["name"] == "roundtrip")
+        measured = self.kinds["measured"]
+        self.assertEqual(measured("roundtrip ours"), f"{shortly(median(row['ours']))} us")
+        self.assertEqual(float(measured("roundtrip ratio")), float(f"{row['ratio']:.2g}"))
+        self.assertEqual(float(measured("roundtrip")), float(f"{1 / row['ratio']:.2g}"))
+
+    def test_unknown(self) -> None:
+        """A figure that can't be is an error, and is no word on the page."""
+        for kind, text in (
+            ("measured", "roundtrips"),
+            ("measured", "roundtrip our"),
+            ("witnessed", "smc: over pyverbs, client > furlongs"),
+            ("witnessed", "nobody > MiB/s each way"),
+        ):
+            self.assertRaises(ValueError, self.kinds[kind], text)
+
+
 class ChartTests(SynchronousTestCase):
     """Charts of results."""
 
@@ -172,16 +376,11 @@ class ChartTests(SynchronousTestCase):
             outcome("calls", [100.0], None, "/s", leastOfOurs=150.0),
             outcome("a table", [], None, "s", why="there is no ibsim", mostOfOurs=1.0),
         ]
-        self.results = results(
-            {"system": "any"},
-            3,
-            [
-                section("streams", "Streams", streams, "SMC-R", "TCP"),
-                section("verbs", "Verbs", alone, "ours"),
-                section(
-                    "others", "Others", told={"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
-                ),
-            ],
+        told = {"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
+        self.results = made(
+            section("streams", "Streams", streams, "SMC-R", "TCP"),
+            section("verbs", "Verbs", alone, "ours"),
+            section("others", "Others", told=told),
         )
 
     def peer(self, name: str, *values: float) -> dict[str, Any]:
@@ -233,7 +432,7 @@ class ChartTests(SynchronousTestCase):
         self.assertEqual(first, again)
         for text in first.values():
             self.assertNotRegex(text, r"20\d\d-\d\d")
-        fewer = {**self.results, "sections": self.results["sections"][:1]}
+        fewer = results(self.results["sections"][:1])
         charts.write(self.page, fewer)
         left = {file.name for file in (self.page.parent / "pictures" / self.page.stem).iterdir()}
         self.assertEqual(
@@ -243,9 +442,7 @@ class ChartTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """Where all has failed there is no chart, and the page shows none."""
         failed = [outcome("throughput-64k", [], [], why="no two cores")]
-        told = results(
-            {}, 1, [section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box")]
-        )
+        told = made(section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box"))
         self.assertEqual(charts.write(self.page, told), [])
         self.assertEqual(pictures(self.page, told, "streams"), [])
 

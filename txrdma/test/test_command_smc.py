@@ -10,8 +10,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import linkgroups
+from txrdma.commands.common.counted import Rates
 from txrdma.commands.connections import connectionsTable
-from txrdma.commands.smc_stats import entriesOf, Rates, statisticsTable
+from txrdma.commands.smc_stats import entriesOf, statisticsTable
 from txrdma.smc.insight.control import Answer
 from txrdma.smc.insight.statistics import statistics
 from txrdma.test.test_command import shown, SMC

@@ -134,8 +134,10 @@ class _FakeGuest:
     """A guest that ends after the first of its tests."""
 
     status = 0
+    wish: Wish
 
     def __init__(self, wish: Wish) -> None:
+        type(self).wish = wish
         self.console = "it said this"
         assert wish.out is not None
         tests = wish.command[wish.command.index("/run/lab/out") + 1 :]
@@ -161,6 +163,7 @@ class SuitesTests(SynchronousTestCase):
         self.patch(environment, "choose", lambda _: Path(sys.executable))
         self.patch(suites, "Guest", _FakeGuest)
         self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
+        self.patch(kernel, "unpackedPackage", lambda _, package: Path("/unpacked", package))
         witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
         box = asdict(Box(mtu=4200, memory=512, timeout=5))
         self.plan: dict[str, Any] = {
@@ -241,6 +244,20 @@ class SuitesTests(SynchronousTestCase):
         kept = json.loads((self.folder / "results.json").read_text())
         self.assertEqual([each["reason"] for each in kept["tests"]], ["no /dev/net/tun"] * 2)
 
+    def test_nginx(self) -> None:
+        """The guest learns where nginx is; where it can't be had, the run says so, and goes on."""
+        self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
+        self.assertEqual(_FakeGuest.wish.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
+
+        def unpacked(cache: Path, package: str) -> Path:
+            raise needs.Unavailable("apt knows no source")
+
+        self.patch(kernel, "unpackedPackage", unpacked)
+        _, lines = self.run_()
+        self.assertEqual(lines[0], "kernel: no nginx for the tests that want it: apt knows no source")
+        self.assertEqual(lines[-1], "kernel: 2 passed, 1 failed, 0 skipped")
+        self.assertNotIn("LAB_NGINX", _FakeGuest.wish.environment)
+
     def test_unavailable(self) -> None:
         """Where there can't be a guest the last line says why, and that is no failure."""
 
@@ -319,6 +336,19 @@ class KernelTests(SynchronousTestCase):
         made = self.unpacked("backports")
         self.assertEqual((made.version, made.image.read_text()), ("6.66-test", "image"))
         self.assertTrue((made.modules / "6.66-test" / "modules.dep.bin").exists())
+
+    def test_package(self) -> None:
+        """Another package's files are unpacked once, and whoever can't have them is told why."""
+        if shutil.which("dpkg-deb", path=needs.SEARCHED) is None:
+            raise SkipTest("there is no dpkg-deb")
+        self.suites["stable"] = ""
+        with redirect_stderr(io.StringIO()):
+            homes = {kernel.unpackedPackage(self.cache, "some-program-1.0") for _ in range(2)}
+        [home] = homes
+        self.assertEqual((home / "boot" / "vmlinuz-1.0").read_text(), "image")
+        self.assertEqual(self.asked, ["stable"])
+        self.suites.clear()
+        self.assertRaises(needs.Unavailable, kernel.unpackedPackage, self.cache, "other")
 
     def test_kept(self) -> None:
         """On the same day nobody is asked again; later, what is here serves when nobody answers."""

@@ -7,6 +7,7 @@ may differ from others, its C{quirks} say so (L{txrdma.testing.verbs.quirks}).
 
 from __future__ import annotations
 
+from txrdma.testing.mad.ports import MADPortContract
 from txrdma.testing.verbs.atomics import AtomicContract, AtomicRefusalContract
 from txrdma.testing.verbs.descriptions import DescriptionContract
 from txrdma.testing.verbs.events import PortContract, TellingContract
@@ -50,4 +51,10 @@ class VerbsDeviceContract(ConnectionContract, DatagramContract):
     """
 
 
-__all__ = ["ConnectionContract", "MigrationContract", "PortContract", "VerbsDeviceContract"]
+__all__ = [
+    "ConnectionContract",
+    "MADPortContract",
+    "MigrationContract",
+    "PortContract",
+    "VerbsDeviceContract",
+]

@@ -7,7 +7,7 @@ reads a clock or a descriptor; see L{txrdma.verbs.completions} for when it is lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, Final
 
 Poll = Callable[[int], Sequence[Any]]
@@ -34,11 +34,22 @@ class Sources:
         self.isRunning = self.isArmed = False
         self._failed = failed
         self._pairs: tuple[tuple[Poll, Taker], ...] = ()
+        self._first: Poll | None = None
+        self._takeFirst: Taker
+        self._unread: Sized = ()
         self._disarms: list[Callable[[], None]] = []
 
     def add(self, poll: Poll, taker: Taker) -> None:
         """Look there from now on, before all others."""
         self._pairs = ((poll, taker), *self._pairs)
+
+    def addFirst(self, poll: Poll, taker: Taker, unread: Sized) -> None:
+        """
+        Look there from now on, and at all others only when there is nothing, and something here is C{unread}.
+        """
+        self._takeFirst = taker
+        self._unread = unread
+        self._first = poll
 
     def disarmBy(self, disarm: Callable[[], None]) -> None:
         """Have this called when something has come while C{isArmed}."""
@@ -49,6 +60,16 @@ class Sources:
         found = False
         wasRunning = self.isRunning
         try:
+            first = self._first
+            if first is not None:
+                batch = first(_BATCH)
+                if batch:
+                    self._takeFirst(batch)
+                    if self.isArmed:
+                        self._disarm(wasRunning)
+                    return self.isRunning or not wasRunning
+                if not self._unread:
+                    return False
             for poll, take in self._pairs:
                 batch = poll(_BATCH)
                 if batch:
@@ -57,10 +78,15 @@ class Sources:
                     if wasRunning and not self.isRunning:
                         return False
             if found and self.isArmed:
-                self.isArmed = False
-                for disarm in self._disarms:
-                    disarm()
+                self._disarm(wasRunning)
         except Exception:
             self._failed()
             return False
         return found
+
+    def _disarm(self, wasRunning: bool) -> None:
+        """Arm queues no more, unless a handler has ended the reader meanwhile."""
+        if self.isRunning or not wasRunning:
+            self.isArmed = False
+            for disarm in self._disarms:
+                disarm()

@@ -6,7 +6,7 @@ Follows InfiniBand Architecture vol. 1, 11.4.2: who waits arms a queue first, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from os import sched_yield
 from time import perf_counter
 from typing import Final
@@ -105,9 +105,17 @@ class CompletionReader:
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
-    def lookAt(self, poll: Poll, handler: Taker) -> None:
-        """Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}."""
-        self._sources.add(poll, handler)
+    def lookAt(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
+        """
+        Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}.
+
+        @param unread: what has come into the queues: as long as it is empty nobody need look at these.
+            Without it they are looked at always.
+        """
+        if unread is None:
+            self._sources.add(poll, handler)
+        else:
+            self._sources.addFirst(poll, handler, unread)
 
     def start(self) -> None:
         """Read from now on. Twice is fine."""

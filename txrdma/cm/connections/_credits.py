@@ -35,7 +35,7 @@ class Credits:
 
     @property
     def mayPost(self) -> bool:
-        """Whether the peer has a receive for one message more."""
+        """True if the peer has a receive for one message more."""
         return self._left > 0 or not self.isCounted
 
     def posted(self) -> None:

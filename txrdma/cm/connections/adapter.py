@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.messages import APStatus, CMPath
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GID, QPN
-from txrdma.iba.verbs import AsyncEventKind, Completion, usualGID
+from txrdma.iba.types import GID, MTU, QPN
+from txrdma.iba.verbs import AsyncEventKind, Completion, GIDEntry, usualGID
 from txrdma.interfaces import AsyncEvent, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports.verbsport import VerbsPort
@@ -30,6 +30,10 @@ _log = Logger()
 
 SHELF: Final = 8192
 """Completions that a queue holds for several connections: more connections have another queue."""
+
+
+LOOK_SECONDS: Final = 0.1
+"""Age of what is known of ports until the device is asked again: the software device asks the system."""
 
 
 class Taker(Protocol):
@@ -111,6 +115,9 @@ class Adapter:
         self._holders = 0
         self._shelves: list[Shelf] = []
         self._pairs: dict[IQueuePair, Taker] = {}
+        self._tables: list[Sequence[GIDEntry]] = []
+        self._mtus: list[MTU] = []
+        self._lookedAt = 0.0
         with ExitStack() as undo:
             undo.callback(closed)
             servers = []
@@ -146,12 +153,27 @@ class Adapter:
 
     # Its ports
 
+    def _look(self) -> None:
+        """Look at the ports, unless that was a moment ago: many connections come at once."""
+        now = self.reactor.seconds()
+        if not self._tables or not 0 <= now - self._lookedAt < LOOK_SECONDS:
+            numbers = range(1, self.device.portCount + 1)
+            self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
+            self._mtus = [self.device.portAttributes(number).activeMTU for number in numbers]
+            self._lookedAt = now
+
+    def mtuOf(self, number: int) -> MTU:
+        """The largest payload of packets of a port."""
+        self._look()
+        return self._mtus[number - 1]
+
     def placeOf(self, gid: GID) -> tuple[int, int] | None:
         """The port that has a GID, and the index in its table; None where none has."""
-        for number in range(1, self.device.portCount + 1):
-            gids = self.device.gids(number)
-            if gid in gids:
-                return number, tuple(gids).index(gid)
+        self._look()
+        for number, table in enumerate(self._tables, 1):
+            for index, entry in enumerate(table):
+                if entry.gid == gid:
+                    return number, index
         return None
 
     def placeFrom(self, gid: GID) -> tuple[int, int]:
@@ -167,7 +189,8 @@ class Adapter:
 
     def usualGID(self) -> GID:
         """The GID of port 1 that most peers can reach."""
-        return self.device.gids(1)[usualGID(self.device.gidTable(1))]
+        self._look()
+        return self._tables[0][usualGID(self._tables[0])].gid
 
     def judge(self, path: CMPath) -> tuple[APStatus, bytes] | None:
         """Find out why an alternate path can't be used: its own GID is none of the device's."""

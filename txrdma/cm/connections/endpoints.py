@@ -11,15 +11,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from secrets import randbelow
-from typing import Any, Final
+from typing import Any, Final, Union
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
 
 from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.adapter import Adapter, adapterOf, Place
+from txrdma.cm.connections.names import addressesOf, isAddress
 from txrdma.cm.connections.opening import Attempt, Listening, Naming
 from txrdma.cm.connections.terms import MessageAddress, Terms
 from txrdma.cm.interfaces import (
@@ -27,12 +29,15 @@ from txrdma.cm.interfaces import (
     IMessageProtocol,
     IMessageProtocolFactory,
     IMessageServerEndpoint,
+    IMessageTransport,
 )
 from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.messages import REQ
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, ROCE_PORT
+
+_log = Logger()
 
 LIFE_TIME: Final = 16
 """The packet life time of paths without one, a time's code: 0.27 seconds, as Linux has it on RoCE."""
@@ -98,6 +103,8 @@ class IPNaming(Naming):
         source, destination = (gid.ip if gid is not None else None for gid in (path.sgid, path.dgid))
         if source is None or destination is None:
             raise InvalidRequest(f"{path} has no IP addresses")
+        if (":" in source) != (":" in destination):
+            raise InvalidRequest(f"there is no way from {source} to {destination}")
         return IPAddresses(source, self._sourcePort, destination).toPrivateData()
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
@@ -117,17 +124,26 @@ class IPNaming(Naming):
         return address, request.privateData[_HEADER:]
 
 
+PrivateData = Union[bytes, Callable[[IMessageTransport], bytes]]
+"""Private data of a REQ, or what makes them by the transport, whose memory can be allocated."""
+
+
 class _Client:
     """An endpoint that connects by an adapter, whatever names the peer."""
 
-    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: bytes) -> None:
+    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: PrivateData) -> None:
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
 
     def _connect(
-        self, naming: Naming, serviceID: int, path: IBPath, factory: IMessageProtocolFactory
+        self,
+        naming: Naming,
+        serviceID: int,
+        path: IBPath,
+        factory: IMessageProtocolFactory,
+        device: Place | None = None,
     ) -> Deferred[IMessageProtocol]:
         try:
-            adapter = adapterOf(self._reactor, self._device)
+            adapter = adapterOf(self._reactor, self._device if device is None else device)
             release = adapter.hold()
             try:
                 whole = replace(
@@ -172,29 +188,49 @@ class IBClientEndpoint(_Client):
 
 @implementer(IMessageClientEndpoint)
 class RDMAClientEndpoint(_Client):
-    """Connects to an IP address and a port of RDMA CM's TCP port space."""
+    """Connects to a host and a port of RDMA CM's TCP port space."""
 
     def __init__(
         self,
         reactor: Any,
         host: str,
         port: int,
-        device: Place,
+        device: Place | None = None,
         terms: Terms = PLAIN,
-        privateData: bytes = b"",
+        privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
     ) -> None:
         """
-        @param host: an IP address.
+        @param host: an IP address, or a name, whose addresses are tried one after the other.
+        @param device: None is the software device where the way to the host begins.
         @param privateData: of the REQ; at most 56 bytes, or 44 with the greeting of those who count credits.
         """
-        super().__init__(reactor, device, terms, privateData)
-        self._host, self._serviceID = host, serviceIDOf(space, port)
+        super().__init__(reactor, "soft" if device is None else device, terms, privateData)
+        self._host, self._serviceID, self._isChosen = host, serviceIDOf(space, port), device is not None
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
         """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
+        if isAddress(self._host):
+            return self._connectTo(self._host, factory)
+        return Deferred.fromCoroutine(self._connectByName(factory))
+
+    async def _connectByName(self, factory: IMessageProtocolFactory) -> IMessageProtocol:
+        addresses = await addressesOf(self._reactor, self._host)
+        for address in addresses[:-1]:
+            try:
+                return await self._connectTo(address, factory)
+            except RDMAError as error:
+                _log.info("{host} can't be reached by {address}: {error}", host=self._host, address=address,
+                          error=error)  # fmt: skip
+        return await self._connectTo(addresses[-1], factory)
+
+    def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
         naming = IPNaming(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-        return self._connect(naming, self._serviceID, IBPath(dgid=GID.fromIP(self._host)), factory)
+        try:
+            device = self._device if self._isChosen else softDeviceTo(address)
+        except InvalidRequest:
+            return fail()
+        return self._connect(naming, self._serviceID, IBPath(dgid=GID.fromIP(address)), factory, device)
 
 
 class _Server:

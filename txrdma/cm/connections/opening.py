@@ -33,7 +33,12 @@ from txrdma.cm.events import (
     Disconnected,
     Event,
 )
-from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.cm.interfaces import (
+    IMessageProtocol,
+    IMessageProtocolFactory,
+    IMessageTransport,
+    IPreparedProtocol,
+)
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import CMTransport, FailoverAccepted, RejectReason, REP, REQ
 from txrdma.cm.paths import isPath
@@ -85,9 +90,10 @@ class Attempt:
         path: IBPath,
         factory: IMessageProtocolFactory,
         terms: Terms,
-        privateData: bytes,
+        privateData: bytes | Callable[[IMessageTransport], bytes],
     ) -> None:
         """
+        @param privateData: of the REQ, or what makes them by the transport, whose memory can be allocated.
         @raise RDMAError: the device can't make it, or has no such path.
         @raise ValueError: there is too much private data.
         """
@@ -97,10 +103,13 @@ class Attempt:
         port, _index = adapter.placeFrom(path.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
-        greeting = terms.greet(privateData, REQUEST_ROOM - len(prefix))
-        mtu = adapter.device.portAttributes(port).activeMTU
+        room = REQUEST_ROOM - len(prefix)
+        if isinstance(privateData, bytes):
+            terms.greet(privateData, room)  # before anything is made for too much of it
+        mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port)
         transport.failed = self._failed
+        said = privateData if isinstance(privateData, bytes) else privateData(transport)
         request = REQ(
             serviceID=serviceID,
             localQPN=transport.qpn,
@@ -114,7 +123,7 @@ class Attempt:
             maxCMRetries=terms.maxCMRetries,
             localCMResponseTimeout=terms.responseTimeout,
             remoteCMResponseTimeout=terms.responseTimeout,
-            privateData=prefix + greeting,
+            privateData=prefix + terms.greet(said, room),
         )
         try:
             connection = adapter.manager.connect(request, path, self._heard, judge=adapter.judge)
@@ -253,7 +262,7 @@ class Listening:
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
-        mtu = self._adapter.device.portAttributes(port).activeMTU
+        mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
             information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
@@ -298,7 +307,9 @@ class Answer:
         connection, terms, transport = self._connection, self._terms, self._transport
         request = connection.request
         hasAlternate = isPath(request.alternate)
+        prepared = IPreparedProtocol(protocol, None)
         try:
+            answer = protocol.answer if prepared is None else prepared.prepare(transport)
             reply = REP(
                 localQPN=transport.qpn,
                 startingPSN=randbelow(_PSNS),
@@ -306,7 +317,7 @@ class Answer:
                 initiatorDepth=min(terms.reads, request.responderResources),
                 failoverAccepted=FailoverAccepted.REJECTED if hasAlternate else FailoverAccepted.ACCEPTED,
                 rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.greet(protocol.answer, REPLY_ROOM),
+                privateData=terms.greet(answer, REPLY_ROOM),
             )
             greeting, _ = understood(said, terms)
             transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))

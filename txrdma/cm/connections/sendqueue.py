@@ -42,7 +42,7 @@ class Request:
 
     @property
     def isWrite(self) -> bool:
-        """Whether the request is a one-sided write."""
+        """True if the request is a one-sided write."""
         return self.slot is None and self.request.operation is not Operation.RDMA_READ
 
 
@@ -69,12 +69,12 @@ class SendQueue:
 
     @property
     def isIdle(self) -> bool:
-        """Whether all requests of the program have completed."""
+        """True if all requests of the program have completed."""
         return not (self.waiting or self.posted)
 
     @property
     def isFull(self) -> bool:
-        """Whether so many requests wait that the program should pause."""
+        """True if so many requests wait that the program should pause."""
         return len(self.waiting) >= self._places
 
     def ask(self, asked: Request) -> int:

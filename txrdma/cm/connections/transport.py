@@ -34,7 +34,7 @@ from txrdma.cm.events import (
     PathMigrated,
     QPArmed,
 )
-from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport, IPreparedProtocol
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import APStatus, CMPath, REP, REQ
 from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
@@ -179,14 +179,15 @@ class MessageTransport:
         """
         Write into the peer's memory: see L{IMessageTransport}.
 
-        @raise InvalidRequest: no bytes, with immediate data.
+        @raise InvalidRequest: no bytes, with immediate data, where credits are counted.
         """
         operation = Operation.RDMA_WRITE
         if immediate is not None:
-            if not segment.length:
+            if not segment.length and self._credits.isCounted:
                 raise InvalidRequest("a write of no bytes has no immediate data: credits are given by these")
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
-        request = SendRequest(0, operation, (segment,), immediate=immediate or 0)
+        segments = (segment,) if segment.length else ()
+        request = SendRequest(0, operation, segments, immediate=immediate or 0)
         request.remoteAddress, request.rkey = remoteAddress, rkey
         return self._ask(Request(request, immediate is not None))
 
@@ -545,6 +546,9 @@ class MessageTransport:
         self._isLost = self._isLosing = True
         requests = self._sends.takeAll()
         self._inbox.clear()
+        prepared = IPreparedProtocol(self.protocol, None)
+        if prepared is not None:
+            self._call(prepared.memoryLost)
         self._close()
         if self.connection is not None:
             self.connection.disconnect()

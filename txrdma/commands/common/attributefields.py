@@ -30,9 +30,9 @@ _TRUTH["off"] = False
 
 def rpcNamed(name: str) -> RPC:
     """
-    The call of that name, however it is capitalized.
+    The call of this name (C{SubnGet}), in any capitals.
 
-    @raise InvalidRequest: there is none.
+    @raise InvalidRequest: there is no such call.
     """
     for known, rpc in RPCS.items():
         if known.lower() == name.lower():
@@ -42,10 +42,10 @@ def rpcNamed(name: str) -> RPC:
 
 def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
     """
-    The attribute of that name, however it is capitalized.
+    The attribute of this name (C{PortInfo}), in any capitals.
 
     @param rpc: the call that is to carry it.
-    @raise InvalidRequest: there is none, or the call does not carry it.
+    @raise InvalidRequest: there is no such attribute, or the call does not carry it.
     """
     carried = {kind.__name__: kind for kind in attributesOf(rpc)}
     for known, kind in carried.items():
@@ -56,7 +56,7 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 
 
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
-    """All that a call carries; all that there are without one."""
+    """All attributes that a call carries; all known attributes without a call."""
     import txrdma.cm.messages
     import txrdma.mad.layouts.baseboard
     import txrdma.mad.layouts.congestion
@@ -71,7 +71,7 @@ def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
 
 def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
     """
-    Those that a call carries, of this kind and made from it.
+    Subclasses of an attribute type that any call carries.
 
     Two may have the same number; and what a private name is for, only its module knows.
     """
@@ -85,9 +85,9 @@ def rawAttribute(
     rpc: RPC, number: int, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> type[Attribute]:
     """
-    What a call carries as an attribute of this number: bytes, as many as there is room for.
+    An attribute type of this number that is bytes only, as many as a MAD of the call has room for.
 
-    @param vendorClass: where a vendor's call goes to; C{oui} says whose class that is.
+    @param vendorClass: management class of a vendor's call; C{oui} is the vendor's OUI.
     """
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
     room = _ROOM if isSMP else _roomOf(vendorClass or rpc.managementClass)
@@ -105,22 +105,22 @@ def _roomOf(managementClass: int) -> int:
 
 
 def isRaw(told: Attribute) -> bool:
-    """Whether it is of no known kind."""
+    """True when the type was made by L{rawAttribute}."""
     return type(told).__name__.startswith(_RAW)
 
 
 def dumpLines(raw: bytes) -> Iterator[str]:
-    """Bytes in hexadecimal, 16 in a line."""
+    """Lines of a dump: offset, then 16 bytes in hexadecimal."""
     return (f"{at:#06x}  {raw[at : at + 16].hex(' ', 4)}" for at in range(0, len(raw), 16))
 
 
 def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | None = None) -> Attribute:
     """
-    An attribute with these fields.
+    An attribute of the given type with these values of its fields.
 
     C{inner.name}, or C{name} alone, is a field of an inner layout; C{name[3]} is one of several values.
 
-    @param base: what the other fields are taken from; zeros without.
+    @param base: has the values of all other fields; zeros without.
     @raise InvalidRequest: there is no such field, or the value does not fit.
     """
     made: Layout = kind() if base is None else base
@@ -137,7 +137,7 @@ def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | Non
 
 
 def _at(layout: Layout, place: list[Field]) -> Any:
-    """What stands there."""
+    """Value of the field that a place leads to."""
     value: Any = layout
     for field in place:
         value = getattr(value, field.name)
@@ -146,9 +146,9 @@ def _at(layout: Layout, place: list[Field]) -> Any:
 
 def _oneOf(field: Field, values: Any, index: int, text: str) -> Any:
     """
-    The same values but for one of them.
+    The values of a field of several, with one of them replaced.
 
-    @raise InvalidRequest: there is no such one.
+    @raise InvalidRequest: the index is beyond the last value.
     """
     many = field.count or (len(values) if isinstance(values, bytes) else 0)
     if index >= many:
@@ -170,7 +170,7 @@ def _numbered(name: str, text: str, width: int) -> int:
 
 
 def forSetting(told: Attribute) -> Attribute:
-    """What was got, to be set again with changes: of states that is "no change" (IBA 14.2.5.6)."""
+    """Attribute of a Get made ready for a Set: states of a PortInfo become "no change" (IBA 14.2.5.6)."""
     from txrdma.iba.verbs import PhysicalState, PortState
     from txrdma.mad.layouts.smp import PortInfo
 
@@ -181,9 +181,10 @@ def forSetting(told: Attribute) -> Attribute:
 
 def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
     """
-    A query for the records with these components; those of the inner attribute are named as they are there.
+    Query for the records with these components; those of the inner attribute have the names that it gives
+    them.
 
-    Of several values in one field C{name[3]} is one: only it is meant then.
+    C{name[3]} is one of several values in one field: only that one is selected.
 
     @raise InvalidRequest: there is no such component, or the value does not fit.
     """
@@ -217,7 +218,7 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
 
 def read(field: Field, text: str) -> Any:
     """
-    A field's value; several with commas between, where the field has several.
+    Value of a field read from text; several with commas between, where the field has several.
 
     @raise InvalidRequest: it is none, or is too large.
     """
@@ -261,7 +262,7 @@ def _readBytes(field: Field, text: str) -> bytes:
 
 
 def _readCode(kind: type[enum.Enum], text: str, width: int) -> enum.Enum:
-    """By name or number; flags by several names with commas between."""
+    """Value of an enumeration by name or number; flags by several names with commas between."""
     names = {name.lower(): member for name, member in kind.__members__.items()}
     said = text.lower()
     if said in names:
@@ -304,7 +305,7 @@ def _isLayout(field: Field) -> bool:
 
 
 def _with(layout: Layout, place: list[Field], value: Any) -> Layout:
-    """The same with another value at a place."""
+    """Copy of a layout with another value at a place."""
     field, *rest = place
     if rest:
         value = _with(getattr(layout, field.name), rest, value)
@@ -317,7 +318,7 @@ def _replaced(layout: T, **values: Any) -> T:
 
 
 def attributeDict(layout: Layout) -> dict[str, Any]:
-    """As JSON carries it: L{Attribute.toDict}, with texts as texts."""
+    """Fields of a layout as JSON can carry them: L{Attribute.toDict}, with the bytes of texts as strings."""
     told: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # those of attributes have it
     for field in layout.fields:
         if field.name in _TEXTS:

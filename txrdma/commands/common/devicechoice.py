@@ -1,6 +1,4 @@
-"""
-Which device C{device=auto} takes for connections to a host, and why.
-"""
+"""Choice of a device for connections to a host, as C{device=auto} makes it, with reasons."""
 
 from __future__ import annotations
 
@@ -21,13 +19,14 @@ from txrdma.values import frozen
 @frozen
 class Outlook:
     """
-    What connections to a host would go by.
+    Device that connections to a host would use.
 
-    @ivar address: the first of the host's, to which a TCP connection would go, and C{own} ours.
-    @ivar interface: by which it would go.
-    @ivar network: the PNET ID of that; empty when it has none.
-    @ivar device: as device strings have it; empty for plain TCP.
-    @ivar port: of the device; None where it has only one.
+    @ivar address: the first address of the host, to which a TCP connection would go; C{own} is our end's
+        address.
+    @ivar interface: network interface that the connection would leave by.
+    @ivar network: PNET ID of that interface; empty when it has none.
+    @ivar device: device string; empty for plain TCP.
+    @ivar port: port number of the device; None where it has only one.
     @ivar why: the reasons, as sentences.
     """
 
@@ -68,7 +67,7 @@ def outlookFor(host: str) -> Outlook:
 
 
 def _withoutPorts(networks: Networks, address: str) -> tuple[str, bool]:
-    """What is left without a real port, in words, and whether that is shared memory."""
+    """Reason for shared memory or plain TCP where no RDMA port will do, and True for shared memory."""
     if networks.interfaceOf(address, address) is not None:
         text = f"{address} is this host's: memory is shared with processes of {_userName()}, else plain TCP."
         return text, True
@@ -87,7 +86,7 @@ def _userName() -> str:
 
 
 def _ends(host: str) -> tuple[str, str]:
-    """An address of the host, and ours for connections to it."""
+    """The host's address and our own for connections to it."""
     try:
         found = socket.getaddrinfo(host, 1, 0, socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
@@ -104,7 +103,7 @@ def _ends(host: str) -> tuple[str, str]:
 
 
 def told(outlook: Outlook) -> Iterator[str]:
-    """An outlook as lines."""
+    """Lines of an outlook for people."""
     device = outlook.device or "none: plain TCP"
     if outlook.port is not None:
         device += f", port {outlook.port}"

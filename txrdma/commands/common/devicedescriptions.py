@@ -1,7 +1,7 @@
 """
-What RDMA devices are, as JSON can carry it: from the device where it can be opened, and from sysfs.
+Descriptions of RDMA devices as JSON can carry them: from the device where it can be opened, and from sysfs.
 
-The keys are those of L{txrdma.iba.verbs}, and do not change; None is what is not known.
+The keys are those of L{txrdma.iba.verbs}, and do not change; None stands for unknown values.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from txrdma.ports.sysfs import SYS
 from txrdma.verbs.devices import availableDevices, deviceKinds, openDevice
 
 Description = dict[str, Any]
-"""Whatever JSON can carry."""
+"""Values of a device by name; anything that JSON can carry."""
 
 _KERNELS = "pyverbs:"
-"""What stands before the name of a device of the kernel in device strings."""
+"""Prefix of device strings for devices of the kernel."""
 
 
 def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
-    """All devices that could be used here, and those of the kernel that could not, with the reason."""
+    """
+    Descriptions of all devices that can be opened here, and of the kernel's that cannot, with the reason.
+    """
     names = availableDevices()
     names += [f"{_KERNELS}{each.name}" for each in devices(root) if f"{_KERNELS}{each.name}" not in names]
     return [describeDevice(reactor, name, root) for name in names]
@@ -35,9 +37,9 @@ def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
 
 def chosen(spelling: str, root: str | Path = SYS) -> str:
     """
-    The device string of what somebody has named: one already, or a device of the kernel, or one of its ports.
+    Device string for a device string, a device of the kernel, or one of its ports.
 
-    @raise DeviceUnavailable: it is neither; the message lists what there is.
+    @raise DeviceUnavailable: the text names no device; the message lists those that there are.
     """
     if spelling.partition(":")[0] in deviceKinds():
         return spelling
@@ -49,7 +51,10 @@ def chosen(spelling: str, root: str | Path = SYS) -> str:
 
 
 def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Description:
-    """What the device of this string is; when it can't be opened, why, and what sysfs says."""
+    """
+    Description of the device of a device string; with C{error} and the values of sysfs if it cannot be
+    opened.
+    """
     description: Description = {"device": name}
     try:
         device = openDevice(reactor, name)
@@ -145,7 +150,7 @@ def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
 
 
 def _addKernels(description: Description, device: RDMADevice) -> None:
-    """What sysfs knows; all of it where the device could not be opened."""
+    """Add the values of sysfs to a description; all of them where the device could not be opened."""
     if "ports" not in description:
         description["attributes"] = {
             "nodeType": device.nodeType.name,

@@ -1,6 +1,4 @@
-"""
-What the command lines of all commands have in common.
-"""
+"""Base classes for the command lines of all commands."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ from txrdma import __version__
 
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
-    """What commands may use of the reactor."""
+    """Parts of the reactor that commands use."""
 
 
 class BaseOptions(usage.Options):
-    """Of C{txrdma} itself and of its commands."""
+    """Base of the options of C{txrdma} itself and of its commands."""
 
     def opt_help(self) -> None:
         """Display this help and exit."""
@@ -40,12 +38,12 @@ class BaseOptions(usage.Options):
         raise SystemExit(0)
 
     def opt_version(self) -> None:
-        """Tell the version, then stop."""
+        """Print the version, then stop."""
         print(f"txrdma {__version__}")
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:
-        """As Twisted's; but a default that the option itself tells is told once, and none not at all."""
+        """Help as Twisted makes it, but without empty defaults, or those that an option's own text has."""
         defaults = self.defaults
         said = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
         self.defaults = {name: value for name, value in defaults.items() if value != "" and name not in said}
@@ -57,11 +55,11 @@ class BaseOptions(usage.Options):
 
 
 _ENFORCED: Final = "Parameter type enforcement failed: "
-"""What Twisted says before the reason."""
+"""Beginning of Twisted's message about a value that could not be converted."""
 
 
 def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object]:
-    """The same, but which option it was is told, too."""
+    """Conversion of an option's text whose L{ValueError} begins with the option's name and that text."""
 
     def named(text: str) -> object:
         try:
@@ -74,11 +72,11 @@ def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object
 
 class CommandOptions(BaseOptions):
     """
-    Of a command; they may stand behind its arguments, too.
+    Base of a command's options, which may stand behind its arguments, too.
 
-    @cvar synopsis: what follows its name.
-    @cvar appendix: lines at the end of the help, as they are: lists of what can be asked for.
-    @cvar isCancelledByInterrupts: at Ctrl-C what it does is cancelled, with what that has to clean up.
+    @cvar synopsis: arguments that follow the command's name.
+    @cvar appendix: lines at the end of the help, printed as they are: lists of known names.
+    @cvar isCancelledByInterrupts: Ctrl-C cancels the coroutine of the command, which cleans up then.
     """
 
     synopsis = "[options]"
@@ -99,7 +97,7 @@ class CommandOptions(BaseOptions):
         return f"Usage: txrdma {name} {self.synopsis}".rstrip()
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """As Twisted's, after everything has its place."""
+        """Parse a command line as Twisted does, after options behind arguments were put before them."""
         given = sys.argv[1:] if options is None else options
         try:
             said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
@@ -120,18 +118,18 @@ class CommandOptions(BaseOptions):
 
 
 def columns(*rows: Sequence[str]) -> Iterator[str]:
-    """Rows as lines of aligned columns, for the end of a help."""
+    """Lines of aligned columns, for the end of a command's help."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 class TellingOptions(CommandOptions):
-    """Of a command that tells something, in tables that need C{rich}."""
+    """Base of the options of a command that prints tables, for which it needs C{rich}."""
 
     optFlags = [["json", None, "JSON instead of a table."]]
 
     @property
     def showsTables(self) -> bool:
-        """Whether it comes to tables with these options."""
+        """True when tables will be printed with these options."""
         return not self["json"]

@@ -1,5 +1,5 @@
 """
-Management datagrams in packets: what stands in front of them, and the datagram.
+Management datagrams in packets: the headers in front of a MAD, and the MAD.
 
 Follows InfiniBand Architecture vol. 1, 7.7 (LRH), chapters 8 and 9, annexes A16 and A17 (RoCE), and the
 kernel's C{ib_user_mad.h}.
@@ -35,21 +35,21 @@ _UMAD: Final = (64, 56)
 
 
 class Inside(NamedTuple):
-    """A datagram, and what stood in front of it: a line for each header."""
+    """A MAD, and a line for each header in front of it."""
 
     datagram: bytes
     front: tuple[str, ...] = ()
 
     def behind(self, *front: str) -> Inside:
-        """The same, with more in front."""
+        """Copy of this MAD with more headers in front."""
         return Inside(self.datagram, (*front, *self.front))
 
 
 def inBytes(data: bytes) -> Inside:
     """
-    The datagram in bytes that may begin with it, or with what stands in front of it.
+    The MAD in bytes that begin with it, or with headers in front of it.
 
-    @raise InvalidRequest: there is none.
+    @raise InvalidRequest: the bytes hold no MAD.
     """
     for length in _UMAD:
         if len(data) == length + LENGTH and _looksLike(data[length:]):
@@ -71,7 +71,7 @@ def inBytes(data: bytes) -> Inside:
 
 def inPacket(data: bytes, linkType: int) -> Inside | None:
     """
-    The datagram in a packet of a capture; None when it is something else.
+    The MAD in a packet of a capture; None when the packet is something else.
 
     @raise WireError: the packet contradicts itself.
     """
@@ -106,7 +106,9 @@ def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
 
 
 def _looksLike(data: bytes) -> bool:
-    """A base version that there is, and a class version that the class has."""
+    """
+    True of bytes that begin with a known base version, and a class version that the management class has.
+    """
     return len(data) >= 24 and data[0] == 1 and data[2] in (1, 2) and data[1] != 0
 
 
@@ -131,7 +133,7 @@ def _inERF(data: bytes) -> Inside | None:
 
 
 def _inInfiniBand(data: bytes) -> Inside | None:
-    """From LRH on (IBA 7.7)."""
+    """The MAD in a packet that begins with its LRH (IBA 7.7)."""
     header = LRH.decode(data)
     readers = {LinkNextHeader.BTH: _inTransport, LinkNextHeader.GRH: _inGlobal}
     read = readers.get(header.linkNextHeader)
@@ -141,14 +143,17 @@ def _inInfiniBand(data: bytes) -> Inside | None:
 
 
 def _inGlobal(data: bytes) -> Inside | None:
-    """From GRH on."""
+    """The MAD in a packet that begins with its GRH."""
     header = GRH.decode(data)
     found = _inTransport(data[GRH.size :])
     return None if found is None else found.behind(f"GRH {header.sgid} to {header.dgid}")
 
 
 def _inTransport(data: bytes) -> Inside | None:
-    """From BTH on: a datagram to queue pair 0 or 1, or with the key of queue pair 1."""
+    """
+    The MAD in a packet that begins with its BTH: sent to queue pair 0 or 1, or with the Q_Key of queue pair
+    1.
+    """
     bth = BTH.decode(data)
     if bth.opcode is not Opcode.UD_SEND_ONLY:
         return None
@@ -161,7 +166,10 @@ def _inTransport(data: bytes) -> Inside | None:
 
 
 def _umadSaid(header: bytes) -> str:
-    """As the kernel has it: numbers of the host in the host's order, those of the network in theirs."""
+    """
+    Line about the kernel's umad header; host numbers are little endian in it, those of the network big
+    endian.
+    """
     status, milliseconds = (int.from_bytes(header[at : at + 4], "little") for at in (4, 8))
     qpn, qkey = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
     lid, level, hasGRH = int.from_bytes(header[28:30], "big"), header[30], header[32]

@@ -1,5 +1,5 @@
 """
-What can be changed of a port, and which fields that means.
+Operations that change a port, and the fields of PortInfo that they set.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo), and 7.2.7 (the states of a link).
 """
@@ -28,14 +28,17 @@ STATES: Final[dict[str, dict[str, str]]] = {
     "arm": {"portState": "ARMED"},
     "active": {"portState": "ACTIVE"},
 }
-"""Operations without a value, and what they set first."""
+"""Operations without a value, and the fields that they set first."""
 
 CUTTING: Final = ("disable", "off", "reset", "down")
-"""Operations after which a link is down, if only for a moment."""
+"""Operations after which the link is down, if only for a moment."""
 
 
 class _Mask(NamedTuple):
-    """A field that says what a port may use: what it is called, what it can, and the names of its bits."""
+    """
+    A field of PortInfo that enables some of a port's abilities, with the field of all abilities and the bits'
+    names.
+    """
 
     enabled: str
     supported: str
@@ -70,7 +73,7 @@ _SWITCHED: Final = {"on": True, "1": True, "off": False, "0": False}
 @dataclass(frozen=True, slots=True)
 class _Number:
     """
-    A field that takes a number.
+    A field of PortInfo that takes a number.
 
     @ivar isOfEnd: only ports with a LID have it: those of hosts and routers, and port 0 of switches.
     """
@@ -82,7 +85,11 @@ class _Number:
     isOfEnd: bool = False
 
     def read(self, operation: str, text: str) -> int:
-        """@raise usage.UsageError: it is none."""
+        """
+        The number that a text means for this field.
+
+        @raise usage.UsageError: the text is no number, or one out of range.
+        """
         try:
             number = self.names[text.lower()] if text.lower() in self.names else int(text, 0)
         except ValueError:
@@ -111,7 +118,7 @@ OPERATIONS: Final = ("query", *STATES, *VALUED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One operation, as it was typed."""
+    """Operation on a port, as it was typed."""
 
     operation: str
     value: str = ""
@@ -122,17 +129,17 @@ class Change:
 
     @property
     def isCutting(self) -> bool:
-        """Whether the link goes down by it."""
+        """True when the link goes down by this operation."""
         return self.operation in CUTTING
 
     @property
     def isOfEnd(self) -> bool:
-        """Whether only ports with a LID have it."""
+        """True when only ports with a LID have the operation's field."""
         return self.operation in _NUMBERS and _NUMBERS[self.operation].isOfEnd
 
     def fields(self, info: PortInfo) -> dict[str, str]:
         """
-        What to set.
+        Fields of PortInfo to set, with their values as text.
 
         @raise InvalidRequest: the port cannot do that.
         """
@@ -160,10 +167,10 @@ class Change:
 
 def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Change]:
     """
-    Operations, each with its value where it takes one.
+    Parse the words of a command line: operations, each with its value where it takes one.
 
-    @param ask: for a key that is not said: C{mkey x} asks for it, so that it stands in no history.
-    @raise usage.UsageError: they are none.
+    @param ask: asks for a key that was not typed, so that it stands in no shell history: C{mkey x}.
+    @raise usage.UsageError: an operation does not exist, or its value is missing or wrong.
     """
     return list(_parsed(iter(words), ask))
 
@@ -192,7 +199,7 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]
 
 
 def isSwitchedOn(value: str) -> bool:
-    """What stands behind C{fdr10}."""
+    """True if the value of the operation C{fdr10} means on."""
     return _SWITCHED[value.lower()]
 
 

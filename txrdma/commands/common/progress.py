@@ -1,6 +1,4 @@
-"""
-How far a long piece of work is, shown on a terminal.
-"""
+"""Progress of a long piece of work, shown on a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ _REDRAWN: Final = 0.1
 
 class ProgressBar:
     """
-    How far a long piece of work is, on standard error when that is a terminal; else nothing at all.
+    Progress bar on standard error when that is a terminal; shows nothing otherwise.
 
-    A context: what it shows goes at its end. Call it with how much is done, and of how much.
+    A context manager, which removes the bar at its end. Call it with the work done and the total of it.
     """
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
@@ -49,7 +47,7 @@ class ProgressBar:
         self._bar.refresh()
 
     def _begin(self) -> bool:
-        """Short work never comes here, and so needs no C{rich}; neither does who does not have it."""
+        """Draw the bar for the first time, which short work never needs; False, for good, without C{rich}."""
         try:
             from rich.console import Console
             from rich.progress import (

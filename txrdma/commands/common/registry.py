@@ -1,5 +1,5 @@
 """
-Which commands C{txrdma} has: one module of this room each, imported when its command is given.
+Registry of the commands of C{txrdma}: each is a module of this room, imported when it is called.
 
 A new command is one line in L{COMMANDS} and a module of its name (a dash is written C{_}), which has
 C{CommandOptions}, a subclass of L{txrdma.commands.common.options.CommandOptions}, and
@@ -23,20 +23,20 @@ MEASURING: Final = "Measuring"
 FABRICS: Final = "InfiniBand fabrics"
 
 GROUPS: Final = (HERE, MEASURING, FABRICS)
-"""In the order of C{txrdma --help}."""
+"""Groups of commands in the order of C{txrdma --help}."""
 
 
 class CommandModule(Protocol):
-    """What the module of a command has."""
+    """Names that the module of a command defines."""
 
     CommandOptions: type[CommandOptions]
 
     @staticmethod
     def carryOut(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
         """
-        Do it; an L{txrdma.error.RDMAError} is told without a traceback.
+        Carry out the command; an L{txrdma.error.RDMAError} is printed without a traceback.
 
-        @param reactor: L{IReactor<txrdma.commands.common.options.IReactor>}, or what of it the command
+        @param reactor: L{IReactor<txrdma.commands.common.options.IReactor>}, or as much of it as the command
             uses.
         @param options: the module's C{CommandOptions}.
         """
@@ -44,7 +44,7 @@ class CommandModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: how it is called, among which others it is shown, and what it does, in one line."""
+    """Entry of a command: its name, the group that the help lists it in, and its summary in one line."""
 
     name: str
     group: str
@@ -55,14 +55,14 @@ class Command:
         return f"txrdma.commands.{self.name.replace('-', '_')}"
 
     def load(self) -> CommandModule:
-        """Its module."""
+        """The module of the command, imported."""
         return cast(CommandModule, import_module(self.moduleName))
 
     def prepare(self, options: CommandOptions) -> None:
         """
-        What there is to do before there is a reactor: C{prepare} of the module, if it has one.
+        Do what must precede the reactor: C{prepare} of the module, if it has one.
 
-        Who would miss C{rich} in the end, after all was measured, hears of it here.
+        Ends the program where tables will be printed and C{rich} is missing, not only after the work is done.
         """
         if isinstance(options, TellingOptions) and options.showsTables:
             from txrdma.commands.common.tables import needTables
@@ -73,7 +73,7 @@ class Command:
             prepare(options)
 
     def makeOptions(self) -> CommandOptions:
-        """What parses its command line."""
+        """A new parser of the command's own command line."""
         return self.load().CommandOptions()
 
 
@@ -82,6 +82,8 @@ COMMANDS: Final = (
     Command("linkgroups", HERE, "Link groups of SMC-R on this host: roles, links, buffers."),
     Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
+    Command("cm-stats", HERE, "Messages of communication managers: sent, received, repeated, by kind."),
+    Command("resolve", HERE, "What rdma:HOST:PORT or a service id means: device, path, timeouts."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
@@ -94,7 +96,7 @@ COMMANDS: Final = (
     Command("routes", FABRICS, "Forwarding tables of one or all switches."),
     Command("ping", FABRICS, "Whether a host answers management datagrams, and how fast."),
     Command("sysstat", FABRICS, "A host's name and processors, by management datagrams."),
-    Command("saquery", FABRICS, "Records of the subnet's administration, by any component."),
+    Command("saquery", FABRICS, "Records of the SA (subnet administration), by any component."),
     Command("smpquery", FABRICS, "What a node or a port tells by subnet management."),
     Command("perfquery", FABRICS, "What ports have counted, and at what rate."),
     Command("sminfo", FABRICS, "What the subnet's manager says of itself."),
@@ -102,9 +104,10 @@ COMMANDS: Final = (
     Command("decode", FABRICS, "Management datagrams and SMC explained, from hexadecimal or a capture."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
+    Command("rping", MEASURING, "Pings by RDMA reads and writes, with librdmacm's rping or with itself."),
 )
 
 
 def command(name: str) -> Command:
-    """The command of this name, which there is."""
+    """Entry of the command with this name, which exists."""
     return next(each for each in COMMANDS if each.name == name)

@@ -12,7 +12,7 @@ from txrdma.commands.common.tables import haveTables, makeTable, show
 from txrdma.iba.types import GUID
 
 _SHORT = 300
-"""Rows that a table by C{rich} may have: it takes a millisecond for each."""
+"""Most rows of a table drawn by C{rich}: it takes a millisecond for each."""
 
 
 def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -32,7 +32,7 @@ def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def hexGUID(guid: GUID) -> str:
-    """As infiniband-diags writes it: C{"0x0002c90300010002"}."""
+    """GUID as infiniband-diags writes it: C{"0x0002c90300010002"}."""
     return f"0x{guid.raw.hex()}"
 
 

@@ -1,6 +1,4 @@
-"""
-What C{txrdma ping} and C{txrdma sysstat} have in common: serving until somebody says that it is enough.
-"""
+"""Serving of requests for C{txrdma ping} and C{txrdma sysstat}, until the process is told to end."""
 
 from __future__ import annotations
 
@@ -18,7 +16,10 @@ from txrdma.mad.vendor import TextHandler
 async def served(
     reactor: Any, options: Any, serve: Callable[[MADServer], tuple[TextHandler, Callable[[], None]]]
 ) -> None:
-    """Answer until the process is told to end, by Ctrl-C for example; then say how often."""
+    """
+    Answer requests until the process is told to end, by Ctrl-C for example; then print how many were
+    answered.
+    """
     with opened(reactor, options) as session:
         handler, end = serve(MADServer(session.agent))
         qpn = getattr(session.agent.port, "qpn", 1)

@@ -1,5 +1,5 @@
 """
-What the commands about InfiniBand fabrics have in common: options, the way into the fabric, and out of it.
+Sessions of the commands about InfiniBand fabrics: their options, and an agent on a management port.
 
 A command says::
 
@@ -31,7 +31,7 @@ from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.values import SAStatus
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
@@ -49,7 +49,7 @@ TARGETS: Final = f"{TARGET}; without one it is the port itself."
 
 _SIMULATED: Final = "sim"
 _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
-"""Somebody who serves by another queue pair than 1, as on RoCE without the kernel."""
+"""A target that is served by another queue pair than 1, as on RoCE without the kernel: C{"7 dqpn 0x12"}."""
 
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
@@ -57,11 +57,11 @@ _LONGEST_PATIENCE: Final = 4.0
 
 
 class FabricOptions(CommandOptions):
-    """Of all commands that go into a fabric."""
+    """Options of all commands that send management datagrams into a fabric."""
 
     isCancelledByInterrupts = True
     optFlags = [
-        ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
+        ["sa", "s", "Ask the SA (subnet administration) instead of the nodes."],
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
@@ -95,11 +95,12 @@ class FabricOptions(CommandOptions):
 @dataclass
 class Session:
     """
-    A command's way into a fabric.
+    An open management port of a command, and what is known of it.
 
-    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the SA instead.
-    @ivar endPort: what our own port is.
-    @ivar names: of nodes.
+    @ivar agent: makes calls as they are; C{rpcs} is for all questions: the same agent, or a
+        L{SATransactor<txrdma.mad.satransactor.SATransactor>}, which asks the SA instead.
+    @ivar endPort: LID, GIDs and SM of our own port.
+    @ivar names: names of nodes.
     """
 
     reactor: Any  # whatever the command may use of it
@@ -112,16 +113,16 @@ class Session:
     @property
     def sa(self) -> IBPath:
         """
-        The path to the SA.
+        Path to the SA, from our own port.
 
-        @raise DeviceUnavailable: the port knows of none.
+        @raise DeviceUnavailable: the port knows no subnet manager.
         """
         if not self.endPort.smLID:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
-        return toAdministration(self.endPort)
+        return toSA(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
-        """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
+        """Path of SMPs to a target: a directed route where one is given, and for our own port."""
         if not target:
             return IBDRPath()
         if (both := combined(target)) is not None:
@@ -129,7 +130,7 @@ class Session:
         return await self._resolved(target)
 
     def _combined(self, lid: LID, route: str) -> IBDRPath:
-        """By LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
+        """Path by LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
         own = self.endPort.lid
         if not own:
             raise DeviceUnavailable("our port has no LID, so no LID can be reached from it")
@@ -137,9 +138,9 @@ class Session:
 
     async def toServices(self, target: str = "") -> IBPath:
         """
-        The way to a port's general services, for all calls but C{Subn...}.
+        Path to the general services of a target's port, for all calls but C{Subn...}.
 
-        A directed route is followed to see what LID is at its end: of a switch, that of the whole.
+        A directed route is followed to find the LID at its end, which for a switch is that of port 0.
         """
         if not target:
             return self._toOurselves()
@@ -149,7 +150,10 @@ class Session:
         return path
 
     async def nameAt(self, path: IBPath) -> str:
-        """What the node-name map calls the node there; C{""}, and nobody is asked, without a map."""
+        """
+        Name of the node at the end of a path in the node-name map; C{""}, without any call, where there is no
+        map.
+        """
         from txrdma.mad.layouts.smp import NodeInfo
 
         if not self.names.names:
@@ -159,9 +163,9 @@ class Session:
 
     async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
         """
-        A value that was refused may be that of a port that there is not.
+        Explain a refused value by a port number that the node does not have.
 
-        @raise InvalidRequest: it is.
+        @raise InvalidRequest: the node has no such port.
         """
         from txrdma.mad.layouts.smp import NodeInfo
 
@@ -189,7 +193,7 @@ class Session:
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
 
     def _isDirect(self, gid: GID) -> bool:
-        """Whether nobody needs to be asked for the way: on RoCE a GID is an address."""
+        """True of a GID on RoCE, which is an address: no SA needs to be asked for the path."""
         return not self.endPort.smLID and (gid.isMapped or not self.agent.port.hasSMI)
 
     async def _lidNamed(self, name: str) -> int | None:
@@ -203,11 +207,11 @@ class Session:
         records: list[NodeRecord] = []
         for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
             try:
-                records.append(await self.agent.SubnAdmGet(query, self.sa))
+                records.append(await self.agent.SubnAdmGet(query))
             except MADError as error:
                 refusal = SAStatus.of(error.status)
                 if refusal is SAStatus.TOO_MANY:
-                    records += await self.agent.SubnAdmGetTable(query, self.sa)
+                    records += await self.agent.SubnAdmGetTable(query)
                 elif refusal is not SAStatus.NO_RECORDS:
                     raise
         if len({record.nodeInfo.nodeGUID for record in records}) > 1:
@@ -248,9 +252,9 @@ def _directed(text: str) -> IBDRPath:
 @contextmanager
 def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     """
-    Go into the fabric; at the end, or at an error, everything is closed again.
+    Open the management port of the options, and close it at the end, or after an error.
 
-    Errors of calls leave as one line; with C{--debug} they say more.
+    Errors of calls leave as one line; with C{--debug} they have more.
     """
     names = readNodeNames(options["node-names"])
     device = options["device"] or defaultMADPort()
@@ -293,7 +297,10 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
 
 
 def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
-    """As the options say, or as the subnet does; but some say hours, and nobody sits there that long."""
+    """
+    Seconds to wait for an answer: those of the options, or None for the subnet's, but not the hours that some
+    have.
+    """
     if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_PATIENCE:
         return _LONGEST_PATIENCE
     timeout: float | None = options["timeout"]
@@ -302,11 +309,11 @@ def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
 
 def confirmed(what: str, isSaid: bool) -> None:
     """
-    Ask whether to do something that changes the fabric.
+    Ask for a confirmation before the fabric is changed.
 
-    @param what: it, in words.
-    @param isSaid: nothing needs to be asked.
-    @raise SystemExit: the answer is no, or nobody is there to answer.
+    @param what: the change, in words.
+    @param isSaid: the confirmation is given already, and nothing is asked.
+    @raise SystemExit: the answer is no, or there is no terminal to ask at.
     """
     if isSaid:
         return

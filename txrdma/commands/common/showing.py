@@ -17,7 +17,7 @@ from txrdma.mad.layouts.dump import dumped
 
 @implementer(IMADPort, IMADReceiver)
 class ShowingPort:
-    """A port that shows what passes, on standard error."""
+    """A management port that prints passing datagrams on standard error."""
 
     def __init__(self, port: IMADPort, level: int) -> None:
         self._port = port
@@ -36,57 +36,57 @@ class ShowingPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """See L{IMADPort.start}."""
+        """Start the port, with this one as its receiver. See L{IMADPort.start}."""
         self._receiver = receiver
         self._port.start(self)
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """See L{IMADPort.serve}."""
+        """Register for requests of a class. See L{IMADPort.serve}."""
         return self._port.serve(managementClass, methods, oui)
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """See L{IMADPort.send}."""
+        """Print a datagram and send it. See L{IMADPort.send}."""
         self._show(f"-> {path}:", bytes(datagram))
         self._port.send(datagram, path, answerWithin)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """See L{IMADPort.pathOf}."""
+        """Path back to a datagram's sender. See L{IMADPort.pathOf}."""
         return self._port.pathOf(envelope)
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """See L{IMADPort.isFrom}."""
+        """True when a datagram came from a path. See L{IMADPort.isFrom}."""
         return self._port.isFrom(envelope, path)
 
     def refresh(self) -> MADEndPort:
-        """See L{IMADPort.refresh}."""
+        """Read the state of the port again. See L{IMADPort.refresh}."""
         self.endPort = self._port.refresh()
         return self.endPort
 
     def close(self) -> None:
-        """See L{IMADPort.close}."""
+        """Close the port behind this one. See L{IMADPort.close}."""
         self._port.close()
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Hand it on."""
+        """Print a datagram that has come, and hand it to the receiver."""
         self._show("<-", datagram)
         assert self._receiver is not None
         self._receiver.received(datagram, envelope)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Hand it on."""
+        """Print a datagram that was not delivered, and hand it to the receiver."""
         self._show(f"undeliverable ({reason}):", datagram)
         assert self._receiver is not None
         self._receiver.undeliverable(datagram, reason)
 
     def portLost(self, reason: str) -> None:
-        """Hand it on."""
+        """Tell the receiver that the port was lost."""
         assert self._receiver is not None
         self._receiver.portLost(reason)
 
     def portChanged(self, wantsRegistration: bool) -> None:
-        """Hand it on."""
+        """Take over the state of a port that has changed, and tell the receiver."""
         assert self._receiver is not None
         self.endPort = self._port.endPort
         self._receiver.portChanged(wantsRegistration)

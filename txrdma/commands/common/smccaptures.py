@@ -1,6 +1,4 @@
-"""
-SMC in captures, for C{txrdma decode}: packets taken apart, and what L{txrdma.smc.explaining} says of them.
-"""
+"""SMC in captures, for C{txrdma decode}: packets taken apart, and explained by L{txrdma.smc.explaining}."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ _IP_ADDRESSES = {4: (12, 16, 20), 6: (8, 24, 40)}
 
 class Told(NamedTuple):
     """
-    A sentence, and the packet that it is about.
+    A sentence of an explanation, and the packet that it is about.
 
     @ivar number: of the packet, from 1.
     @ivar when: seconds since the capture's first packet.
@@ -42,9 +40,9 @@ class Told(NamedTuple):
 
 class Explanation:
     """
-    SMC in one capture.
+    Explanation of the SMC conversations in one capture.
 
-    @ivar conversation: what is known by now of connections and counts.
+    @ivar conversation: connections and counts that are known by now.
     @ivar told: all sentences.
     """
 
@@ -55,7 +53,7 @@ class Explanation:
         self._number = 0
 
     def take(self, packet: Captured) -> None:
-        """Explain the next packet, as far as it is one of SMC."""
+        """Explain the next packet of the capture, if it belongs to SMC."""
         self._number += 1
         if self._began is None:
             self._began = packet.when
@@ -87,7 +85,7 @@ class Explanation:
 
     def lines(self, level: int) -> Iterator[str]:
         """
-        All that is told, in words: at level 1 without bytes' way, at level 2 with cursors, at level 3 all.
+        Lines of the explanation: at level 1 without CDC but for the ends of connections, at level 2 with it.
 
         Level 3 shows each RDMA write, too.
         """
@@ -108,7 +106,7 @@ class Explanation:
             yield "# " + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
 
     def toDict(self) -> dict[str, Any]:
-        """All that is told, with the fields of messages, as JSON can carry it."""
+        """Explanation as JSON can carry it, with the fields of messages."""
         return {
             "connections": [
                 {
@@ -142,12 +140,12 @@ class Explanation:
 
 
 def _isEnd(sentence: Sentence) -> bool:
-    """Whether a CDC message tells of a connection's end."""
+    """True of a CDC message that takes part in closing a connection."""
     return bool(getattr(sentence.message, "state", 0))
 
 
 def _addresses(packet: bytes) -> tuple[str, str]:
-    """The two addresses of an IP packet."""
+    """Source and destination address of an IP packet."""
     begin, middle, end = _IP_ADDRESSES[packet[0] >> 4]
     return str(ipaddress.ip_address(packet[begin:middle])), str(ipaddress.ip_address(packet[middle:end]))
 

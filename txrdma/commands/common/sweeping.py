@@ -1,6 +1,4 @@
-"""
-What commands about whole fabrics have in common: a sweep, or a snapshot of an earlier one.
-"""
+"""Fabrics for commands: a sweep of all or of a part, or a snapshot of an earlier one."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ INTERRUPTED_SWEEP: Final = "interrupted"
 
 
 class SweepOptions(FabricOptions):
-    """How the fabric is to be found out."""
+    """Options for a sweep of a whole fabric, or for a snapshot."""
 
     optParameters = [
-        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
+        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the SA (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
         ["hops", None, None, "How far to go by directed routes. [default: 63]", count],
         [
@@ -65,7 +63,7 @@ class SweepOptions(FabricOptions):
 
 
 class PartOptions(SweepOptions):
-    """The same, of all of a fabric, or of a node and what is around it."""
+    """Options for a sweep of a whole fabric, or of a node and what is around it."""
 
     synopsis = "[options] [TARGET]"
     optParameters = [
@@ -85,9 +83,9 @@ class PartOptions(SweepOptions):
 
 async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) -> tuple[Fabric, NodeNames]:
     """
-    The fabric that the options name, swept now or at an earlier time, and what its nodes are called.
+    The fabric that the options name, swept now or loaded from a snapshot, and the names of its nodes.
 
-    A sweep that is interrupted gives what it has found until then, with a problem that says so.
+    A sweep that is interrupted gives what it has found until then, with a problem that records this.
     """
     if options["load"]:
         names = readNodeNames(options["node-names"])
@@ -98,12 +96,12 @@ async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) 
 
 async def swept(session: Session, isPartial: bool = False, withLinks: bool = True) -> Fabric:
     """
-    Find out what the fabric consists of, as the session's options say; progress on a terminal.
+    Sweep the fabric, or a part, as the session's options ask; progress is shown on a terminal.
 
     Problems are in the fabric; the snapshot that C{--save} asks for is written.
 
-    @param isPartial: who interrupts it wants to see what it has found; else they are told how much that was.
-    @param withLinks: of a part, whether links are of interest, too.
+    @param isPartial: what an interrupted sweep has found is returned; otherwise its size is printed.
+    @param withLinks: of a part, find out the links of its outermost nodes, too.
     """
     options = session.options
     if options["load"]:
@@ -126,7 +124,10 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
 
 
 def _isToldOf(fabric: Fabric, isPartial: bool) -> bool:
-    """Whether what an interrupted sweep has found is wanted; that it is not all becomes a problem of it."""
+    """
+    True if what an interrupted sweep has found is wanted, which then gets a problem that records the
+    interruption.
+    """
     text = f"until then {len(fabric.nodes)} nodes were found"
     if isPartial:
         fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))
@@ -178,7 +179,7 @@ def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> S
 
     sweep: SASweep | LIDSweep
     if options["by"] == "sa":
-        sweep = SASweep(session.agent, session.sa)
+        sweep = SASweep(session.agent)
     else:
         sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
     sweep.progress = progress
@@ -188,11 +189,10 @@ def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> S
 @contextmanager
 def unswept() -> Iterator[None]:
     """
-    Python's own search for garbage waits: a sweep makes much that lives on.
+    Context without Python's cyclic garbage collection: a sweep makes many objects that live on.
 
-    What it has made is not looked at later, either.
-
-    With 10,000 hosts a seventh of its time went there.
+    Objects made in it are not examined later, either. With 10,000 hosts a seventh of a sweep's time went
+    there.
     """
     wasEnabled = gc.isenabled()
     gc.disable()
@@ -206,9 +206,9 @@ def unswept() -> Iterator[None]:
 
 def loaded(path: str) -> Fabric:
     """
-    A snapshot: what C{--save} or C{discover --json} has written, or a net file, as C{discover} prints it.
+    Load a snapshot: JSON that C{--save} or C{discover --json} wrote, or a net file, as C{discover} prints it.
 
-    @raise InvalidRequest: there is none in that file.
+    @raise InvalidRequest: the file holds no snapshot.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -223,9 +223,9 @@ def loaded(path: str) -> Fabric:
 
 def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
     """
-    The snapshot that was asked for, or the part of it.
+    The snapshot that was asked for, or the part of it around a target.
 
-    @raise InvalidRequest: there is none, or no such part.
+    @raise InvalidRequest: there is no such snapshot, or no such part.
     """
     fabric = loaded(options["load"])
     target = options.get("target")
@@ -238,9 +238,9 @@ def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
 
 def save(fabric: Fabric, path: str) -> None:
     """
-    Write a snapshot.
+    Write a snapshot of a fabric to a file.
 
-    @raise InvalidRequest: there is no room for it, or no such folder.
+    @raise InvalidRequest: the file cannot be written.
     """
     try:
         Path(path).write_text(json.dumps(dump(fabric)) + "\n", encoding="utf-8")
@@ -249,16 +249,16 @@ def save(fabric: Fabric, path: str) -> None:
 
 
 def tellProblems(fabric: Fabric) -> None:
-    """On standard error, a line each."""
+    """Print the problems of a fabric on standard error, one a line."""
     for line in described(fabric.problems):
         print(line, file=sys.stderr)
 
 
 def endWith(fabric: Fabric) -> None:
     """
-    Tell the problems, which are the exit status, too.
+    End a command: print the problems, and exit with a status if there are any.
 
-    @raise SystemExit: there are some; or somebody did not want to wait.
+    @raise SystemExit: there are problems, or the sweep was interrupted.
     """
     tellProblems(fabric)
     if fabric.problems:
@@ -267,5 +267,5 @@ def endWith(fabric: Fabric) -> None:
 
 
 def isInterrupted(fabric: Fabric) -> bool:
-    """Whether a sweep was stopped before its end."""
+    """True of a fabric whose sweep was stopped before its end."""
     return any(problem.kind == INTERRUPTED_SWEEP for problem in fabric.problems)

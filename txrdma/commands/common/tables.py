@@ -1,6 +1,4 @@
-"""
-What commands show to people, by way of the optional package C{rich}.
-"""
+"""Tables for people, drawn by the optional package C{rich}."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def needTables() -> None:
-    """Where C{rich} is missing the program ends, and says what to do."""
+    """End the program with advice on installing it where C{rich} is missing."""
     if not haveTables():
         raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.")
 
 
 def haveTables() -> bool:
-    """Whether there is C{rich}."""
+    """True when the package C{rich} can be imported."""
     try:
         import rich  # noqa: F401
     except ImportError:
@@ -27,7 +25,7 @@ def haveTables() -> bool:
 
 
 def makeTable(*columns: str, title: str | None = None) -> Table:
-    """An empty table."""
+    """A table without rows, for C{rich}."""
     from rich.table import Table
 
     table = Table(*columns, header_style="bold", expand=False, title=title, title_justify="left")
@@ -37,7 +35,7 @@ def makeTable(*columns: str, title: str | None = None) -> Table:
 
 
 def show(what: RenderableType) -> None:
-    """Print it, in colours on a terminal."""
+    """Print a table or text by C{rich}, in colours on a terminal."""
     from rich.console import Console
 
     console = Console()
@@ -47,12 +45,12 @@ def show(what: RenderableType) -> None:
 
 
 def size(count: object) -> str:
-    """A number of bytes, for people."""
+    """Number of bytes with a unit, for people; C{"?"} where it is unknown."""
     from rich.filesize import decimal
 
     return decimal(count) if isinstance(count, int) else "?"
 
 
 def lines(*parts: object) -> str:
-    """One cell of several lines; empty ones are left out."""
+    """Cell of a table with several lines; empty parts are left out."""
     return "\n".join(str(part) for part in parts if part not in ("", None))

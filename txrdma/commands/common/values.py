@@ -9,9 +9,9 @@ from twisted.python import usage
 
 def seconds(text: str) -> float:
     """
-    A time, of an option.
+    Seconds that an option gives, from 0.001 to 3600.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the text is no such number.
     """
     try:
         value = float(text)
@@ -24,9 +24,9 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """
-    A number that is not negative, of an option; C{0x} makes it hexadecimal.
+    Number of an option that is not negative; C{0x} makes it hexadecimal.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the text is no such number.
     """
     try:
         value = int(text, 0)
@@ -39,9 +39,9 @@ def count(text: str) -> int:
 
 def field(text: str) -> tuple[str, str]:
     """
-    An argument C{NAME=VALUE}.
+    Name and value of an argument C{NAME=VALUE}.
 
-    @raise usage.UsageError: it is none.
+    @raise usage.UsageError: the argument lacks a name or the sign.
     """
     name, sign, value = text.partition("=")
     if not sign or not name:
@@ -51,9 +51,9 @@ def field(text: str) -> tuple[str, str]:
 
 def portNumbers(text: str) -> list[int]:
     """
-    C{"1,4-7"} as numbers.
+    Port numbers that a text such as C{"1,4-7"} lists.
 
-    @raise usage.UsageError: these are none.
+    @raise usage.UsageError: the text is no list of numbers from 0 to 255.
     """
     found: list[int] = []
     for part in text.split(",") if text else ():

@@ -21,7 +21,7 @@ def _inRange(name: str, seconds: float) -> float:
 
 
 class WatchingOptions(TellingOptions):
-    """How often, and with how much patience."""
+    """Options for looking once or again and again, and for the seconds to wait for processes."""
 
     synopsis = "[options] [--watch [SECONDS]]"
     optFlags = [["watch", "w", "Tell again and again, each second or as often as SECONDS say, until Ctrl-C."]]
@@ -40,12 +40,12 @@ class WatchingOptions(TellingOptions):
 
 
 def told(what: object, options: WatchingOptions) -> None:
-    """Print something as JSON: as one line where more will follow."""
+    """Print a value as JSON: on one line where more will follow."""
     print(json.dumps(what, indent=None if options["watch"] else 2), flush=True)
 
 
 async def watch(reactor: IReactorTime, options: WatchingOptions, look: Callable[[], Awaitable[None]]) -> None:
-    """Look once, or as often as the options say."""
+    """Call C{look} once, or again and again with the options' interval between."""
     await look()
     while options["watch"]:
         await deferLater(reactor, options["interval"])

@@ -1,6 +1,4 @@
-"""
-RDMA devices as people read them, of what L{txrdma.commands.common.devicedescriptions} tells.
-"""
+"""Tables of RDMA devices, from the descriptions of L{txrdma.commands.common.devicedescriptions}."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _BYTES: Final = frozenset({"maxMessageLength", "maxMemoryRegionLength", "maxInli
 
 
 def devicesTable(descriptions: Sequence[Description]) -> Table:
-    """A line for each port."""
+    """Table of devices with a row for each port."""
     from rich.markup import escape
 
     table = makeTable("device", "port", "state", "interface", "MAC", "MTU", "GIDs")
@@ -48,7 +46,7 @@ def devicesTable(descriptions: Sequence[Description]) -> Table:
 
 
 def deviceTables(device: Description) -> list[Table]:
-    """All that is known of one device."""
+    """Tables of all known values of one device."""
     tables = [_deviceTable(device)]
     if device.get("limits"):
         tables.append(_pairs(f"limits of {device['device']}", device["limits"]))
@@ -83,7 +81,7 @@ def _gidTable(where: str, entries: Sequence[Description]) -> Table:
 
 
 def _pairs(title: str, rows: Mapping[str, Any]) -> Table:
-    """A line for each thing that is known."""
+    """Table with a row for each known value."""
     from rich.markup import escape
 
     table = makeTable("what", "value", title=escape(title))

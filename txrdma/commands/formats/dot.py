@@ -15,7 +15,8 @@ from txrdma.iba.verbs import NodeType, PortState
 
 def dotText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     """
-    A graph for C{dot}: switches are boxes, links say their ports and rate, nodes of one chassis are framed.
+    Lines of a graph for C{dot}: switches are boxes, links have ports and rate, nodes of one chassis are
+    framed.
 
     Links that are not active are dashed.
     """

@@ -21,7 +21,7 @@ from txrdma.rawfields import peek
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _MOST_RATES: Final = 4096
-"""Ports whose rates are remembered: those of switches often tell the same bytes."""
+"""Most ports whose rates are remembered: those of switches often have the same PortInfo."""
 
 _width = peek(PortInfo, "linkWidthActive")
 _LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
@@ -30,7 +30,7 @@ _GUIDS: Final = {NodeType.SWITCH: "switchguid", NodeType.CHANNEL_ADAPTER: "cagui
 
 
 def rate(port: Port) -> str:
-    """What the link carries, as infiniband-diags has it: C{"4xHDR"}."""
+    """Width and speed of a port's link, as infiniband-diags has it: C{"4xHDR"}."""
     return _rate(port.raw, port.end, port.vendors)
 
 
@@ -44,9 +44,9 @@ def _rate(raw: bytes, end: bytes, vendors: bytes) -> str:
 
 def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) -> Iterator[str]:
     """
-    A part for each node.
+    Lines of the listing, with a part for each node.
 
-    @param groups: machines of several nodes, which are told first, each by itself.
+    @param groups: machines of several nodes, which are listed first, each by itself.
     """
     first = next((node for node in fabric.nodes.values() if node.route == IBDRPath()), None)
     if first is not None:

@@ -1,6 +1,4 @@
-"""
-What C{txrdma pingpong} has measured, for people.
-"""
+"""Tables of the measurements of C{txrdma pingpong}."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _BAR_WIDTH = 50
 
 
 def showAll(measurements: Sequence[Measurement], histograms: bool) -> None:
-    """Print tables of latencies and of bandwidths, where there are any."""
+    """Print tables of latencies and of bandwidths, if there are any."""
     latencies = [each for each in measurements if len(each.samples)]
     bandwidths = [each for each in measurements if not len(each.samples)]
     if latencies:
@@ -31,7 +29,7 @@ def showAll(measurements: Sequence[Measurement], histograms: bool) -> None:
 
 
 def latencyTable(measurements: Sequence[Measurement]) -> Table:
-    """Latencies, in microseconds."""
+    """Table of latencies, in microseconds."""
     names = ("min", "median", "mean", "p90", "p99", "p99.9", "max", "stddev")
     table = makeTable("test", "bytes", "messages", *names, "", title="Latency, in microseconds")
     _alignRight(table, 1, 2 + len(names))
@@ -60,7 +58,7 @@ def bandwidthTable(measurements: Sequence[Measurement]) -> Table:
 
 
 def histogramTable(measurement: Measurement) -> Table:
-    """How many latencies are how long; the last row is all that is above the 99th percentile."""
+    """Table of a latency histogram; the last row has all that is above the 99th percentile."""
     from rich.bar import Bar
 
     bins = measurement.samples.histogram()
@@ -88,7 +86,7 @@ def _head(measurement: Measurement) -> tuple[str, str, str]:
 
 
 def _remarks(measurement: Measurement) -> str:
-    """What else there is to know."""
+    """Cell with the route of a measurement, its losses, and how it ended."""
     remarks = [measurement.route]
     if measurement.lost:
         remarks.append(f"{measurement.lost} lost")

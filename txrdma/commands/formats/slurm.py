@@ -1,8 +1,8 @@
 """
-A fabric as Slurm's C{topology.conf} has it: each switch with the hosts, or the switches, below it.
+A fabric in the format of Slurm's C{topology.conf}: each switch with the hosts, or the switches, below it.
 
-Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name once, and jobs span only what
-hangs together.
+Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name once, and jobs span only hosts
+that lines connect.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.verbs import NodeType
 
 ROOT: Final = "fabric"
-"""What joins switches that have none above them all."""
+"""Name of the switch that is invented to join switches without a common one above them."""
 
 _LONGEST: Final = 63
-"""Of a switch's name, in characters."""
+"""Most characters of a switch's name."""
 
 _AGGREGATION: Final = "Aggregation Node"
-"""In the description of what switches with SHARP have inside: it looks like a host, and is none."""
+"""Part of the description of the node inside a switch with SHARP: it looks like a host, and is none."""
 
 
 def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     """
-    The lines of the file.
+    Lines of a fabric's C{topology.conf}.
 
     Hosts are called by the first word of their descriptions, which is the host's name as a rule. A switch
-    with hosts is a leaf, whatever else is at it. Where no switch is above all leaves that can reach each
-    other, one that there is not joins them.
+    with hosts is a leaf, whatever else is linked to it. Where no switch is above all leaves that can reach
+    each other, an invented one joins them.
     """
     called = _called(fabric, names)
     levels = _levels(fabric)
@@ -53,12 +53,14 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
 
 
 def isHost(node: Node) -> bool:
-    """Whether jobs can run on it, as far as a fabric knows."""
+    """True of a node that jobs can run on, as far as a fabric shows."""
     return node.type is NodeType.CHANNEL_ADAPTER and _AGGREGATION not in node.description
 
 
 def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
-    """What Slurm can read; where two switches would have the same, their GUIDs make a difference."""
+    """
+    Names of all nodes in characters that Slurm reads; switches that would have the same get their GUIDs, too.
+    """
     found: dict[Node, str] = {}
     taken: set[str] = set()
     for node in fabric.ordered():
@@ -85,7 +87,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _levels(fabric: Fabric) -> dict[Node, int]:
-    """How far switches are from the nearest host, less one."""
+    """Level of each switch: its distance in links from the nearest switch with hosts."""
     level = {
         node
         for node in fabric.switches()
@@ -106,7 +108,7 @@ def _levels(fabric: Fabric) -> dict[Node, int]:
 
 
 def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
-    """Of leaves that can reach each other, but by no switch that is above them all: the highest switches."""
+    """Highest switches of each group of leaves that reach each other, but have no switch above them all."""
     waiting = dict.fromkeys(children)
     while waiting:
         group = _joined(next(iter(waiting)))
@@ -120,7 +122,7 @@ def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
 
 
 def _joined(first: Node) -> set[Node]:
-    """All switches that can be reached from one."""
+    """All switches that can be reached from one of them."""
     found, waiting = {first}, [first]
     while waiting:
         for port in waiting.pop().linked():
@@ -145,7 +147,7 @@ def _below(node: Node, children: dict[Node, set[Node]]) -> set[Node]:
 
 
 def hostList(names: Iterable[str]) -> str:
-    """Names as Slurm writes many of them: C{"h[00000-00017],login1"}."""
+    """Host names as Slurm writes many of them: C{"h[00000-00017],login1"}."""
     groups: dict[tuple[str, int], list[int]] = {}
     others = []
     for name in sorted(set(names)):

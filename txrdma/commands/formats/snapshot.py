@@ -13,7 +13,7 @@ from txrdma.fabric.snapshots import nodeDict, problemDicts
 
 
 def toldDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
-    """For programs, and to be loaded again: a snapshot in order, with names and chassis."""
+    """A fabric as JSON can carry it, sorted, with names and chassis; it can be loaded again."""
     return {
         "nodes": [nodeDict(node, names) for node in fabric.ordered()],
         "chassis": [

@@ -1,5 +1,5 @@
 """
-What becomes of calls and of RMPP transfers is decided here, without a clock or a socket.
+Protocol cores of calls and of RMPP transfers, without a clock or a socket.
 
-L{txrdma.mad.core.calls} is what agents drive; the other modules are its parts.
+Agents drive L{txrdma.mad.core.calls}; the other modules are its parts.
 """

@@ -1,5 +1,5 @@
 """
-What answers say: whether they are answers at all, to whom they redirect, the records of tables.
+Answers to calls: whether they match, redirections, and the records of tables.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6.4 (which answer belongs to which request), 13.4.8.1
 (redirection) and 15.2.1 (tables). Nothing here reads a clock or a socket.
@@ -21,16 +21,16 @@ HEADER: Final = Struct(">BBBBH2xQH2xI")
 """Base version, class, class version, method, status, transaction, attribute, modifier."""
 
 OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
-"""Where each class has what is for the attribute."""
+"""Offset of the attribute in a MAD, by the number of the management class."""
 
 TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 
 
 def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> None:
     """
-    Hold an answer of the same class and transaction against its request.
+    Check an answer of the same class and transaction against its request.
 
-    @raise WireError: it answers something else.
+    @raise WireError: the answer is to another request.
     """
     name = kind.__name__
     base, _, version, method, _, _, attributeID, modifier = HEADER.unpack_from(answer)
@@ -46,17 +46,20 @@ def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> Non
 
 
 def isOf(rpc: RPC, kind: type[Attribute], attributeID: int) -> bool:
-    """Whether an answer may be of this attribute: one to GetMulti is of paths, and some say so."""
+    """
+    True if an answer may have this attribute ID: answers to GetMulti are paths, and some have the ID of
+    PathRecord.
+    """
     return attributeID in (kind.attributeID, PathRecord.attributeID if rpc.method is Method.GET_MULTI else -1)
 
 
 def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> Attribute | Records:
     """
-    What a long answer says.
+    Answer in the message of an RMPP transfer.
 
-    @param first: its first datagram; C{message} is what all of them hold for the attribute.
-    @return: of a table its records, which are not decoded yet.
-    @raise WireError: it is not what was asked for.
+    @param first: first datagram of the transfer; C{message} is the attribute data of all of them.
+    @return: the attribute; of a table its records, not decoded yet.
+    @raise WireError: the message is not such an attribute.
     """
     if rpc.answer in TABLES:
         return Records(PathRecord if rpc.method is Method.GET_MULTI else kind, first, message)
@@ -65,10 +68,10 @@ def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> A
 
 def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
     """
-    The path to whom an answer names instead of the one who was asked (IBA 13.4.8.1).
+    Path to the node that a REDIRECT answer names (IBA 13.4.8.1).
 
-    @return: None when it names nobody; without a LID where it names a GID only.
-    @raise WireError: it is too short.
+    @return: None when it names no node; without a LID where it has a GID only.
+    @raise WireError: the answer is too short.
     """
     info = ClassPortInfo.decode(datagram, OFFSETS[datagram[1]])
     hasGID = any(info.redirectGID.raw)
@@ -92,16 +95,16 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
 
 class Records:
     """
-    The records of a table, which are decoded by and by.
+    Records of a table, decoded in slices.
 
-    @ivar count: how many there are.
-    @ivar decoded: those that are decoded.
+    @ivar count: number of all records.
+    @ivar decoded: the records decoded so far.
     """
 
     def __init__(self, kind: type[Attribute], first: bytes, message: bytes) -> None:
         """
-        @param first: the table's first datagram, whose header says how far records are apart.
-        @raise WireError: they do not fill it.
+        @param first: first datagram of the table; its header has the distance of records.
+        @raise WireError: the message is no whole number of records.
         """
         size = kind.size
         header = first if len(first) == MAD_LENGTH else first[:MAD_LENGTH].ljust(MAD_LENGTH, b"\0")
@@ -118,9 +121,9 @@ class Records:
 
     def more(self, most: int) -> bool:
         """
-        Decode so many records, or the rest.
+        Decode so many further records, or the rest.
 
-        @return: whether that were the last ones.
+        @return: True if all records are decoded now.
         """
         begin = len(self.decoded)
         end = min(self.count, begin + most)
@@ -130,5 +133,5 @@ class Records:
 
 
 def whole(first: bytes, message: bytes) -> bytes:
-    """A long message as ports take it that cut it themselves: the headers, then all of it."""
+    """Message of an RMPP transfer for ports that segment it themselves: the headers, then all of it."""
     return first[: OFFSETS[first[1]]] + message

@@ -1,5 +1,5 @@
 """
-A call, as the core of calls has it: what is asked, and what came of it.
+A call, as the core of calls has it: the request, and its answer or error.
 
 Nothing here reads a clock or a socket.
 """
@@ -15,14 +15,14 @@ from txrdma.mad.layouts.attributes import Attribute, RPC
 
 class Asked(Transaction):
     """
-    A call.
+    State of one call: request, keys, and answer or error.
 
     @ivar kind: class of the answer's payload.
-    @ivar content: the payload of the question, as bytes.
+    @ivar content: the payload of the request, as bytes.
     @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
-    @ivar redirections: how often somebody else was named, for this call and for those that it is made for.
-    @ivar answer: what came, when the call has ended well.
-    @ivar error: why the call has failed; None when it has not.
+    @ivar redirections: number of redirections of this call, and of those that it is made for.
+    @ivar answer: the answer, when the call has ended well.
+    @ivar error: the reason, when the call has failed; else None.
     """
 
     __slots__ = (

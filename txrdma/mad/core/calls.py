@@ -1,5 +1,5 @@
 """
-The calls of one port: what is asked, asked again, answered, redirected and given up.
+Calls of one port: sent, repeated, answered, redirected and given up.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transactions), 13.4.8.1 (redirection), 13.5.4 (BUSY) and 13.6
 (RMPP). Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
@@ -20,17 +20,17 @@ from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.datagrams import Datagrams
 from txrdma.mad.core.timeouts import Timeouts
 from txrdma.mad.core.transactions import Due, Transactions
-from txrdma.mad.core.transfers import Failed, isLong, LongMessages, Received, RMPP_CLASSES
+from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo, MAD_LENGTH, MADStatus
 from txrdma.mad.layouts.sa import PathRecord
-from txrdma.mad.paths import pathOf, toAdministration
+from txrdma.mad.paths import pathOf, toSA
 
 MOST_REDIRECTIONS: Final = 4
 
 LONG_PATIENCE_SECONDS: Final = 10.0
-"""Shortest time in which the next segment of an answer is awaited: Linux sends one again after 2 seconds."""
+"""Shortest time to wait for the next segment of an answer: Linux sends one again after 2 seconds."""
 
 SLICE: Final = 4096
 """Records of a table that are decoded at once, in some milliseconds: between slices others have a turn."""
@@ -48,10 +48,10 @@ _TABLES: Final = frozenset(map(int, TABLES))
 
 class Terms(Protocol):
     """
-    The port, as its calls see it: all of this is told without asking anybody.
+    Port of the calls, as the core needs it: all of this returns without I/O.
 
-    @ivar transactionIDBits: how many low bits of a transaction ID come back as they were sent.
-    @ivar doesRMPP: whether something below cuts and joins RMPP transfers.
+    @ivar transactionIDBits: number of low bits of a transaction ID that return as they were sent.
+    @ivar doesRMPP: True if the port itself segments and reassembles RMPP transfers.
     """
 
     endPort: MADEndPort
@@ -59,10 +59,10 @@ class Terms(Protocol):
     doesRMPP: bool
 
     def pathOf(self, envelope: object) -> IBPath:
-        """The path that a datagram took, from what came with it."""
+        """Path that a datagram took, from its envelope."""
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Tell whether a datagram can be an answer of the peer that a path leads to."""
+        """True if a datagram can be an answer from the end of a path."""
 
 
 class Requested(NamedTuple):
@@ -70,8 +70,8 @@ class Requested(NamedTuple):
     A request, or another datagram that is no answer, has come.
 
     @ivar datagram: the datagram, or the first one of an RMPP transfer.
-    @ivar message: what it holds for the attribute.
-    @ivar path: the way that it took.
+    @ivar message: bytes of the attribute.
+    @ivar path: path that the request took.
     """
 
     datagram: bytes
@@ -81,9 +81,9 @@ class Requested(NamedTuple):
 
 class Dropped(NamedTuple):
     """
-    A datagram was dropped.
+    A datagram that came was dropped.
 
-    @ivar breaksRules: whether its sender does not keep to the specification.
+    @ivar breaksRules: True if its sender does not keep to the specification.
     """
 
     reason: str
@@ -91,20 +91,20 @@ class Dropped(NamedTuple):
 
 
 class Stumbled(NamedTuple):
-    """An error of our own came up with a datagram; the call concerned has ended by it."""
+    """An exception in our own code about a datagram; the call concerned has failed with it."""
 
     error: Exception
 
 
 Event = Union[Asked, Requested, Dropped, Stumbled]
-"""A call that has ended, itself: there are too many of these for an object each. Or one of the others."""
+"""A call that has ended, itself, as these are too many for an object each; or one of the other events."""
 
 Packet = tuple[bytes, IBPath, float]
-"""A datagram to send, its way, and the seconds in which an answer is awaited; 0 when none is."""
+"""A datagram to send, its path, and the seconds in which an answer is awaited; 0 for none."""
 
 
 class _Waiting(NamedTuple):
-    """A call that waits until the way is known to whom it was redirected by a GID."""
+    """A call that waits for the SA's path to the GID that it was redirected to."""
 
     call: Asked
     way: IBPath
@@ -114,14 +114,14 @@ class _Waiting(NamedTuple):
 
 class Calls:
     """
-    The calls that go out by one port, and the RMPP transfers of both directions.
+    Calls that go out by one port, and the RMPP transfers of both directions.
 
-    @ivar strangers: answers that were dropped as they came from somebody else than the peer asked.
-    @ivar isServing: whether anybody wants requests.
+    @ivar strangers: number of answers that were dropped as they came from another port than the one asked.
+    @ivar isServing: True if requests of others are wanted.
     """
 
     def __init__(self, port: Terms, random: Callable[[int], bytes]) -> None:
-        """@param random: brings as many bytes as it is asked for, which nobody can foresee."""
+        """@param random: returns that many unforeseeable bytes."""
         self.strangers = 0
         self.isServing = False
         self._port = port
@@ -134,7 +134,7 @@ class Calls:
         self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
         self._datagram = Datagrams().datagram
-        self._long = LongMessages(port.transactionIDBits)
+        self._long = RMPPTransfers(port.transactionIDBits)
         self._tables: dict[Asked, tuple[bytes, Records]] = {}
         self._ways: dict[Asked, _Waiting] = {}
         self._packets: list[Packet] = []
@@ -147,12 +147,12 @@ class Calls:
 
     def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
         """
-        Begin a call; its end is an event, unless nobody answers such calls.
+        Begin a call; its end is an event, unless calls of this name have no answer.
 
-        @param timeoutSeconds: how long an answer is awaited; by default as long as path and peer take.
+        @param timeoutSeconds: time to wait for an answer; by default as long as path and peer take.
         @return: the datagram to send, which takes no turn by L{outgoing} (a twentieth of a call's time); None
-            when the question is an RMPP transfer.
-        @raise RDMAError: it cannot be sent, and has no end.
+            when the request is an RMPP transfer.
+        @raise RDMAError: the call cannot be sent, and gets no event.
         @raise WireError: a value of it does not fit.
         """
         rpc = call.rpc
@@ -181,10 +181,10 @@ class Calls:
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None, now: float) -> None:
         """
-        Answer a request.
+        Send the answer to a request.
 
-        @param path: leads to the peer that has asked.
-        @param message: what the datagram is the first frame of, when the answer is an RMPP transfer.
+        @param path: leads to the requester.
+        @param message: the whole message, if the answer is an RMPP transfer; C{datagram} is its first frame.
         @raise ResourceExhausted: too many answers are on their way.
         """
         if message is None or self._port.doesRMPP:
@@ -194,7 +194,7 @@ class Calls:
             self._flush()
 
     def forget(self, call: Asked) -> None:
-        """Give up a call whose answer nobody wants any more: it has no end."""
+        """Give up a call without any event for it: its Deferred was cancelled."""
         self._close(call)
         if self._tables:
             self._tables.pop(call, None)
@@ -217,7 +217,7 @@ class Calls:
         self._tables.clear()
         self._ways.clear()
         self._packets.clear()
-        self._long = LongMessages(self._port.transactionIDBits)
+        self._long = RMPPTransfers(self._port.transactionIDBits)
         return calls
 
     # What comes.
@@ -231,7 +231,7 @@ class Calls:
         """
         call: Asked | None = None
         try:
-            if len(datagram) != MAD_LENGTH and not (self._port.doesRMPP and isLong(datagram)):
+            if len(datagram) != MAD_LENGTH and not (self._port.doesRMPP and isRMPP(datagram)):
                 self._misshapen(datagram, envelope)
                 return None
             base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
@@ -247,7 +247,7 @@ class Calls:
                 elif not self._isFrom(envelope, call.path):
                     self._estranged(call)
                     return None
-            if managementClass in RMPP_CLASSES and isLong(datagram) and not self._port.doesRMPP:
+            if managementClass in RMPP_CLASSES and isRMPP(datagram) and not self._port.doesRMPP:
                 self._longAnswer(call, datagram, envelope, now)
                 return None
             if call is None:
@@ -270,7 +270,7 @@ class Calls:
                 check(call.rpc, kind, call.datagram, datagram)
             offset = kind.dataOffset or OFFSETS[managementClass]
             if method in _TABLES:  # a port that joins RMPP transfers brings them whole
-                if not isLong(datagram):
+                if not isRMPP(datagram):
                     raise WireError(kind.__name__, 24, "the table is no RMPP transfer")
                 self._message(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
                 return None
@@ -288,7 +288,7 @@ class Calls:
         return None
 
     def undeliverable(self, datagram: bytes, reason: str, now: float) -> None:
-        """Take back a request that went nowhere, as the system says: its first 24 bytes at least."""
+        """Take back a request that could not be delivered, or at least its first 24 bytes."""
         call = self._find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
         if call is not None:
             self._goOn(self._transactions.undeliverable(call, now), reason, now)
@@ -302,7 +302,7 @@ class Calls:
     # Time.
 
     def deadline(self) -> float | None:
-        """When to call L{expired}; None for never."""
+        """Time at which to call L{expired}; None for never."""
         if self._tables:
             return -inf
         first = self._transactions.deadline()
@@ -322,14 +322,14 @@ class Calls:
     # What is taken.
 
     def outgoing(self) -> Iterable[Packet]:
-        """Take what is to be sent."""
+        """Take the packets that are to be sent."""
         packets = self._packets
         if packets:
             self._packets = []
         return packets
 
     def events(self) -> Iterable[Event]:
-        """Take what has happened."""
+        """Take the events since the last time."""
         events = self._events
         if events:
             self._events = []
@@ -353,19 +353,19 @@ class Calls:
         self._events.append(call)
 
     def _stumbled(self, call: Asked | None, datagram: bytes, error: Exception) -> None:
-        """An answer means nothing, or we cannot deal with it: the call concerned ends by that."""
+        """End a call after an answer without a meaning, or an error of our own in handling it."""
         if not isinstance(error, WireError):
             self._events.append(Stumbled(error))
         if call is not None:
             self._fail(call, MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
 
     def _estranged(self, call: Asked) -> None:
-        """Somebody answers who was not asked."""
+        """Drop an answer that came from another port than the one that was asked."""
         self.strangers += 1
         self._events.append(Dropped(f"{call.rpc.name} by {call.path} is answered by somebody else"))
 
     def _misshapen(self, datagram: bytes, envelope: object) -> None:
-        """One that is too short or too long to be one (IBA 13.4.2)."""
+        """Drop a datagram of a wrong length (IBA 13.4.2); the call that it answers fails."""
         call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
         if call is None:
             self._events.append(Dropped(f"something of {len(datagram)} bytes is no datagram"))
@@ -376,7 +376,7 @@ class Calls:
             self._fail(call, MADClassError(said, call.rpc, call.path, call.datagram, datagram))
 
     def _callOf(self, datagram: bytes) -> Asked | None:
-        """Whose request or answer it is."""
+        """Open call of this transaction ID and class; None without one."""
         call = self._find(_IDENTIFIER.unpack_from(datagram)[0])
         return call if call is not None and call.datagram[1] == datagram[1] else None
 
@@ -392,11 +392,11 @@ class Calls:
             self._fail(call, MADTimeoutError(said, call.rpc, call.path, call.datagram))
 
     def _hasBegun(self, call: Asked) -> bool:
-        """Whether an RMPP transfer of the question or the answer is on its way."""
+        """True if an RMPP transfer of the request or of the answer is on its way."""
         return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
 
     def _askAgain(self, call: Asked, path: IBPath, now: float) -> None:
-        """Ask anew, under another number, or ask somebody else."""
+        """Send the request again with another transaction ID, or to another node."""
         try:
             datagram = self.ask(call, path, now, call.timeoutSeconds)
             if datagram is not None:
@@ -407,7 +407,7 @@ class Calls:
     # Answers that are no.
 
     def _refused(self, call: Asked, status: int, datagram: bytes, now: float) -> None:
-        """BUSY, redirected, or an error."""
+        """Handle an error status: wait after BUSY, follow REDIRECT, or fail the call."""
         said = MADStatus(status)
         if said.isBusy and self._transactions.busy(call, now):
             return
@@ -426,7 +426,7 @@ class Calls:
         self._fail(call, MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
     def _askForWay(self, waiting: _Waiting, now: float) -> None:
-        """Ask subnet administration, whose own redirections count like those of the call that waits."""
+        """Ask the SA for the path to a GID; its redirections count like those of the call that waits."""
         end, call, dgid = self._port.endPort, waiting.call, waiting.way.dgid
         if not end.gids or dgid is None:  # the way is by a GID: it has no LID
             self._lost(waiting, InvalidRequest("our own port has no GID"))
@@ -438,7 +438,7 @@ class Calls:
         question.timeoutSeconds = call.timeoutSeconds
         question.retriesLeft = call.retriesLeft
         self._ways[question] = waiting
-        self._askAgain(question, toAdministration(end), now)
+        self._askAgain(question, toSA(end), now)
 
     def _found(self, waiting: _Waiting, record: Any, now: float) -> None:
         way = waiting.way
@@ -457,11 +457,11 @@ class Calls:
     # RMPP transfers.
 
     def _requested(self, datagram: bytes, envelope: object, now: float) -> None:
-        """Somebody asks us, or goes on with a transfer."""
+        """Take a request, or a packet of an RMPP transfer that another node has begun."""
         if not self.isServing:
             return
         path = self._port.pathOf(envelope)
-        if isLong(datagram) and not self._port.doesRMPP:
+        if isRMPP(datagram) and not self._port.doesRMPP:
             self._transferred(datagram, path, now)
         else:
             self._events.append(Requested(datagram, datagram[OFFSETS[datagram[1]] :], path))
@@ -485,7 +485,7 @@ class Calls:
         self._packets += [(packet.datagram, packet.path, 0.0) for packet in self._long.outgoing()]
 
     def _turn(self, now: float, path: IBPath | None = None) -> None:
-        """Send what transfers want sent, and end calls with what has ended of these."""
+        """Send packets of RMPP transfers, and end calls whose transfers have ended."""
         for event in self._long.events():
             if isinstance(event, Received):
                 self._arrived(event, path, now)
@@ -520,7 +520,7 @@ class Calls:
         self._fail(call, MADTransferError(event.status, event.byPeer, call.rpc, call.path, call.datagram))
 
     def _message(self, call: Asked, first: bytes, answer: object, now: float) -> None:
-        """The answer is here, as a whole; a table is still to be decoded."""
+        """End a call whose answer has come as a whole, after a table is decoded."""
         self._close(call)
         if isinstance(answer, Records):
             self._read(call, first, answer, now)

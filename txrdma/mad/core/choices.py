@@ -1,5 +1,5 @@
 """
-What a sender of management datagrams has to choose by itself: entries of its port's tables.
+Choices of a sender of MADs: entries of its port's GID and P_Key tables.
 
 Follows InfiniBand Architecture vol. 1, 8.3 (GRH) and 10.9.1 (partitions), and annex A17 (RoCE v2).
 """
@@ -14,7 +14,7 @@ from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType
 
 HOPS: Final = 64
-"""Of a GRH whose path says nothing, where there are no LIDs."""
+"""HopLimit of a GRH whose path gives none, where there are no LIDs."""
 
 _FULL: Final = 0x8000
 _MULTICAST: Final = 0xFF
@@ -23,9 +23,9 @@ _FIRST_MULTICAST_LID: Final = 0xC000
 
 def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
     """
-    The GID to send from: the one of the path, else one of the kind of the destination's.
+    Index of the GID to send from: that of the path, else one of the kind of the destination's.
 
-    Where a GID stands there twice, for RoCE v1 and v2, it is the latter.
+    Of a GID that the table has twice, for RoCE v1 and v2, the entry for RoCE v2 is taken.
     """
     if path.dgid is None:
         return 0
@@ -45,11 +45,11 @@ def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
 
 def mayBeFrom(path: IBPath, slid: int, sgid: GID | None, lidMask: int) -> bool:
     """
-    Whether a datagram from this source can answer what was sent by this path.
+    True if a datagram from this source can answer one that was sent by this path.
 
-    @param slid: 0, as C{sgid} None, where the port is not told.
-    @param lidMask: how many low bits of a LID ports of this subnet choose by themselves (LMC): an answer may
-        come from another LID of the same port (IBA 7.11.1).
+    @param slid: 0, as C{sgid} is None, where the port does not show it.
+    @param lidMask: LID mask control (LMC) of ports in this subnet: an answer may come from another LID of the
+        same port (IBA 7.11.1).
     """
     if path.dgid is not None and sgid is not None:
         return sgid == path.dgid or path.dgid.raw[0] == _MULTICAST
@@ -60,7 +60,7 @@ def mayBeFrom(path: IBPath, slid: int, sgid: GID | None, lidMask: int) -> bool:
 
 
 def partitionIndex(table: Sequence[PKey], pkey: PKey) -> int | None:
-    """Where a partition is in the table, with whatever membership; None where we are no member."""
+    """Index of a partition in the P_Key table, with either membership; None where we are no member."""
     if pkey in table:
         return table.index(pkey)
     other = PKey(pkey ^ _FULL)

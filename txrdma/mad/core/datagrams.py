@@ -1,6 +1,4 @@
-"""
-From a call to the datagram that is sent.
-"""
+"""Datagrams of calls, made from their attributes, keys and paths."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _SUBN: Final = ManagementClass.SUBN_LID
 
 
 class Datagrams:
-    """Makes the datagrams of calls; several by one directed route share what they have in common."""
+    """Maker of the datagrams of calls; the common part of those by one directed route is made once."""
 
     def __init__(self) -> None:
         self._tailPath: IBDRPath | None = None
@@ -27,9 +25,9 @@ class Datagrams:
 
     def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
         """
-        Make the datagram of a call; of a long question, the frame of its segments.
+        Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
 
-        @raise InvalidRequest: something of it does not fit into its field, or cannot go that way.
+        @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
         """
         rpc, keys = call.rpc, call.keys
         if rpc.managementClass is _SUBN:

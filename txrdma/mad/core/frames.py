@@ -1,5 +1,5 @@
 """
-From a call to its datagram.
+Frames of MADs around the bytes of an attribute.
 
 Frames are declared in L{txrdma.mad.layouts.messages}; those of subnet management, of which sweeps send many,
 are packed here by hand (1.1 microseconds instead of 4.6, Python 3.11; 0.3 where a route is used again).
@@ -27,11 +27,13 @@ from txrdma.mad.layouts.messages import (
 from txrdma.wire import Layout
 
 LONGEST_ROUTE: Final = 63
-"""Hops of a directed route (IBA 14.2.2.1)."""
+"""Most hops of a directed route (IBA 14.2.2.1)."""
 
 _CONGESTION_LOG: Final = 0x0013
 _LOG_DATA: Final = 32
-"""What congestion control has for logs only, before the data of all its attributes (IBA annex A10.4.1)."""
+"""
+Size of the log data in congestion control, which precedes the data of all its attributes (IBA annex A10.4.1).
+"""
 
 _HEAD: Final = Struct(">BBBBHBBQHHI")
 _DIRECTED: Final = Struct(">QHH28x64sx63s64x")
@@ -39,7 +41,7 @@ _LID_ROUTED: Final = Struct(">BBBBHHQHHIQ32x64s128x")
 
 
 class Keys(NamedTuple):
-    """What some classes want to see before they do something."""
+    """Keys that some classes require in requests: M_Key, SM_Key, B_Key, CC_Key, and the OUI of a vendor."""
 
     mkey: int = 0
     smKey: int = 0
@@ -80,10 +82,10 @@ def directedPacket(
     method: int, transactionID: int, attributeID: int, modifier: int, path: IBDRPath, tail: bytes
 ) -> bytes:
     """
-    One of those on directed routes.
+    Datagram of subnet management on a directed route.
 
-    @param tail: what L{directedTail} gives.
-    @raise InvalidRequest: something does not fit into its field.
+    @param tail: the bytes that L{directedTail} returns.
+    @raise InvalidRequest: a value does not fit into its field.
     """
     hops = len(path.drPath)
     try:
@@ -94,9 +96,9 @@ def directedPacket(
 
 def directedTail(payload: bytes, path: IBDRPath, mkey: int) -> bytes:
     """
-    What follows the common header on a directed route: for several questions by one route the same.
+    Bytes behind the common header on a directed route; several requests by one route have the same.
 
-    @raise InvalidRequest: the route is too long, or something does not fit into its field.
+    @raise InvalidRequest: the route is too long, or a value does not fit into its field.
     """
     try:
         route = path.drPath
@@ -121,9 +123,9 @@ def frame(
     attributeOffset: int = 0,
 ) -> bytes:
     """
-    A datagram of any class but those of subnet management.
+    Datagram of any class but those of subnet management.
 
-    @raise txrdma.error.WireError: something does not fit into its field.
+    @raise txrdma.error.WireError: a value does not fit into its field.
     """
     kind = formatOf(managementClass)
     header = MADHeader(

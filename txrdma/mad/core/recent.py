@@ -1,5 +1,5 @@
 """
-What has come a short while ago, so that what comes again is known.
+Memory of what has come lately, by which repetitions are known.
 
 Nothing here reads a clock or a socket.
 """
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Recent(Generic[K]):
-    """Remembers what came lately, but not without end."""
+    """Memory of recent contents by key, limited in time and number."""
 
     __slots__ = ("_known", "_most", "_seconds")
 
@@ -29,7 +29,7 @@ class Recent(Generic[K]):
         return len(self._known)
 
     def isNew(self, key: K, content: bytes, now: float) -> bool:
-        """Whether the same has not come for a while."""
+        """Remember a content; False if it has come by this key a short while ago."""
         known = self._known.pop(key, None)
         self._known[key] = (content, now + self._seconds)
         while len(self._known) > self._most or next(iter(self._known.values()))[1] <= now:

@@ -1,5 +1,5 @@
 """
-The reliable multi-packet protocol: long messages in pieces.
+The reliable multi-packet protocol (RMPP): messages of several segments.
 
 Follows InfiniBand Architecture vol. 1, 13.6. Nothing here reads a clock or a socket. A sender and a receiver
 each serve one message; L{txrdma.mad.core.transfers} has those of a port.
@@ -28,14 +28,14 @@ MOST_AHEAD: Final = 2 * WINDOW
 """Segments that may be sent and not acknowledged, whatever window a peer opens; Linux opens one of 64."""
 
 RESEND_SECONDS: Final = 0.2
-"""Until something is sent again, as long as nothing was acknowledged."""
+"""Seconds until a segment is sent again, while none was acknowledged."""
 
 LEAST_RESEND_SECONDS: Final = 0.05
 MOST_RESEND_SECONDS: Final = 2.0
 RESENDS: Final = 7
 
 TOTAL_SECONDS: Final = 600.0
-"""Until a message is given up that still makes progress (IBA 13.6.3.2)."""
+"""Seconds until a transfer is given up that still makes progress (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
 """Bytes; a peer could otherwise fill our memory."""
@@ -57,11 +57,11 @@ WORDS: Final = {
     RMPPStatus.TOO_MANY_RETRIES: "nobody acknowledges, however often it is sent",
     RMPPStatus.UNSPECIFIED: "without a reason",
 }
-"""What the codes of L{RMPPStatus} mean for a message (IBA table 118)."""
+"""Meanings of the codes of L{RMPPStatus} (IBA table 118)."""
 
 
 class Segment(NamedTuple):
-    """A packet to send: its header, and what follows that, without the fields of the class."""
+    """Packet to send: its RMPP header, and the data, without the fields of the class between them."""
 
     header: RMPPHeader
     data: bytes = b""
@@ -69,9 +69,9 @@ class Segment(NamedTuple):
 
 class Ended(NamedTuple):
     """
-    The message did not get through.
+    The transfer has failed, by this status.
 
-    @ivar byPeer: whether the peer said so, by an ABORT or a STOP; else we have to tell it.
+    @ivar byPeer: True if the peer has ended it by an ABORT or a STOP; otherwise we have to send one.
     """
 
     status: RMPPStatus
@@ -79,7 +79,10 @@ class Ended(NamedTuple):
 
 
 def misfit(header: RMPPHeader) -> Ended | None:
-    """What the header of any packet may be wrong about, or that it ends the message (IBA 13.6.2.2)."""
+    """
+    Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); None for DATA or ACK without an
+    error.
+    """
     kind, status = header.type, header.status
     if header.version != _VERSION:
         return Ended(RMPPStatus.UNSUPPORTED_VERSION)
@@ -97,7 +100,7 @@ def misfit(header: RMPPHeader) -> Ended | None:
 
 
 class Patience:
-    """How long to wait for an acknowledgement, by how long others took."""
+    """Time to wait for an acknowledgement, adapted to the round trips so far."""
 
     def __init__(self, firstSeconds: float) -> None:
         self._first = firstSeconds
@@ -108,13 +111,13 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """From now until it is sent again."""
+        """Seconds from sending until segments are sent again."""
         usual = self._first if self._smooth is None else self._smooth + max(4 * self._spread, 0.02)
         usual = max(usual + self._promised, LEAST_RESEND_SECONDS)
         return min(usual * self._times, max(MOST_RESEND_SECONDS, self._first))
 
     def took(self, seconds: float) -> None:
-        """An acknowledgement came after that time."""
+        """Take account of an acknowledgement that came after this time."""
         if self._smooth is None:
             self._smooth, self._spread = seconds, seconds / 2
         else:
@@ -122,25 +125,25 @@ class Patience:
             self._smooth += (seconds - self._smooth) / 8
 
     def promised(self, code: int) -> None:
-        """The receiver says how long it takes to answer (IBA 13.6.2.1, RRespTime)."""
+        """Take account of the response time in a receiver's header (IBA 13.6.2.1, RRespTime)."""
         if code != _NO_RESPONSE_TIME:
             self._promised = lifetimeSeconds(code)
 
     def progressed(self) -> None:
-        """Waiting was worth while."""
+        """End the backoff: an acknowledgement has come."""
         self._times = 1
 
     def failed(self) -> None:
-        """It was not."""
+        """Double the time to wait: no acknowledgement has come."""
         self._times *= 2
 
 
 class Sender:
     """
-    The sending half.
+    Sending half of an RMPP transfer.
 
-    @ivar isDone: everything was acknowledged.
-    @ivar acknowledged: how many segments were.
+    @ivar isDone: all segments were acknowledged.
+    @ivar acknowledged: number of segments acknowledged so far.
     """
 
     def __init__(
@@ -155,7 +158,7 @@ class Sender:
         """
         @param room: bytes of the message in each segment.
         @param overhead: bytes behind the RMPP header that each segment has besides and that lengths include.
-        @param window: how many segments may go before the first ACK.
+        @param window: number of segments to send before the first ACK.
         """
         self._message = message
         self._room = room
@@ -173,7 +176,7 @@ class Sender:
         self.isDone = False
 
     def outgoing(self, now: float) -> list[Segment]:
-        """What may go now."""
+        """Segments that may be sent now, within the window."""
         segments = []
         while self._next <= min(self._last, self._windowEnd, self.acknowledged + MOST_AHEAD):
             segments.append(self._segment(self._next))
@@ -187,7 +190,7 @@ class Sender:
         return segments
 
     def received(self, header: RMPPHeader, now: float) -> Ended | None:
-        """An ACK, a STOP or an ABORT."""
+        """Take an ACK, a STOP or an ABORT; returns the failure that it means, if it is one."""
         ended = misfit(header)
         if ended is not None:
             return ended
@@ -206,11 +209,11 @@ class Sender:
         return None
 
     def deadline(self) -> float | None:
-        """When to call L{expired}."""
+        """Time at which to call L{expired}; None when all is acknowledged."""
         return None if self.isDone else min(self._resendAt, self._giveUpAt)
 
     def expired(self, now: float) -> Ended | None:
-        """Nobody has acknowledged: send again from there on, or give up."""
+        """Send again from the first segment without an acknowledgement, or give up."""
         if self.isDone:
             return None
         if now >= self._giveUpAt:
@@ -260,17 +263,17 @@ class Sender:
 
 class Receiver:
     """
-    The receiving half.
+    Receiving half of an RMPP transfer.
 
-    @ivar isDone: all of it has come.
-    @ivar kept: how many segments have come.
+    @ivar isDone: the whole message has come.
+    @ivar kept: number of segments that have come.
     """
 
     def __init__(self, room: int, overhead: int, window: int = WINDOW, longest: int | None = None) -> None:
         """
         @param room: bytes of the message in each segment.
         @param overhead: bytes behind the RMPP header that each segment has besides.
-        @param longest: bytes of a message; L{LONGEST_MESSAGE} when it isn't said.
+        @param longest: most bytes of a message; L{LONGEST_MESSAGE} by default.
         """
         self._room = room
         self._overhead = overhead
@@ -289,16 +292,17 @@ class Receiver:
         self.kept = 0
 
     def take(self) -> bytes:
-        """The whole message, which is not kept here any more."""
+        """Take the whole message, which is not kept here afterwards."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
     def received(self, header: RMPPHeader, data: bytes) -> Ended | None:
         """
-        A DATA segment, a STOP or an ABORT.
+        Take a DATA segment, a STOP or an ABORT.
 
-        @param data: what follows the header and the fields of the class.
-        @return: why it has failed; then what tells the peer is in L{outgoing}, unless the peer said so.
+        @param data: bytes behind the header and the fields of the class.
+        @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
+            an ABORT or a STOP for the peer.
         """
         ended = misfit(header)
         if ended is None and header.type is not RMPPType.DATA:
@@ -340,9 +344,9 @@ class Receiver:
 
     def _isOther(self, number: int, header: RMPPHeader, data: bytes) -> bool:
         """
-        Whether a segment that was here before says something else now.
+        True if a segment that came before has other contents now.
 
-        So it does when the peer sends another answer to the same question: they must not be mixed.
+        A peer that sends another answer to the same request does that: the two must not be mixed.
         """
         known = self._parts[number - 1]
         return (
@@ -350,7 +354,7 @@ class Receiver:
         )
 
     def _contradicts(self, number: int, isLast: bool) -> bool:
-        """Whether that can't be, after what other segments have said (IBA 13.6.2.1)."""
+        """True if a segment's place contradicts those of other segments (IBA 13.6.2.1)."""
         if isLast:
             return self._last not in (None, number) or any(early > number for early in self._early)
         if self._last is not None and number >= self._last:
@@ -394,7 +398,7 @@ def refusal(status: RMPPStatus) -> RMPPHeader:
 
 
 def said(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
-    """The header of a packet that has nothing behind it."""
+    """RMPP header of a packet without data."""
     return RMPPHeader(
         version=_VERSION,
         type=kind,

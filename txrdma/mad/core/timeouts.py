@@ -1,5 +1,5 @@
 """
-Timeouts of requests: for how long an answer is awaited, by path and by what peers tell.
+Timeouts of requests: how long to wait for an answer, by path and by the response times that peers give.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6.2 (timeouts) and 13.4.8.1 (RespTimeValue). Nothing here reads a
 clock or a socket.
@@ -29,9 +29,9 @@ class Timeouts:
 
     def seconds(self, path: IBPath, managementClass: int, subnetTimeout: int) -> float:
         """
-        Tell for how long an answer along a path is awaited.
+        Seconds to wait for an answer along a path.
 
-        @param subnetTimeout: a packet's life time as a code, where the path tells none.
+        @param subnetTimeout: code of a packet's life time, where the path has none.
         """
         code = path.packetLifeTime
         if code is None:

@@ -1,5 +1,5 @@
 """
-Requests that wait for their answers: who is answered, who is asked again, who is given up.
+Open requests: matched with answers, sent again, given up.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transaction IDs, timeouts and retries) and 13.4.7 (BUSY).
 Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
@@ -18,10 +18,10 @@ from txrdma.iba.path import IBPath
 from txrdma.wheel import Notch, Wheel
 
 NOTCH_SECONDS: Final = 0.01
-"""How late a timeout may be."""
+"""Most seconds that a timeout may be late."""
 
 BUSY_PAUSE_SECONDS: Final = 0.1
-"""How long to let somebody be who said BUSY."""
+"""Seconds until a request is sent again that was answered with BUSY."""
 
 
 _DRAWN: Final = 4096
@@ -32,10 +32,10 @@ _draw: Final = Struct(f"{_DRAWN // 8}Q").unpack
 
 class Transaction:
     """
-    One request.
+    State of an open request.
 
     @ivar identifier: the part of the transaction ID that is ours.
-    @ivar deadline: when it is sent again, or given up.
+    @ivar deadline: time at which it is sent again, or given up.
     """
 
     __slots__ = ("datagram", "deadline", "identifier", "notch", "path", "retriesLeft", "timeoutSeconds")
@@ -53,7 +53,7 @@ T = TypeVar("T", bound=Transaction)
 
 
 class Due(NamedTuple, Generic[T]):
-    """What time has brought: requests to send again, and those that nobody has answered."""
+    """Requests whose deadline has passed: those to send again, and those that are given up."""
 
     again: list[T]
     late: list[T]
@@ -64,8 +64,8 @@ class Transactions(Generic[T]):
 
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:
         """
-        @param bits: how many low bits of a transaction ID come back as we sent them.
-        @param random: brings that many bytes which nobody can foresee: who could, could answer for others.
+        @param bits: number of low bits of a transaction ID that return as they were sent.
+        @param random: returns that many unforeseeable bytes: foreseeable IDs would let others forge answers.
         """
         self._mask = (1 << bits) - 1
         self._random = random
@@ -79,9 +79,9 @@ class Transactions(Generic[T]):
 
     def newIdentifier(self) -> int:
         """
-        One that no open transaction has, and that is not 0.
+        A transaction ID that no open request has, and that is not 0.
 
-        @raise ResourceExhausted: there is none.
+        @raise ResourceExhausted: there is none left.
         """
         if len(self._open) >= self._mask:
             raise ResourceExhausted(f"{len(self._open)} calls are on their way: there are no more numbers")
@@ -94,7 +94,7 @@ class Transactions(Generic[T]):
 
     def check(self, identifier: int) -> None:
         """
-        Look whether a transaction ID that somebody has chosen can be one of ours.
+        Check that a transaction ID chosen by a caller can be used.
 
         @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
         """
@@ -107,18 +107,18 @@ class Transactions(Generic[T]):
             raise InvalidRequest(f"transaction {identifier:#x} is on its way already")
 
     def begin(self, transaction: T, now: float) -> None:
-        """It goes out, all its attributes but two are said."""
+        """Open a request, whose datagram, path and timeout are set."""
         identifier = transaction.identifier
         deadline = transaction.deadline = now + transaction.timeoutSeconds
         self._open[identifier] = transaction
         transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
 
     def find(self, identifier: int) -> T | None:
-        """Whose answer has this transaction ID."""
+        """Open request with this transaction ID; None without one."""
         return self._open.get(identifier & self._mask)
 
     def end(self, transaction: T) -> None:
-        """It is answered, or nobody wants to know any more. Twice is fine."""
+        """Close a request: it is answered, or given up. Twice is fine."""
         identifier = transaction.identifier
         if self._open.get(identifier) is transaction:
             del self._open[identifier]
@@ -127,7 +127,7 @@ class Transactions(Generic[T]):
                 self._pausing.pop(identifier, None)
 
     def busy(self, transaction: T, now: float) -> bool:
-        """Its peer has no time: ask again a little later. False when it has been asked often enough."""
+        """Postpone a request that was answered with BUSY; False when it has no retry left."""
         if transaction.identifier in self._pausing:
             return True  # it said so already
         if transaction.retriesLeft == 0:
@@ -137,31 +137,31 @@ class Transactions(Generic[T]):
         return True
 
     def extend(self, transaction: T, deadline: float) -> None:
-        """There is reason to wait until then."""
+        """Move the deadline of a request."""
         identifier = transaction.identifier
         transaction.notch.pop(identifier, None)
         transaction.deadline = deadline
         transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
 
     def undeliverable(self, transaction: T, now: float) -> Due[T]:
-        """The system says that it went nowhere."""
+        """End the wait for a request that could not be delivered: it is due at once."""
         due: Due[T] = Due([], [])
         self._late(transaction, now, due)
         return due
 
     def expired(self, now: float) -> Due[T]:
-        """The time of L{deadline} has come."""
+        """Requests whose deadline has passed; called at the time of L{deadline}."""
         due: Due[T] = Due([], [])
         for transaction in self._wheel.expired(now):
             self._late(transaction, now, due)
         return due
 
     def deadline(self) -> float | None:
-        """When to call L{expired}; None for never."""
+        """Time at which to call L{expired}; None for never."""
         return self._wheel.deadline() if self._open else None
 
     def clear(self) -> list[T]:
-        """Give up all of them."""
+        """Close all requests, and return them."""
         left = list(self._open.values())
         self._open.clear()
         self._pausing.clear()

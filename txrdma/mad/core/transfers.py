@@ -1,13 +1,13 @@
 """
-RMPP transfers of one port: which of them are on their way, and what packets they make.
+RMPP transfers of one port: those on their way in both directions, and their packets.
 
 Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} moves one message; here all are
 known, by transaction and direction, and their segments become datagrams. What has ended is remembered for a
 while, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
 
-A long question has a long answer (13.6.6.3, double-sided transfers): once the question is through, who asked
-opens the window for the answer by an ACK of segment 0. Who answers need not wait for that: until it comes
-its window is 1, as Linux has it.
+A request that is a transfer has such an answer (13.6.6.3, double-sided transfers): once the request is
+through, the requester opens the window for the answer by an ACK of segment 0. The responder need not wait for
+that: until it comes its window is 1, as Linux has it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from txrdma.mad.core.rmpp import (
 from txrdma.mad.layouts.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
 
 LINGER_SECONDS: Final = 10.0
-"""How long a message that has come is remembered."""
+"""Seconds for which a completed transfer is remembered."""
 
 IDLE_SECONDS: Final = 40.0
-"""How long one is awaited whose sender has fallen silent."""
+"""Seconds without a segment after which an incoming transfer is given up."""
 
 LONGEST_QUESTION: Final = 1024 * 1024
-"""Bytes of a message that others begin."""
+"""Most bytes of a message in a transfer that another node has begun."""
 
 MOST_QUESTIONS: Final = 128
-"""How many of these may be coming in at once."""
+"""Most transfers of requests that may be coming in at once."""
 
 MOST_REMEMBERED: Final = 8192
-"""How many messages are known, with those that have come."""
+"""Most incoming transfers that are known, with those that have ended."""
 
 MOST_ANSWERS: Final = 256
-"""How many answers may be on their way: who asks need not say that he gets them."""
+"""Most answers that may be on their way: a requester need not be one who wants them."""
 
 _HEADER_AT: Final = 24
 _FLAGS_AT: Final = 26
@@ -65,10 +65,10 @@ RMPP_CLASSES: Final = frozenset(number for number in range(256) if formatOf(numb
 
 class Received(NamedTuple):
     """
-    A whole message.
+    A whole message has come.
 
     @ivar first: its first segment, whose headers hold for all.
-    @ivar message: what the segments hold for the attribute, one after the other.
+    @ivar message: the attribute data of all segments, joined.
     """
 
     first: bytes
@@ -77,9 +77,9 @@ class Received(NamedTuple):
 
 class Delivered(NamedTuple):
     """
-    A message of ours has arrived.
+    All segments of an outgoing message were acknowledged.
 
-    @ivar isOurs: whether the transaction is ours, or that of somebody who asks us.
+    @ivar isOurs: True if the request of the transaction is ours, and not the peer's.
     """
 
     transactionID: int
@@ -89,10 +89,10 @@ class Delivered(NamedTuple):
 
 class Failed(NamedTuple):
     """
-    A message, of ours or the peer's, has not.
+    A transfer, in either direction, has failed.
 
-    @ivar isOurs: whether the transaction is ours, or that of somebody who asks us.
-    @ivar byPeer: who gave up.
+    @ivar isOurs: True if the request of the transaction is ours, and not the peer's.
+    @ivar byPeer: True if the peer has ended the transfer.
     """
 
     transactionID: int
@@ -106,25 +106,25 @@ Event = Union[Received, Delivered, Failed]
 
 
 class Packet(NamedTuple):
-    """A datagram to send."""
+    """A datagram to send, and its path."""
 
     datagram: bytes
     path: IBPath
 
 
-def isLong(datagram: bytes) -> bool:
-    """Whether this is a packet of a long message: its flag says so, whatever the rest of its header says."""
+def isRMPP(datagram: bytes) -> bool:
+    """True for a packet of an RMPP transfer: its Active flag is set, whatever else its header has."""
     return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
 def _room(managementClass: int) -> tuple[int, int]:
-    """Bytes for the attribute in each segment, and those between the RMPP header and them."""
+    """Bytes of the attribute in each segment, and bytes between the RMPP header and them."""
     offset: int = formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
     return MAD_LENGTH - offset, offset - _BODY_AT
 
 
 def _resendSeconds(path: IBPath) -> float:
-    """How long an acknowledgement takes, as far as the path knows."""
+    """Seconds to wait for an acknowledgement at first, by the path's packet life time."""
     code = path.packetLifeTime
     return RESEND_SECONDS if code is None else max(RESEND_SECONDS, 2 * lifetimeSeconds(code))
 
@@ -133,7 +133,7 @@ class _Incoming:
     """
     A message that is coming in, or has come.
 
-    @ivar answerWindow: how many segments of the answer may go before they are acknowledged.
+    @ivar answerWindow: number of segments of the answer that may be sent before the first ACK.
     """
 
     def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
@@ -169,7 +169,7 @@ _Party = tuple[int, GID | None, int]
 
 
 class _Key(NamedTuple):
-    """The transaction, its class, whether the message is an answer, and who asks, if not we."""
+    """Identity of a transfer: transaction, class, direction, and the requester if that is not we."""
 
     transaction: int
     managementClass: int
@@ -178,21 +178,21 @@ class _Key(NamedTuple):
 
     @property
     def opposite(self) -> _Key:
-        """Of the same transaction, the other way."""
+        """Identity of the transfer in the other direction of the same transaction."""
         return self._replace(isAnswer=not self.isAnswer)
 
 
-class LongMessages:
+class RMPPTransfers:
     """
-    The long messages of one port.
+    RMPP transfers of one port.
 
-    An answer and a request of the same transaction are two messages. Identifiers of our requests are ours
-    alone; those of others' requests are told apart by who asks.
+    An answer and a request of the same transaction are two transfers. Transaction IDs of our requests are
+    ours alone; those of others' requests are told apart by the requester.
     """
 
     def __init__(self, transactionIDBits: int = 64) -> None:
         """
-        @param transactionIDBits: how many low bits of our transaction IDs come back as we sent them.
+        @param transactionIDBits: number of low bits of our transaction IDs that return as they were sent.
         """
         self._ours = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
@@ -204,12 +204,12 @@ class LongMessages:
 
     def send(self, template: bytes, message: bytes, path: IBPath, now: float) -> None:
         """
-        Send a message.
+        Begin to send a message.
 
-        An answer of which a part has arrived goes on, though the question came again.
+        An answer of which a part was acknowledged goes on, though its request came again.
 
-        @param template: a whole datagram: its headers are those of each segment.
-        @raise ResourceExhausted: too many are on their way to others.
+        @param template: a whole datagram, whose headers all segments get.
+        @raise ResourceExhausted: too many answers are on their way.
         """
         key = self._keyOfOurs(template, path)
         if key.isAnswer:
@@ -217,7 +217,7 @@ class LongMessages:
             if before is not None and before.sender.acknowledged and not before.sender.isDone:
                 return
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
-                raise ResourceExhausted(f"{len(self._outgoing)} long messages are on their way")
+                raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are on their way")
         question = self._incoming.get(key.opposite)
         window = 1 if question is None else question.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window)
@@ -225,9 +225,9 @@ class LongMessages:
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
         """
-        A packet for which L{isLong} holds, and the way that it took.
+        Take a packet for which L{isRMPP} is true, and the path that it took.
 
-        @return: whether a message has come further by it.
+        @return: True if it brought a transfer forward.
         """
         header = RMPPHeader.decode(datagram, _HEADER_AT)
         key = self._keyOf(datagram, path)
@@ -242,7 +242,7 @@ class LongMessages:
         return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
-        """Whether a packet belongs to something that is known here, and comes from its peer."""
+        """True if a packet belongs to a known transfer, and comes from its peer."""
         key = self._keyOf(datagram, path)
         incoming, outgoing = self._incoming.get(key), self._outgoing.get(key.opposite)
         if incoming is not None:
@@ -250,11 +250,11 @@ class LongMessages:
         return outgoing is not None and mayBeFrom(outgoing.path, path.slid, path.sgid, 0)
 
     def isAnswering(self, datagram: bytes) -> bool:
-        """Whether an answer to this request of ours has begun to come."""
+        """True if a transfer of the answer to this request of ours has begun."""
         return self._keyOfAnswer(datagram) in self._incoming
 
     def forget(self, datagram: bytes) -> None:
-        """Nobody wants the answer to this request any more: tell who sends it, or gets the question."""
+        """Give up the transfers of a request of ours, and send an ABORT for those on their way."""
         key = self._keyOfAnswer(datagram)
         outgoing = self._outgoing.pop(key.opposite, None)
         incoming = self._incoming.pop(key, None)
@@ -266,13 +266,13 @@ class LongMessages:
             self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
 
     def deadline(self) -> float | None:
-        """When to call L{expired}, or earlier; None for never."""
+        """Time at which to call L{expired}, or an earlier one; None for never."""
         if not self._incoming and not self._outgoing:
             self._soonest = inf
         return None if self._soonest == inf else self._soonest
 
     def expired(self, now: float) -> None:
-        """The time of L{deadline} has come."""
+        """Send segments again, and give transfers up; called at the time of L{deadline}."""
         for key, incoming in tuple(self._incoming.items()):
             if min(incoming.forgetAt, incoming.giveUpAt) <= now:
                 self._giveUp(key, incoming)
@@ -292,33 +292,33 @@ class LongMessages:
         )
 
     def outgoing(self) -> Sequence[Packet]:
-        """What to send."""
+        """Take the packets that are to be sent."""
         packets, self._packets = self._packets, []
         return packets
 
     def events(self) -> Sequence[Event]:
-        """What has happened."""
+        """Take the events since the last time."""
         events, self._events = self._events, []
         return events
 
     # Whose packets are whose.
 
     def _keyOf(self, datagram: bytes, path: IBPath) -> _Key:
-        """Of a packet that has come."""
+        """Identity of the transfer of a received packet."""
         managementClass, method, transaction = _HEAD.unpack_from(datagram)
         if method & _RESPONSE:
             return _Key(transaction & self._ours, managementClass, True, None)
         return _Key(transaction, managementClass, False, (path.slid, path.sgid, path.sqpn))
 
     def _keyOfOurs(self, template: bytes, path: IBPath) -> _Key:
-        """Of a message that we send."""
+        """Identity of the transfer of a message that we send."""
         managementClass, method, transaction = _HEAD.unpack_from(template)
         if method & _RESPONSE:
             return _Key(transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn))
         return _Key(transaction & self._ours, managementClass, False, None)
 
     def _keyOfAnswer(self, datagram: bytes) -> _Key:
-        """Of the answer to a request of ours."""
+        """Identity of the transfer of the answer to a request of ours."""
         managementClass, _, transaction = _HEAD.unpack_from(datagram)
         return _Key(transaction & self._ours, managementClass, True, None)
 
@@ -367,14 +367,17 @@ class LongMessages:
         return self._questions < MOST_QUESTIONS and len(self._incoming) < MOST_REMEMBERED
 
     def _drop(self, key: _Key, ended: Ended) -> None:
-        """One that was coming in is over: the peer knows."""
+        """End an incoming transfer, of which the peer knows already."""
         incoming = self._incoming.pop(key)
         if not incoming.receiver.isDone:
             self._questions -= key.party is not None
             self._events.append(_failed(key, ended))
 
     def _fromSender(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
-        """What its sender says of a message that comes in: that it gives up, or how much of ours may go."""
+        """
+        Take an ACK, a STOP or an ABORT from the sender of an incoming message: an ACK gives our answer's
+        first window.
+        """
         incoming = self._incoming[key]
         ended = misfit(header)
         if ended is None:
@@ -387,7 +390,7 @@ class LongMessages:
         self._drop(key, ended)
 
     def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
-        """Its time is over: of one that has come, to be remembered; else, to come."""
+        """Give up an incoming transfer, with an ABORT if it is not complete; forget one that is."""
         if not incoming.receiver.isDone:
             header = refusal(RMPPStatus.TOTAL_TIME_TOO_LONG)
             refused = _controlled(incoming.first, header, flip=True)
@@ -397,7 +400,10 @@ class LongMessages:
     # What goes out.
 
     def _about(self, key: _Key, header: RMPPHeader, now: float) -> bool:
-        """An ACK, a STOP or an ABORT of who gets a message of ours."""
+        """
+        Take an ACK, a STOP or an ABORT from the receiver of a message of ours; True if more is acknowledged
+        now.
+        """
         outgoing = self._outgoing[key]
         sender = outgoing.sender
         wasDone, before = sender.isDone, sender.acknowledged
@@ -425,7 +431,7 @@ class LongMessages:
         self._soonest = min(self._soonest, outgoing.deadline)
 
     def _end(self, key: _Key, ended: Ended) -> None:
-        """One that was going out is over."""
+        """End an outgoing transfer, and send a STOP or an ABORT if the peer does not know."""
         outgoing = self._outgoing.pop(key)
         if not ended.byPeer:
             header = refusal(ended.status)
@@ -439,7 +445,7 @@ def _failed(key: _Key, ended: Ended) -> Failed:
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:
-    """A segment as a datagram."""
+    """Datagram of one segment."""
     offset: int = formatOf(template[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
     head = template[:_HEADER_AT] + segment.header.encode() + template[_BODY_AT:offset]
     return (head + segment.data).ljust(MAD_LENGTH, b"\0")
@@ -447,9 +453,9 @@ def _segmented(template: bytes, segment: Segment) -> bytes:
 
 def _controlled(about: bytes, header: RMPPHeader, flip: bool) -> bytes:
     """
-    An ACK, a STOP or an ABORT: the headers of what it is about, and nothing behind.
+    Datagram of an ACK, a STOP or an ABORT: the headers of what it is about, and no data.
 
-    @param flip: whether that is the peer's, so that ours goes the other way.
+    @param flip: True if that came from the peer, so that this goes the other way.
     """
     method = about[3] ^ _RESPONSE if flip else about[3]
     head = about[:3] + bytes((method,)) + bytes(2) + about[6:_HEADER_AT]

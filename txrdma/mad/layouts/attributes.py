@@ -1,5 +1,5 @@
 """
-What attributes of management datagrams have in common: their numbers, their RPCs, how they print.
+Base of all attributes of management datagrams: their IDs, their calls, their texts.
 
 Follows InfiniBand Architecture vol. 1, 13.4 (management datagrams).
 """
@@ -20,11 +20,11 @@ from txrdma.wire import bits, Code, Field, Layout
 T = TypeVar("T", bound="Attribute")
 
 _WIDTH: Final = 33
-"""Where values begin in the text of an attribute: the column of infiniband-diags."""
+"""Column of the values in the text of an attribute: that of infiniband-diags."""
 
 
 class ManagementClass(Code):
-    """Who is to answer (IBA 13.4.4, table 110)."""
+    """Management class of a datagram (IBA 13.4.4, table 110)."""
 
     SUBN_LID = 0x01
     SUBN_DIRECTED = 0x81
@@ -46,7 +46,7 @@ class ManagementClass(Code):
 
 
 class Method(Code):
-    """What is asked, and what was answered (IBA 13.4.5, table 112)."""
+    """Method of a datagram: request or answer (IBA 13.4.5, table 112)."""
 
     GET = 0x01
     SET = 0x02
@@ -68,9 +68,9 @@ class Method(Code):
 @dataclass(frozen=True, slots=True)
 class RPC:
     """
-    One of the remote procedure calls that the specification names.
+    Remote procedure call of the specification: a method of a management class.
 
-    @ivar answer: the method that answers it; None when nobody does.
+    @ivar answer: the method of its answer; None for a call without an answer.
     """
 
     name: str
@@ -136,7 +136,7 @@ RPCS: Final[dict[str, RPC]] = {
     for prefix, verbs in _METHODS_OF.items()
     for verb in verbs.split()
 }
-"""All of them, by name: C{"SubnGet"}, C{"SubnAdmGetTable"}..."""
+"""All remote procedure calls by name: C{"SubnGet"}, C{"SubnAdmGetTable"}..."""
 
 
 def key(width: int) -> Any:
@@ -145,7 +145,7 @@ def key(width: int) -> Any:
 
 
 def mask(width: int, names: type[enum.IntFlag]) -> Any:
-    """A field of named bits."""
+    """A field of bits with names."""
 
     def shown(number: int) -> str:
         said = ", ".join(saidBits(number, names))
@@ -164,9 +164,9 @@ class Attribute(Layout):
     The payload of a management datagram.
 
     @cvar attributeID: its number in the header.
-    @cvar rpcs: the names of the calls that carry it.
-    @cvar vendorClass: of a vendor's attribute the class that calls go to; C{oui} says whose class that is.
-    @cvar dataOffset: where it begins in a datagram, if not where the others of its class do.
+    @cvar rpcs: names of the calls that carry it.
+    @cvar vendorClass: management class of a vendor's attribute; C{oui} is the vendor's OUI.
+    @cvar dataOffset: its offset in a datagram, if that is not the offset of its class.
     """
 
     __slots__ = ()
@@ -184,9 +184,9 @@ class Attribute(Layout):
     @classmethod
     def fromDict(cls, values: Mapping[str, object]) -> Self:
         """
-        What L{toDict} was made of; fields that are not mentioned are zero.
+        The attribute of which L{toDict} has made these values; fields without a value are zero.
 
-        @raise ValueError: there is no such field, or the value is none for it.
+        @raise ValueError: there is no such field, or the value does not fit it.
         """
 
         return fromPlain(cls, values)
@@ -210,11 +210,11 @@ def attribute(
     identifier: int, *rpcs: str, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> Callable[[type[T]], type[T]]:
     """
-    Say the number of an attribute and the calls that carry it.
+    Declare the ID of an attribute and the calls that carry it.
 
-    @param vendorClass: which of the vendors' classes C{Vend...} means; C{oui} is the vendor's, in the second
+    @param vendorClass: the vendors' class that C{Vend...} means; C{oui} is the vendor's OUI, in the second
         range of these classes.
-    @raise KeyError: the specification knows no such call.
+    @raise KeyError: the specification has no such call.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -232,7 +232,7 @@ _registered: dict[tuple[ManagementClass, int], type[Attribute]] = {}
 
 
 def attributeOf(managementClass: int, identifier: int) -> type[Attribute] | None:
-    """What datagrams of this class and attribute number carry; None when we do not know."""
+    """Attribute type of a management class and an attribute ID; None for an unknown one."""
     if managementClass == ManagementClass.SUBN_DIRECTED:
         managementClass = ManagementClass.SUBN_LID
     return _registered.get((ManagementClass(managementClass), identifier))
@@ -244,7 +244,7 @@ def allAttributes() -> dict[tuple[ManagementClass, int], type[Attribute]]:
 
 
 def plain(value: object) -> object:
-    """As JSON can carry it."""
+    """Value as JSON can carry it."""
     if isinstance(value, Layout):
         return _fieldsOf(value)
     if isinstance(value, enum.Enum):
@@ -267,7 +267,7 @@ def _fieldsOf(layout: Layout) -> dict[str, object]:
 
 
 def _named(field: Field, value: Any) -> Any:
-    """A number that somebody gave for a code, as that code."""
+    """Number of a code, as a member of its enumeration."""
     if type(value) is int and issubclass(field.type, Code):
         return field.type(value)
     return value
@@ -300,7 +300,7 @@ def _linesOf(name: str, field: Field, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def spoken(value: Any, field: Field) -> str:
-    """As people read it: names beside numbers, keys in hexadecimal."""
+    """Value of a field as people read it: names beside numbers, keys in hexadecimal."""
     if field.shown is not None:
         return field.shown(value)
     value = _named(field, value)

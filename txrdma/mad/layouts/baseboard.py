@@ -1,7 +1,7 @@
 """
-Attributes of baseboard management: the key that guards it, and the messages that go to a module.
+Attributes of baseboard management: its key (B_Key), and the messages to modules.
 
-Follows InfiniBand Architecture vol. 1, 16.2.3. What the messages say is in volume 2: here they are bytes.
+Follows InfiniBand Architecture vol. 1, 16.2.3. The contents of messages are in volume 2: here they are bytes.
 """
 
 from __future__ import annotations
@@ -145,6 +145,6 @@ class IB2MME(Attribute):
 @attribute(0x002F, "BMSend")
 @wire(192)
 class OEM(Attribute):
-    """A manufacturer's own (IBA 16.2.3)."""
+    """A manufacturer's own message (IBA 16.2.3)."""
 
     content: bytes = data(192)

@@ -1,8 +1,8 @@
 """
-What agents say that they can do, class by class.
+Capabilities of agents, class by class, as bits of ClassPortInfo.
 
-Follows InfiniBand Architecture vol. 1, 13.4.8.1 (ClassPortInfo), 15.2.5.1 (administration) and 16.1.3.1
-(performance).
+Follows InfiniBand Architecture vol. 1, 13.4.8.1 (ClassPortInfo), 15.2.5.1 (subnet administration) and
+16.1.3.1 (performance management).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from txrdma.mad.layouts.messages import ClassCapability, ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability
 
 
-class AdministrationCapability(IntFlag):
-    """What a subnet's administration can do: bits 8 to 15 of CapabilityMask."""
+class SACapability(IntFlag):
+    """Capabilities of a subnet administration (SA): bits 8 to 15 of CapabilityMask."""
 
     OPTIONAL_RECORDS = 1 << 8
     UD_MULTICAST = 1 << 9
@@ -28,8 +28,8 @@ class AdministrationCapability(IntFlag):
     PA_SERVICES = 1 << 15
 
 
-class AdministrationCapability2(IntFlag):
-    """The same, of CapabilityMask2."""
+class SACapability2(IntFlag):
+    """Further capabilities of a subnet administration (SA): bits of CapabilityMask2."""
 
     UNPATH_REPATH = 1 << 0
     QOS = 1 << 1
@@ -46,20 +46,20 @@ class AdministrationCapability2(IntFlag):
 
 
 class PerformanceCapability2(IntFlag):
-    """What a performance agent can do besides: bits of CapabilityMask2."""
+    """Further capabilities of a performance management agent: bits of CapabilityMask2."""
 
     PM_KEY = 1 << 0
     ADDITIONAL_PORT_COUNTERS_EXTENDED = 1 << 1
 
 
 _NAMES: Final[dict[int, tuple[type[IntFlag] | None, type[IntFlag] | None]]] = {
-    ManagementClass.SUBN_ADM: (AdministrationCapability, AdministrationCapability2),
+    ManagementClass.SUBN_ADM: (SACapability, SACapability2),
     ManagementClass.PERFORMANCE: (PerformanceCapability, PerformanceCapability2),
 }
 
 
 def capabilitiesOf(info: ClassPortInfo, managementClass: int) -> list[str]:
-    """The names of what an agent of this class says it can do."""
+    """Names of the capabilities in the ClassPortInfo of an agent of this class."""
     first, second = _NAMES.get(managementClass, (None, None))
     said = saidBits(info.capabilityMask, ClassCapability)
     if first is not None:

@@ -1,8 +1,8 @@
 """
-Components by which records of subnet administration can be asked for, with the types of their values.
+Components by which SA records can be queried, with the types of their values.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5. Components of an inner attribute (C{NodeInfo} within
-C{NodeRecord}) are named as they are there.
+C{NodeRecord}) have the names that it gives them.
 """
 
 # Annotations are values here: a TypedDict is made faster of types than of their names.
@@ -22,7 +22,7 @@ class BlockComponents(TypedDict, total=False):
 
 
 class PathQualityComponents(TypedDict, total=False):
-    """Components of single paths and of paths between several ports: what such a path has to be like."""
+    """Components that limit the properties of paths, of single ones and of paths between several ports."""
 
     rawTraffic: bool
     flowLabel: int
@@ -42,7 +42,7 @@ class PathQualityComponents(TypedDict, total=False):
 
 
 class NodeComponents(TypedDict, total=False):
-    """Components of a C{NodeRecord}."""
+    """Components of a C{NodeRecord} in a query."""
 
     lid: LID
     baseVersion: int
@@ -61,7 +61,7 @@ class NodeComponents(TypedDict, total=False):
 
 
 class PortInfoComponents(TypedDict, total=False):
-    """Components of a C{PortInfoRecord}."""
+    """Components of a C{PortInfoRecord} in a query."""
 
     endPortLID: LID
     portNum: int
@@ -120,7 +120,7 @@ class PortInfoComponents(TypedDict, total=False):
 
 
 class SLtoVLMappingTableComponents(TypedDict, total=False):
-    """Components of a C{SLtoVLMappingTableRecord}."""
+    """Components of a C{SLtoVLMappingTableRecord} in a query."""
 
     lid: LID
     inputPortNum: int
@@ -128,7 +128,7 @@ class SLtoVLMappingTableComponents(TypedDict, total=False):
 
 
 class SwitchInfoComponents(TypedDict, total=False):
-    """Components of a C{SwitchInfoRecord}."""
+    """Components of a C{SwitchInfoRecord} in a query."""
 
     lid: LID
     linearFDBCap: int
@@ -151,13 +151,13 @@ class SwitchInfoComponents(TypedDict, total=False):
 
 
 class MulticastForwardingTableComponents(BlockComponents, total=False):
-    """Components of a C{MulticastForwardingTableRecord}."""
+    """Components of a C{MulticastForwardingTableRecord} in a query."""
 
     position: int
 
 
 class SMInfoComponents(TypedDict, total=False):
-    """Components of a C{SMInfoRecord}."""
+    """Components of a C{SMInfoRecord} in a query."""
 
     lid: LID
     guid: GUID
@@ -168,14 +168,14 @@ class SMInfoComponents(TypedDict, total=False):
 
 
 class LinkSpeedWidthPairsTableComponents(TypedDict, total=False):
-    """Components of a C{LinkSpeedWidthPairsTableRecord}."""
+    """Components of a C{LinkSpeedWidthPairsTableRecord} in a query."""
 
     lid: LID
     portNum: int
 
 
 class LinkComponents(TypedDict, total=False):
-    """Components of a C{LinkRecord}."""
+    """Components of a C{LinkRecord} in a query."""
 
     fromLID: LID
     fromPort: int
@@ -184,13 +184,13 @@ class LinkComponents(TypedDict, total=False):
 
 
 class GUIDInfoComponents(BlockComponents, total=False):
-    """Components of a C{GUIDInfoRecord}."""
+    """Components of a C{GUIDInfoRecord} in a query."""
 
     guids: tuple[GUID, ...]
 
 
 class ServiceComponents(TypedDict, total=False):
-    """Components of a C{ServiceRecord}."""
+    """Components of a C{ServiceRecord} in a query."""
 
     serviceID: int
     serviceGID: GID
@@ -205,13 +205,13 @@ class ServiceComponents(TypedDict, total=False):
 
 
 class PKeyTableComponents(BlockComponents, total=False):
-    """Components of a C{PKeyTableRecord}."""
+    """Components of a C{PKeyTableRecord} in a query."""
 
     portNum: int
 
 
 class PathComponents(PathQualityComponents, total=False):
-    """Components of a C{PathRecord}."""
+    """Components of a C{PathRecord} in a query."""
 
     serviceID: int
     dgid: GID
@@ -223,13 +223,13 @@ class PathComponents(PathQualityComponents, total=False):
 
 
 class VLArbitrationTableComponents(BlockComponents, total=False):
-    """Components of a C{VLArbitrationTableRecord}."""
+    """Components of a C{VLArbitrationTableRecord} in a query."""
 
     outputPortNum: int
 
 
 class MCMemberComponents(TypedDict, total=False):
-    """Components of a C{MCMemberRecord}."""
+    """Components of a C{MCMemberRecord} in a query."""
 
     mgid: GID
     portGID: GID
@@ -252,7 +252,7 @@ class MCMemberComponents(TypedDict, total=False):
 
 
 class TraceComponents(TypedDict, total=False):
-    """Components of a C{TraceRecord}."""
+    """Components of a C{TraceRecord} in a query."""
 
     gidPrefix: int
     idGeneration: int
@@ -266,7 +266,7 @@ class TraceComponents(TypedDict, total=False):
 
 
 class MultiPathComponents(PathQualityComponents, total=False):
-    """Components of a C{MultiPathRecord}."""
+    """Components of a C{MultiPathRecord} in a query."""
 
     serviceIDUpper: int
     independenceSelector: int
@@ -276,7 +276,7 @@ class MultiPathComponents(PathQualityComponents, total=False):
 
 
 class PortInfoExtendedComponents(TypedDict, total=False):
-    """Components of a C{PortInfoExtendedRecord}."""
+    """Components of a C{PortInfoExtendedRecord} in a query."""
 
     endPortLID: LID
     portNum: int
@@ -284,14 +284,14 @@ class PortInfoExtendedComponents(TypedDict, total=False):
 
 
 class ServiceAssociationComponents(TypedDict, total=False):
-    """Components of a C{ServiceAssociationRecord}."""
+    """Components of a C{ServiceAssociationRecord} in a query."""
 
     serviceKey: bytes
     serviceName: bytes
 
 
 class InformInfoComponents(TypedDict, total=False):
-    """Components of a C{InformInfoRecord}."""
+    """Components of a C{InformInfoRecord} in a query."""
 
     subscriberGID: GID
     enum: int

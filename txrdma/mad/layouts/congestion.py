@@ -1,5 +1,5 @@
 """
-Attributes of congestion control: who marks packets, and who then sends more slowly.
+Attributes of congestion control: marking of packets by switches, and injection rates of channel adapters.
 
 Follows InfiniBand Architecture vol. 1, annex A10.4.3.
 """
@@ -15,13 +15,13 @@ from txrdma.wire import array, bits, Code, data, Layout, wire
 
 
 class CongestionCapability(IntFlag):
-    """What a node can do about congestion (IBA annex A10.4.3.3)."""
+    """Congestion control capabilities of a node (IBA annex A10.4.3.3)."""
 
     CREDIT_STARVATION = 1 << 0
 
 
 class CongestionLogType(Code):
-    """Whose log it is (IBA annex A10.4.3.5)."""
+    """Type of node that a congestion log is of (IBA annex A10.4.3.5)."""
 
     SWITCH = 1
     CA = 2
@@ -30,7 +30,10 @@ class CongestionLogType(Code):
 @attribute(0x0011, "CongMgtGet")
 @wire(3)
 class CongestionInfo(Attribute):
-    """What a node can do (IBA annex A10.4.3.3). C{controlTableCap} counts blocks of 64 entries."""
+    """
+    Congestion control capabilities of a node (IBA annex A10.4.3.3). C{controlTableCap} counts blocks of 64
+    entries.
+    """
 
     congestionInfo: int = mask(16, CongestionCapability)
     controlTableCap: int = bits(8)
@@ -60,18 +63,20 @@ class SwitchCongestionLogEvent(Layout):
 
 
 class CongestionLog(Attribute):
-    """What the logs of switches and of channel adapters have in common: where they stand in a datagram."""
+    """Base of the congestion logs of switches and of channel adapters."""
 
     __slots__ = ()
 
     dataOffset: ClassVar[int | None] = 32
-    """They begin before the data of others does (IBA annex A10.4.1)."""
+    """Offset in a datagram, which is before the data of other attributes (IBA annex A10.4.1)."""
 
 
 @attribute(0x0013, "CongMgtGet")
 @wire(220)
 class SwitchCongestionLog(CongestionLog):
-    """What a switch has met (IBA annex A10.4.3.5). C{portMap} has a bit for each port that marked packets."""
+    """
+    Congestion log of a switch (IBA annex A10.4.3.5). C{portMap} has a bit for each port that marked packets.
+    """
 
     logType: CongestionLogType = bits(8)
     congestionFlags: int = key(8)
@@ -83,7 +88,7 @@ class SwitchCongestionLog(CongestionLog):
 
 @wire(16)
 class CACongestionLogEvent(Layout):
-    """A queue pair that was told to send more slowly. The time counts in units of 1.024 microseconds."""
+    """A queue pair that had to reduce its injection rate. The time counts in units of 1.024 microseconds."""
 
     localQP: QPN = bits(24)
     sl: int = bits(4)
@@ -98,7 +103,7 @@ class CACongestionLogEvent(Layout):
 @attribute(0x0013, "CongMgtGet")
 @wire(220)
 class CACongestionLog(CongestionLog):
-    """What a channel adapter was told (IBA annex A10.4.3.5). Ask channel adapters for this class."""
+    """Congestion log of a channel adapter (IBA annex A10.4.3.5). Ask channel adapters for this class."""
 
     logType: CongestionLogType = bits(8)
     congestionFlags: int = key(8)
@@ -112,7 +117,10 @@ class CACongestionLog(CongestionLog):
 @attribute(0x0014, "CongMgtGet", "CongMgtSet")
 @wire(76)
 class SwitchCongestionSetting(Attribute):
-    """How a switch marks packets (IBA annex A10.4.3.6). C{controlMap} says which fields are meant."""
+    """
+    Settings for marking packets in a switch (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to
+    set.
+    """
 
     controlMap: int = key(32)
     victimMask: bytes = data(32)
@@ -128,7 +136,7 @@ class SwitchCongestionSetting(Attribute):
 
 @wire(4)
 class SwitchPortCongestionSettingElement(Layout):
-    """How one port of a switch marks packets."""
+    """Settings for marking packets at one port of a switch."""
 
     valid: bool = bits(1)
     controlType: int = bits(1)
@@ -148,7 +156,9 @@ class SwitchPortCongestionSetting(Attribute):
 
 @wire(8)
 class CACongestionEntry(Layout):
-    """How a channel adapter sends more slowly, at one service level. The timer's unit is 1.024 us."""
+    """
+    Settings for the injection rate of a channel adapter at one service level. The timer's unit is 1.024 us.
+    """
 
     cctiTimer: int = bits(16)
     cctiIncrease: int = bits(8)
@@ -161,10 +171,10 @@ class CACongestionEntry(Layout):
 @wire(132)
 class CACongestionSetting(Attribute):
     """
-    How a channel adapter sends more slowly (IBA annex A10.4.3.8).
+    Settings for the injection rate of a channel adapter (IBA annex A10.4.3.8).
 
-    @ivar portControl: bit 0: by service level and port, rather than by queue pair.
-    @ivar controlMap: says of which service levels the entries are meant.
+    @ivar portControl: bit 0 is set for control by service level and port, rather than by queue pair.
+    @ivar controlMap: bit mask of the service levels whose entries are to be set.
     """
 
     portControl: int = key(16)
@@ -174,7 +184,7 @@ class CACongestionSetting(Attribute):
 
 @wire(2)
 class CongestionControlTableEntry(Layout):
-    """How long to wait between packets: C{cctMultiplier} shifted right by C{cctShift}."""
+    """Delay between packets: C{cctMultiplier} shifted right by C{cctShift}."""
 
     cctShift: int = bits(2)
     cctMultiplier: int = bits(14)

@@ -84,25 +84,25 @@ class DiagnosticTimeout(Attribute):
 @attribute(0x0021, "DevMgtGet", "DevMgtSet")
 @wire(0)
 class PrepareToTest(Attribute):
-    """Get ready for a diagnosis (IBA 16.3.3.7)."""
+    """Prepare a device for a diagnosis (IBA 16.3.3.7)."""
 
 
 @attribute(0x0022, "DevMgtSet")
 @wire(0)
 class TestDeviceOnce(Attribute):
-    """Diagnose once (IBA 16.3.3.8)."""
+    """Run a diagnosis of a device once (IBA 16.3.3.8)."""
 
 
 @attribute(0x0023, "DevMgtSet")
 @wire(0)
 class TestDeviceLoop(Attribute):
-    """Diagnose again and again (IBA 16.3.3.9)."""
+    """Run a diagnosis of a device again and again (IBA 16.3.3.9)."""
 
 
 @attribute(0x0024, "DevMgtGet")
 @wire(4)
 class DiagCode(Attribute):
-    """The result of a diagnosis (IBA 16.3.3.10)."""
+    """Result of a device's diagnosis (IBA 16.3.3.10)."""
 
     diagCode: int = key(16)
     reserved: int = bits(16)
@@ -111,7 +111,7 @@ class DiagCode(Attribute):
 @attribute(0x0010, "SNMPGet", "SNMPSet", "SNMPSend")
 @wire(64)
 class CommunityInfo(Attribute):
-    """A community's name (IBA 16.4.3.2)."""
+    """Name of an SNMP community (IBA 16.4.3.2)."""
 
     communityName: bytes = data(64, shown=text)
 

@@ -1,6 +1,4 @@
-"""
-Datagrams as people read them.
-"""
+"""Text of management datagrams, for people."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ from txrdma.wire import Layout
 
 def summary(datagram: bytes) -> str:
     """
-    One line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}; of long messages with the part.
+    Datagram on one line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}; with the number of an
+    RMPP segment.
     """
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
@@ -39,7 +38,7 @@ def summary(datagram: bytes) -> str:
 
 
 def _part(rmpp: RMPPHeader) -> str:
-    """Which part of a long message it is, or what is said of its parts."""
+    """Words about the RMPP header: segment number, ACK and window, or the reason for the end."""
     if not rmpp.active or rmpp.type is RMPPType.NONE:
         return ""
     if rmpp.type is RMPPType.DATA:
@@ -51,9 +50,9 @@ def _part(rmpp: RMPPHeader) -> str:
 
 def dumped(datagram: bytes, level: int = 2) -> str:
     """
-    A whole datagram.
+    Datagram as text of one or more lines.
 
-    @param level: 1 is its summary, 2 shows the fields of its frame and of its attribute, 3 its bytes, too.
+    @param level: 1 is its summary, 2 adds the fields of its frame and of its attribute, 3 its bytes.
     """
     try:
         said = [summary(datagram)]

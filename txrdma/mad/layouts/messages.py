@@ -41,26 +41,26 @@ class MADStatus(int):
 
     @property
     def isBusy(self) -> bool:
-        """It could not do that now."""
+        """Busy: the request was discarded, and may be sent again."""
         return bool(self & 0x0001)
 
     @property
     def isRedirect(self) -> bool:
-        """Somebody else is to be asked."""
+        """Redirection required: another node, named by a ClassPortInfo, is to be asked."""
         return bool(self & 0x0002)
 
     @property
     def code(self) -> int:
-        """Bits 2 to 4: what was invalid."""
+        """Bits 2 to 4: code of an invalid field."""
         return self >> 2 & 7
 
     @property
     def classCode(self) -> int:
-        """Bits 8 to 14: what the class says."""
+        """Bits 8 to 14: status of the management class."""
         return self >> 8 & 0x7F
 
     def words(self, managementClass: int) -> str:
-        """What it says, in words; an empty text when all is well."""
+        """Status in words; empty for success."""
         said = []
         if self.isBusy:
             said.append("busy")
@@ -89,7 +89,7 @@ SA_STATUS: Final = {
 
 @wire(24)
 class MADHeader(Layout):
-    """What every datagram begins with (IBA 13.4.3)."""
+    """Common header of all management datagrams (IBA 13.4.3)."""
 
     baseVersion: int = bits(8)
     managementClass: ManagementClass = bits(8)
@@ -105,7 +105,7 @@ class MADHeader(Layout):
 
 @wire(24)
 class MADHeaderDirected(Layout):
-    """The same on a directed route (IBA 14.2.1.2)."""
+    """Common header of datagrams on a directed route (IBA 14.2.1.2)."""
 
     baseVersion: int = bits(8)
     managementClass: ManagementClass = bits(8)
@@ -122,7 +122,7 @@ class MADHeaderDirected(Layout):
 
 
 class RMPPType(Code):
-    """What kind of packet of a long message (IBA 13.6.2.1)."""
+    """Type of an RMPP packet (IBA 13.6.2.1)."""
 
     NONE = 0
     DATA = 1
@@ -132,7 +132,7 @@ class RMPPType(Code):
 
 
 class RMPPStatus(Code):
-    """Why a long message ended (IBA 13.6.2.2)."""
+    """Status of an RMPP packet: the reason why a transfer ended (IBA 13.6.2.2)."""
 
     NORMAL = 0
     RESOURCES_EXHAUSTED = 1
@@ -170,11 +170,11 @@ class RMPPHeader(Layout):
 
 class MADFormat(Layout):
     """
-    A frame of 256 bytes: headers, then what is for the attribute.
+    A frame of 256 bytes: headers, then the attribute.
 
-    @cvar dataOffset: where the attribute begins.
-    @cvar classVersion: of the classes with this frame.
-    @cvar hasRMPP: whether long messages are possible.
+    @cvar dataOffset: offset of the attribute.
+    @cvar classVersion: class version of the classes with this frame.
+    @cvar hasRMPP: True if RMPP transfers are possible.
     """
 
     __slots__ = ()
@@ -188,7 +188,9 @@ class MADFormat(Layout):
 
 @wire(MAD_LENGTH)
 class PlainFormat(MADFormat):
-    """Of classes that add nothing to the common header: vendor (range 1), communication management."""
+    """
+    Frame of classes that add nothing to the common header: vendor (range 1), boot management and others.
+    """
 
     dataOffset = 24
     header: MADHeader = nested()
@@ -197,7 +199,7 @@ class PlainFormat(MADFormat):
 
 @wire(MAD_LENGTH)
 class CommMgtFormat(MADFormat):
-    """Communication management (IBA 16.7.1)."""
+    """Frame of communication management datagrams (IBA 16.7.1)."""
 
     dataOffset = 24
     classVersion = 2
@@ -242,7 +244,7 @@ class SMPFormatDirected(Layout):
 @wire(MAD_LENGTH)
 class SAFormat(MADFormat):
     """
-    A datagram of subnet administration (IBA 15.2.1.1).
+    Frame of subnet administration (SA) datagrams (IBA 15.2.1.1).
 
     @ivar attributeOffset: the distance of records in a table, in units of 8 bytes.
     """
@@ -347,7 +349,7 @@ _FORMATS: Final[dict[int, type[Layout]]] = {
 
 
 def formatOf(managementClass: int) -> type[Layout]:
-    """The frame of a class's datagrams."""
+    """Frame of the datagrams of a management class."""
     if 0x30 <= managementClass <= 0x4F:
         return VendorOUIFormat
     return _FORMATS.get(managementClass, PlainFormat)
@@ -358,10 +360,11 @@ class MADRequest:
     """
     A request that came in.
 
-    @ivar frame: its headers, as L{formatOf} its class reads them.
-    @ivar payload: what the attribute says; None when we don't know such an attribute.
-    @ivar data: the bytes of the attribute, of all segments when it was a long message.
-    @ivar path: as it came; its C{reverse} leads to who asks.
+    @ivar header: common header of the datagram.
+    @ivar frame: all headers, as L{formatOf} the class has them.
+    @ivar payload: the attribute; None for an unknown one.
+    @ivar data: bytes of the attribute, of all segments of an RMPP transfer.
+    @ivar path: path that the request took; its C{reverse} leads to the requester.
     """
 
     header: MADHeader | MADHeaderDirected
@@ -372,7 +375,7 @@ class MADRequest:
 
 
 class ClassCapability(IntFlag):
-    """What every agent may say of itself (IBA table 113); bits 8 to 15 have a meaning for each class."""
+    """Capabilities of agents of any class (IBA table 113); bits 8 to 15 have a meaning for each class."""
 
     TRAP = 1
     GET_SET_NOTICE = 2
@@ -382,9 +385,9 @@ class ClassCapability(IntFlag):
 @wire(72)
 class ClassPortInfo(Attribute):
     """
-    What an agent can do, and where it would rather be asked (IBA 13.4.8.1).
+    Capabilities of an agent, and where it redirects requests to (IBA 13.4.8.1).
 
-    @ivar responseTimeValue: it answers within 4.096 microseconds times two to the power of this.
+    @ivar responseTimeValue: the agent answers within 4.096 microseconds times two to the power of this.
     """
 
     baseVersion: int = bits(8)
@@ -413,7 +416,7 @@ class ClassPortInfo(Attribute):
 
 
 class NoticeType(Code):
-    """How grave it is (IBA 13.4.8.2)."""
+    """Severity of a notice (IBA 13.4.8.2)."""
 
     FATAL = 0
     URGENT = 1
@@ -427,7 +430,7 @@ class NoticeType(Code):
 @wire(64)
 class Notice(Attribute):
     """
-    Something happened: as in traps of subnet management (IBA 13.4.8.2).
+    Notice of an event, as in traps of subnet management (IBA 13.4.8.2).
 
     @ivar producerType: of a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
     @ivar trapNumber: of a generic notice; else the vendor's device ID.
@@ -452,9 +455,9 @@ class Notice(Attribute):
 @wire(80)
 class ReportedNotice(Notice):
     """
-    A notice as all other classes have it, with the issuer's GID behind (IBA 13.4.8.2).
+    A notice as all classes but subnet management have it, with the issuer's GID (IBA 13.4.8.2).
 
-    Who reports a C{Notice} leaves the GID out: it is read as zeros.
+    A C{Notice} that was reported without the GID is read with zeros in its place.
     """
 
     isGeneric: bool = bits(1)
@@ -469,7 +472,7 @@ class ReportedNotice(Notice):
 
     @classmethod
     def of(cls, notice: Notice, issuerGID: GID) -> ReportedNotice:
-        """A notice, reported by who knows the issuer's GID."""
+        """The reported form of a notice, with its issuer's GID."""
         return cls.decode(notice.encode()[: Notice.size] + issuerGID.raw)
 
 
@@ -480,10 +483,10 @@ Notice.rpcs |= ReportedNotice.rpcs
 @wire(36)
 class InformInfo(Attribute):
     """
-    Ask to be told of notices (IBA 13.4.8.3).
+    Subscription to notices, to be set at the SA (IBA 13.4.8.3).
 
-    @ivar gid: whose notices; zero means those of the LIDs.
-    @ivar trapNumber: 0xFFFF is all of them.
+    @ivar gid: GID of the notices' issuer; zero means those of the LIDs.
+    @ivar trapNumber: 0xFFFF means all traps.
     """
 
     gid: GID = data(16)

@@ -1,6 +1,4 @@
-"""
-Layouts from what JSON carries, as C{Attribute.toDict} makes it; texts from bytes.
-"""
+"""Conversion of plain JSON values, as C{Attribute.toDict} makes them, to layouts, and of bytes to text."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ T = TypeVar("T", bound=Layout)
 
 
 def text(raw: bytes) -> str:
-    """UTF-8 up to the first zero; what is no UTF-8, or what a terminal would act on, is replaced."""
+    """Text of UTF-8 bytes up to the first zero; invalid bytes and unprintable characters are replaced."""
     said = raw.partition(b"\0")[0].decode("utf-8", "replace")
     return (
         said
@@ -25,7 +23,7 @@ def text(raw: bytes) -> str:
 
 def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
     """
-    A layout with these values; what is not mentioned is zero.
+    A layout with these values of its fields; fields without a value are zero.
 
     Numbers may be texts (C{"0x10"}), enumerations names or numbers, C{GID}s and C{GUID}s are as people write
     them, inner layouts are mappings, arrays are lists that are complete. Bytes are hexadecimal; those that

@@ -1,5 +1,5 @@
 """
-Attributes of performance management: what ports have counted.
+Attributes of performance management: counters of ports.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3 and 16.1.4; C{portSelect} 0xFF means all ports of a switch.
 Data is counted in units of four bytes. A counter stops at its highest value.
@@ -14,7 +14,7 @@ from txrdma.wire import array, bits, data, wire
 
 
 class PerformanceCapability(IntFlag):
-    """What a performance agent can do: bits 8 to 15 of its ClassPortInfo (IBA 16.1.3.1)."""
+    """Capabilities of a performance management agent: bits 8 to 15 of its ClassPortInfo (IBA 16.1.3.1)."""
 
     ALL_PORT_SELECT = 1 << 8
     EXTENDED_WIDTH = 1 << 9
@@ -29,7 +29,10 @@ class PerformanceCapability(IntFlag):
 @attribute(0x0012, "PerformanceGet", "PerformanceSet")
 @wire(44)
 class PortCounters(Attribute):
-    """A port's counters (IBA 16.1.3.5). C{counterSelect} says which ones a Set writes, in their order."""
+    """
+    Counters of a port (IBA 16.1.3.5). C{counterSelect} has a bit for each counter that a Set writes, in their
+    order.
+    """
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -58,7 +61,9 @@ class PortCounters(Attribute):
 @attribute(0x001D, "PerformanceGet", "PerformanceSet")
 @wire(184)
 class PortCountersExtended(Attribute):
-    """A port's counters of 64 bits (IBA 16.1.4.11); those from C{symbolErrorCounter} on where it has them."""
+    """
+    Counters of 64 bits of a port (IBA 16.1.4.11); not all ports have those from C{symbolErrorCounter} on.
+    """
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -91,7 +96,7 @@ class PortCountersExtended(Attribute):
 @attribute(0x0010, "PerformanceGet", "PerformanceSet")
 @wire(80)
 class PortSamplesControl(Attribute):
-    """How a port samples (IBA 16.1.3.2)."""
+    """Settings and status of a port's sampling of counters (IBA 16.1.3.2)."""
 
     opCode: int = key(8)
     portSelect: int = bits(8)
@@ -118,7 +123,7 @@ class PortSamplesControl(Attribute):
 @attribute(0x0011, "PerformanceGet")
 @wire(64)
 class PortSamplesResult(Attribute):
-    """What a port has sampled (IBA 16.1.3.4)."""
+    """Results of a port's sampling of counters (IBA 16.1.3.4)."""
 
     tag: int = key(16)
     reserved: int = bits(14)
@@ -129,7 +134,7 @@ class PortSamplesResult(Attribute):
 @attribute(0x001E, "PerformanceGet")
 @wire(128)
 class PortSamplesResultExtended(Attribute):
-    """What a port has sampled, in 64 bits (IBA 16.1.4.12)."""
+    """Results of a port's sampling of counters, in 64 bits (IBA 16.1.4.12)."""
 
     tag: int = key(16)
     reserved: int = bits(14)
@@ -142,7 +147,7 @@ class PortSamplesResultExtended(Attribute):
 @attribute(0x0015, "PerformanceGet", "PerformanceSet")
 @wire(16)
 class PortRcvErrorDetails(Attribute):
-    """Why packets that came in were dropped (IBA 16.1.4.1)."""
+    """Causes of errors by which received packets were dropped (IBA 16.1.4.1)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -158,7 +163,7 @@ class PortRcvErrorDetails(Attribute):
 @attribute(0x0016, "PerformanceGet", "PerformanceSet")
 @wire(12)
 class PortXmitDiscardDetails(Attribute):
-    """Why packets that were to go out were dropped (IBA 16.1.4.2)."""
+    """Causes for discarding packets that were to be sent (IBA 16.1.4.2)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -257,10 +262,11 @@ class PortExtendedSpeedsCounters(Attribute):
 @wire(152)
 class PortExtendedSpeedsCountersRSFEC(Attribute):
     """
-    The same attribute as a L{PortExtendedSpeedsCounters}, of a port that corrects errors by Reed-Solomon.
+    Errors that a lane of FDR, EDR and beyond can have, at a port with Reed-Solomon error correction.
 
-    Which of the two an answer is nobody says in it: C{fecModeActive} of the port's PortInfoExtended does, and
-    the agent's C{PerformanceCapability.RS_FEC}. Ask for the class that you want.
+    This is the same attribute ID as L{PortExtendedSpeedsCounters}. An answer does not show which of the two
+    it is: C{fecModeActive} of the port's PortInfoExtended does, and the agent's
+    C{PerformanceCapability.RS_FEC}. Ask for the class that you want.
     """
 
     reserved: int = bits(8)
@@ -325,7 +331,7 @@ class PortSLRcvBECN(Attribute):
 @attribute(0x0034, "PerformanceGet", "PerformanceSet")
 @wire(8)
 class PortXmitConCtrl(Attribute):
-    """How long congestion held packets (IBA annex A10.6.4)."""
+    """Ticks for which congestion held packets of a port (IBA annex A10.6.4)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -336,7 +342,7 @@ class PortXmitConCtrl(Attribute):
 @attribute(0x0035, "PerformanceGet", "PerformanceSet")
 @wire(64)
 class PortVLXmitTimeCong(Attribute):
-    """The same by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
+    """Ticks for which congestion held packets, by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)

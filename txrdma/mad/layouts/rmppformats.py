@@ -1,8 +1,8 @@
 """
-The packets of the reliable multi-packet protocol as wholes, by what their last two words mean.
+Packets of the reliable multi-packet protocol (RMPP) as wholes, by type.
 
-Follows InfiniBand Architecture vol. 1, 13.6.2.3 to 13.6.2.6 and 15.2.1.1. Agents use
-L{RMPPHeader <txrdma.mad.layouts.messages.RMPPHeader>}; these are for those who look at packets.
+Follows InfiniBand Architecture vol. 1, 13.6.2.3 to 13.6.2.6 and 15.2.1.1. Agents use L{RMPPHeader
+<txrdma.mad.layouts.messages.RMPPHeader>}; these are for programs that take packets apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txrdma.wire import bits, data, Layout, nested, wire
 
 @wire(4)
 class RMPPShortHeader(Layout):
-    """What all of them have in common (IBA 13.6.2.1)."""
+    """Common part of the headers of all RMPP packets (IBA 13.6.2.1)."""
 
     version: int = bits(8)
     type: RMPPType = bits(8)
@@ -40,7 +40,9 @@ class RMPPData(Layout):
 
 @wire(256)
 class RMPPAck(Layout):
-    """All segments up to this one came; those up to the new window's last may be sent (IBA 13.6.2.4)."""
+    """
+    Acknowledgement of all segments up to this one, with the last segment that may be sent now (IBA 13.6.2.4).
+    """
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()
@@ -51,7 +53,7 @@ class RMPPAck(Layout):
 
 @wire(256)
 class RMPPStop(Layout):
-    """The message ends here: there is no room for it (IBA 13.6.2.5)."""
+    """End of a transfer for want of resources (IBA 13.6.2.5)."""
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()
@@ -62,7 +64,7 @@ class RMPPStop(Layout):
 
 @wire(256)
 class RMPPAbort(Layout):
-    """The message ends here: something is wrong with it (IBA 13.6.2.6)."""
+    """End of a transfer after an error (IBA 13.6.2.6)."""
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()
@@ -77,7 +79,7 @@ PACKETS: Final[dict[int, type[Layout]]] = {
     RMPPType.STOP: RMPPStop,
     RMPPType.ABORT: RMPPAbort,
 }
-"""Which one a packet is, by its type."""
+"""Layouts of RMPP packets by type."""
 
 
 @wire(56)

@@ -1,8 +1,8 @@
 """
-Records of subnet administration: what a subnet's manager knows, and can be asked for.
+Records of subnet administration (SA), and queries for them.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5. A query says by its component mask which fields are meant;
-what each bit is for stands in L{Record.components}.
+Follows InfiniBand Architecture vol. 1, 15.2.5. The component mask of a query selects fields;
+L{Record.components} has the meaning of each bit.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ P = ParamSpec("P")
 
 class Query(NamedTuple, Generic[R]):
     """
-    What records are asked for: those that have the values of C{record} in the components of C{mask}.
+    Query for the records that have the values of C{record} in the components of C{mask}.
 
-    @ivar more: what follows the record.
+    @ivar more: bytes that follow the record.
     """
 
     record: R
@@ -93,11 +93,11 @@ class Queries(Generic[P]):
 
 class Record(Attribute):
     """
-    A record of subnet administration.
+    A record of subnet administration (SA).
 
-    @cvar components: what the bits of the component mask mean, from bit 0 on: names of fields, C{-} where the
-        specification reserves one, C{name*2} where a field has several.
-    @cvar content: the attribute of subnet management that stands in the field C{content}; None of others.
+    @cvar components: meaning of the bits of the component mask, from bit 0 on: names of fields, C{-} where
+        the specification reserves one, C{name*2} where a field has several.
+    @cvar contentType: the subnet management attribute that the record contains; None of others.
     """
 
     __slots__ = ()
@@ -105,7 +105,7 @@ class Record(Attribute):
     components: ClassVar[str] = ""
     contentType: ClassVar[type[Attribute] | None] = None
     query: ClassVar[Queries[...]] = Queries(dict)
-    """Ask for the records that have values in components: see L{Queries}."""
+    """Make a query for the records with these components: see L{Queries}."""
 
 
 def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
@@ -128,7 +128,7 @@ def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
 
 def componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
     """
-    The bits of each component in the mask, and the inner layout that it is in, if it is in one.
+    Bits of each component in the mask, and the inner layout that it is in, if it is in one.
 
     @raise TypeError: a component is no field.
     """
@@ -204,7 +204,7 @@ class PortInfoRecord(Record):
 @attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable")
 @wire(16)
 class SLtoVLMappingTableRecord(Record):
-    """A port's virtual lanes (IBA 15.2.5.4)."""
+    """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
     contentType = SLtoVLMappingTable
     components = "lid inputPortNum outputPortNum"
@@ -219,7 +219,7 @@ class SLtoVLMappingTableRecord(Record):
 @attribute(0x0014, "SubnAdmGet", "SubnAdmGetTable")
 @wire(24)
 class SwitchInfoRecord(Record):
-    """A switch (IBA 15.2.5.5)."""
+    """SwitchInfo of a switch (IBA 15.2.5.5)."""
 
     contentType = SwitchInfo
     components = (
@@ -282,7 +282,7 @@ class MulticastForwardingTableRecord(Record):
 @attribute(0x0018, "SubnAdmGet", "SubnAdmGetTable")
 @wire(25)
 class SMInfoRecord(Record):
-    """A subnet manager (IBA 15.2.5.10)."""
+    """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
     contentType = SMInfo
     components = "lid - guid smKey actCount priority smState"
@@ -295,7 +295,7 @@ class SMInfoRecord(Record):
 @attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable")
 @wire(40)
 class LinkSpeedWidthPairsTableRecord(Record):
-    """Which widths ports can have at each speed (IBA 15.2.5.21)."""
+    """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
     contentType = LinkSpeedWidthPairsTable
     components = "lid portNum"
@@ -322,7 +322,7 @@ class LinkRecord(Record):
 @attribute(0x0030, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
 @wire(72)
 class GUIDInfoRecord(Record):
-    """Eight of a port's GUIDs (IBA 15.2.5.18)."""
+    """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
     contentType = GUIDInfo
     components = "lid blockNum - - guids*8"
@@ -360,7 +360,7 @@ class ServiceRecord(Record):
 @attribute(0x0033, "SubnAdmGet", "SubnAdmGetTable")
 @wire(72)
 class PKeyTableRecord(Record):
-    """32 of a port's P_Keys (IBA 15.2.5.11)."""
+    """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
     contentType = PKeyTable
     components = "lid blockNum portNum"
@@ -378,8 +378,8 @@ class PathRecord(Record):
     """
     A path between two ports (IBA 15.2.5.16).
 
-    @ivar packetLifeTime: a time's code.
-    @ivar reversePathPKeyMember: what the membership bit of the P_Key is on the way back.
+    @ivar packetLifeTime: code of a time.
+    @ivar reversePathPKeyMember: membership bit of the P_Key on the way back.
     """
 
     components = (
@@ -529,7 +529,7 @@ class MultiPathRecord(Record):
         cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Unpack[PathQualityComponents]
     ) -> Query[Self]:
         """
-        Ask for paths from each of the sources to each of the destinations, with these values.
+        Make a query for paths from each source to each destination, with these components.
 
         @raise TypeError: there is no such component.
         """
@@ -554,7 +554,7 @@ class PortInfoExtendedRecord(Record):
 @attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable")
 @wire(80)
 class ServiceAssociationRecord(Record):
-    """Which service a key belongs to (IBA 15.2.5.15)."""
+    """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
     components = "serviceKey serviceName"
     query = Queries(ServiceAssociationComponents)
@@ -565,7 +565,7 @@ class ServiceAssociationRecord(Record):
 @attribute(0x00F3, "SubnAdmGet", "SubnAdmGetTable")
 @wire(60)
 class InformInfoRecord(Record):
-    """Somebody who wants to be told of notices (IBA 15.2.5.12). In a table it has 80 bytes."""
+    """Subscription to notices, with its subscriber's GID (IBA 15.2.5.12). In a table it has 80 bytes."""
 
     components = (
         "subscriberGID enum - gid lidRangeBegin lidRangeEnd - isGeneric subscribe type trapNumber qpn - "

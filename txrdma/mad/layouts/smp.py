@@ -1,5 +1,5 @@
 """
-Attributes of subnet management: what a fabric's nodes and ports tell, and let be set.
+Attributes of subnet management, which SMPs get from nodes and ports, and set.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.
 """
@@ -32,20 +32,23 @@ from txrdma.wire import array, bits, data, Layout, wire
 @attribute(0x0010, "SubnGet", "SubnSet")
 @wire(64)
 class NodeDescription(Attribute):
-    """What the node's owner calls it: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
+    """Name of a node, given by its owner: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
 
     nodeString: bytes = data(64, shown=text)
 
     @property
     def text(self) -> str:
-        """The same as text; what is no UTF-8 is replaced."""
+        """Name of the node as text; bytes that are no UTF-8 are replaced."""
         return text(self.nodeString)
 
 
 @attribute(0x0011, "SubnGet")
 @wire(40)
 class NodeInfo(Attribute):
-    """What a node is (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was asked."""
+    """
+    Type, ports and GUIDs of a node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was
+    asked.
+    """
 
     baseVersion: int = bits(8)
     classVersion: int = bits(8)
@@ -64,7 +67,7 @@ class NodeInfo(Attribute):
 @attribute(0x0012, "SubnGet", "SubnSet")
 @wire(20)
 class SwitchInfo(Attribute):
-    """What a switch can forward (IBA 14.2.5.4). C{lifeTimeValue} is a time's code."""
+    """Forwarding capabilities of a switch (IBA 14.2.5.4). C{lifeTimeValue} is the code of a time."""
 
     linearFDBCap: int = bits(16)
     randomFDBCap: int = bits(16)
@@ -100,7 +103,7 @@ class GUIDInfo(Attribute):
 @wire(64)
 class PortInfo(Attribute):
     """
-    What a port is and does (IBA 14.2.5.6).
+    LID, state, capabilities and link of a port (IBA 14.2.5.6).
 
     Speeds from FDR on are C{linkSpeedExt...}, XDR is in C{linkSpeedExt...2}.
     """
@@ -167,9 +170,9 @@ class PortInfo(Attribute):
     @staticmethod
     def modifier(port: int, extended: bool = False) -> int:
         """
-        Compute the attribute modifier.
+        Compute the attribute modifier of PortInfo.
 
-        @param extended: whether to ask for the speeds from FDR on, too, where the node knows them.
+        @param extended: ask for the speeds from FDR on, too, where the node knows them.
         """
         return extended << 31 | port
 
@@ -184,12 +187,17 @@ class PKeyTable(Attribute):
     @staticmethod
     def modifier(block: int = 0, port: int = 0) -> int:
         """
-        Compute the attribute modifier.
+        Compute the attribute modifier of P_KeyTable.
 
-        @param block: of 32 P_Keys.
-        @param port: of a switch; 0 on other nodes.
+        @param block: number of the block of 32 P_Keys.
+        @param port: port number of a switch; 0 on other nodes.
         """
         return port << 16 | block
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: block and port."""
+        return modifier & 0xFFFF, modifier >> 16
 
 
 @attribute(0x0017, "SubnGet", "SubnSet")
@@ -204,10 +212,15 @@ class SLtoVLMappingTable(Attribute):
         """Compute the attribute modifier of packets from one port of a switch to another; else 0."""
         return inPort << 8 | outPort
 
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: the port of a switch that packets come from, and the one they go to."""
+        return modifier >> 8 & 0xFF, modifier & 0xFF
+
 
 @wire(2)
 class VLWeight(Layout):
-    """What a virtual lane may send before the next has its turn, in units of 64 bytes."""
+    """Turn of a virtual lane in the arbitration: its weight in units of 64 bytes."""
 
     reserved: int = bits(4)
     vl: int = bits(4)
@@ -224,18 +237,23 @@ class VLArbitrationTable(Attribute):
     @staticmethod
     def modifier(port: int = 0, block: int = 1) -> int:
         """
-        Compute the attribute modifier.
+        Compute the attribute modifier of VLArbitrationTable.
 
-        @param port: of a switch; 0 on other nodes.
+        @param port: port number of a switch; 0 on other nodes.
         @param block: 1 and 2 are the halves of the low table, 3 and 4 of the high one.
         """
         return block << 16 | port
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: port and block."""
+        return modifier & 0xFFFF, modifier >> 16
 
 
 @attribute(0x0019, "SubnGet", "SubnSet")
 @wire(64)
 class LinearForwardingTable(Attribute):
-    """The ports by which 64 LIDs are reached; 255 is none (IBA 14.2.5.10)."""
+    """Output ports of 64 LIDs in a switch; 255 is none (IBA 14.2.5.10)."""
 
     ports: bytes = data(64)
 
@@ -269,19 +287,24 @@ class MulticastForwardingTable(Attribute):
     @staticmethod
     def modifier(block: int, position: int = 0) -> int:
         """
-        Compute the attribute modifier.
+        Compute the attribute modifier of MulticastForwardingTable.
 
-        @param block: of 32 LIDs, from 0xC000 on.
-        @param position: of 16 ports.
+        @param block: number of the block of 32 LIDs, from 0xC000 on.
+        @param position: number of the group of 16 ports.
         """
         return position << 28 | block
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: block and position."""
+        return modifier & 0x1FF, modifier >> 28
 
 
 @attribute(0x001C, "SubnGet", "SubnSet")
 @wire(36)
 class LinkSpeedWidthPairsTable(Attribute):
     """
-    Which widths a port can have at each speed (IBA 14.2.5.16).
+    Link widths that a port can have at each speed (IBA 14.2.5.16).
 
     @ivar portMask: a bit for each port that the table is of.
     @ivar speedTwoPtFive: the widths at 2.5 Gbit/s a lane, as in C{linkWidthSupported} of a L{PortInfo}.
@@ -297,7 +320,7 @@ class LinkSpeedWidthPairsTable(Attribute):
 @attribute(0x001D, "SubnGet", "SubnSet")
 @wire(64)
 class VendorMADsTable(Attribute):
-    """Which attributes of vendors a port knows (IBA 14.2.5.17): bytes, as no public source takes it apart."""
+    """Vendors' attributes that a port knows (IBA 14.2.5.17): bytes, as no public source takes it apart."""
 
     content: bytes = data(64)
 
@@ -305,7 +328,7 @@ class VendorMADsTable(Attribute):
 @attribute(0x001E, "SubnGet")
 @wire(64)
 class HierarchyInfo(Attribute):
-    """Where a port is in its chassis and room (IBA 14.2.5.18): bytes, as no public source takes it apart."""
+    """Place of a port in its chassis and room (IBA 14.2.5.18): bytes, as no public source takes it apart."""
 
     content: bytes = data(64)
 
@@ -313,7 +336,7 @@ class HierarchyInfo(Attribute):
 @attribute(0x0020, "SubnGet", "SubnSet")
 @wire(21)
 class SMInfo(Attribute):
-    """What a subnet manager says of itself (IBA 14.2.5.13)."""
+    """State and priority of a subnet manager (IBA 14.2.5.13)."""
 
     guid: GUID = data(8)
     smKey: int = key(64)
@@ -334,7 +357,7 @@ class VendorDiag(Attribute):
 @attribute(0x0031, "SubnGet", "SubnSet")
 @wire(4)
 class LedInfo(Attribute):
-    """Whether a port's LED shall show where it is (IBA 14.2.5.15)."""
+    """Mask of a port's LED, by which it is found (IBA 14.2.5.15)."""
 
     ledMask: bool = bits(1)
     reserved: int = bits(31)
@@ -343,7 +366,7 @@ class LedInfo(Attribute):
 @attribute(0x0032, "SubnGet", "SubnSet")
 @wire(64)
 class CableInfo(Attribute):
-    """What a cable's own memory says (IBA 14.2.5.20): bytes, as no public source takes it apart."""
+    """Contents of a cable's own memory (IBA 14.2.5.20): bytes, as no public source takes it apart."""
 
     content: bytes = data(64)
 
@@ -370,9 +393,9 @@ class PortInfoExtended(Attribute):
 @wire(64)
 class ExtendedPortInfo(Attribute):
     """
-    A vendor's (Mellanox): FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
+    Speeds of Mellanox' own at a port: FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
 
-    @ivar stateChangeEnable: says which fields are meant.
+    @ivar stateChangeEnable: mask of the fields that a Set changes.
     """
 
     reserved: int = bits(24)

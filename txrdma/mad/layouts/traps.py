@@ -1,8 +1,8 @@
 """
-What notices tell: the details of each trap of the specification.
+Details of notices: the contents of each trap of the specification.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139), 15.2.5.2 (the administration's),
-16.2.3.1 (baseboard management's) and annex A10.4.3.1 (congestion control's).
+Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139), 15.2.5.2 (the SA's), 16.2.3.1 (baseboard
+management's) and annex A10.4.3.1 (congestion control's).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.wire import bits, Code, data, Layout, wire
 
 
 class Trap(Code):
-    """The traps of subnet management and administration, by their numbers (IBA 13.4.9 and 14.3.2)."""
+    """Numbers of the traps of subnet management and subnet administration (IBA 13.4.9 and 14.3.2)."""
 
     GID_IN_SERVICE = 64
     GID_OUT_OF_SERVICE = 65
@@ -39,7 +39,7 @@ class Trap(Code):
 
 @wire(54)
 class GIDDetails(Layout):
-    """Traps 64 to 67: whose GID, or which group's."""
+    """Traps 64 to 67: GID of a port, or of a multicast group."""
 
     reserved: bytes = data(6)
     gid: GID = data(16)
@@ -112,7 +112,7 @@ class SystemImageDetails(Layout):
 
 @wire(54)
 class BadMKeyDetails(Layout):
-    """Trap 256: somebody used an M_Key that is none."""
+    """Trap 256: an SMP had a wrong M_Key."""
 
     reserved: bytes = data(2)
     lid: LID = bits(16)
@@ -131,7 +131,7 @@ class BadMKeyDetails(Layout):
 
 @wire(54)
 class BadKeyDetails(Layout):
-    """Traps 257 and 258: somebody used a P_Key, or a Q_Key, that does not fit."""
+    """Traps 257 and 258: a datagram had a wrong P_Key or Q_Key."""
 
     reserved: int = bits(16)
     lid1: LID = bits(16)
@@ -169,7 +169,7 @@ class SwitchPKeyDetails(Layout):
 
 @wire(54)
 class BadBKeyDetails(Layout):
-    """Trap 259 of baseboard management: somebody used a B_Key that is none."""
+    """Trap 259 of baseboard management: a datagram had a wrong B_Key."""
 
     lid: LID = bits(16)
     method: int = key(8)
@@ -185,7 +185,7 @@ class BadBKeyDetails(Layout):
 
 @wire(54)
 class BadCCKeyDetails(Layout):
-    """Trap 0 of congestion control: somebody used a CC_Key that is none."""
+    """Trap 0 of congestion control: a datagram had a wrong CC_Key."""
 
     slid: LID = bits(16)
     method: int = key(8)
@@ -228,7 +228,7 @@ _NAMES: Final[dict[tuple[int, int], str]] = {
     (ManagementClass.BM, 259): "BAD_BKEY",
     (ManagementClass.CONG_MGT, 0): "BAD_CC_KEY",
 }
-"""The traps of other classes, which count from 0 again."""
+"""Names of the traps of other classes, which count from 0 again."""
 
 _SUBNET: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM)
 
@@ -243,7 +243,7 @@ def _trapName(notice: Notice, managementClass: int) -> str | None:
 
 def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> Layout | None:
     """
-    What a generic notice tells besides; None of a vendor's, or of a trap that we do not know.
+    Details of a generic notice; None of a vendor's, or of an unknown trap.
 
     @param managementClass: of the datagram that it came in.
     """

@@ -1,5 +1,5 @@
 """
-The codes in management attributes, and what people call them.
+Codes in management attributes, with their names.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR as release 1.7 has them.
 """
@@ -27,7 +27,7 @@ LANES: Final = {LinkWidth.X1: 1, LinkWidth.X2: 2, LinkWidth.X4: 4, LinkWidth.X8:
 
 
 class LinkSpeed(IntFlag):
-    """What a lane carries, up to QDR (IBA 14.2.5.6)."""
+    """Speeds of a lane up to QDR: one bit each (IBA 14.2.5.6)."""
 
     SDR = 1
     DDR = 2
@@ -35,7 +35,7 @@ class LinkSpeed(IntFlag):
 
 
 class LinkSpeedExtended(IntFlag):
-    """What a lane carries, from FDR on."""
+    """Speeds of a lane from FDR on: one bit each."""
 
     FDR = 1
     EDR = 2
@@ -44,13 +44,13 @@ class LinkSpeedExtended(IntFlag):
 
 
 class LinkSpeedExtended2(IntFlag):
-    """What a lane carries, from XDR on."""
+    """Speeds of a lane from XDR on: one bit each."""
 
     XDR = 1
 
 
 class VendorLinkSpeed(IntFlag):
-    """What a lane carries by a vendor's own coding; a port says so beside QDR in its PortInfo."""
+    """Speed of a lane by a vendor's own coding; the port's PortInfo has QDR then."""
 
     FDR10 = 1
 
@@ -63,47 +63,47 @@ EXTENDED_GIGABITS: Final = {
     LinkSpeedExtended.NDR: 106.25,
 }
 EXTENDED2_GIGABITS: Final = {LinkSpeedExtended2.XDR: 212.5}
-"""A lane's signalling rate in Gbit/s."""
+"""Signalling rate of a lane in Gbit/s, from XDR on."""
 
 _DISABLED: Final = 30
-"""In place of extended speeds that are enabled: none is."""
+"""Code of LinkSpeedExtEnabled: no extended speed is enabled."""
 
 
 def widthText(mask: int) -> str:
-    """C{"1X or 4X"}; C{"undefined (0)"} for none."""
+    """Link widths as text: C{"1X or 4X"}; C{"undefined (0)"} for none."""
     return _alternatives({flag: f"{lanes}X" for flag, lanes in LANES.items()}, mask)
 
 
 def speedText(mask: int) -> str:
-    """C{"2.5 Gbps or 5.0 Gbps"}: what a lane carries."""
+    """Lane speeds up to QDR as text: C{"2.5 Gbps or 5.0 Gbps"}."""
     return _alternatives({flag: f"{rate} Gbps" for flag, rate in GIGABITS.items()}, mask)
 
 
 def extendedSpeedText(mask: int) -> str:
-    """C{"14.0625 Gbps"}; none is no fault here."""
+    """Extended lane speeds as text: C{"14.0625 Gbps"}; none is no fault here."""
     names = {flag: f"{rate} Gbps" for flag, rate in EXTENDED_GIGABITS.items()}
     return _alternatives(names, mask) if mask else "No Extended Speed"
 
 
 def enabledSpeedText(mask: int) -> str:
-    """The same of the speeds that are enabled, where one number says that none is."""
+    """Enabled extended lane speeds as text, with the code for none."""
     return "Extended link speeds disabled" if mask == _DISABLED else extendedSpeedText(mask)
 
 
 def extendedSpeed2Text(mask: int) -> str:
-    """C{"212.5 Gbps"}; none is no fault here."""
+    """Lane speeds from XDR on as text: C{"212.5 Gbps"}; none is no fault here."""
     names = {flag: f"{rate} Gbps" for flag, rate in EXTENDED2_GIGABITS.items()}
     return _alternatives(names, mask) if mask else "No Extended Speed"
 
 
 def vendorSpeedText(mask: int) -> str:
-    """C{"FDR10 (0x01)"}."""
+    """Lane speeds of a vendor's own as text: C{"FDR10 (0x01)"}."""
     said = ", ".join(flag.name for flag in VendorLinkSpeed if mask & flag and flag.name is not None)
     return f"{said} ({mask:#04x})" if said else f"{mask:#04x}"
 
 
 def lanesText(code: int) -> str:
-    """C{"VL0-7 (4)"}: virtual lanes for data, by their number's code."""
+    """Virtual lanes for data as text, by the code of VLCap: C{"VL0-7 (4)"}."""
     return f"{_LANES_OF[code]} ({code})" if code in _LANES_OF else str(code)
 
 
@@ -151,7 +151,7 @@ class Rate(Code):
 
 
 class PathMTU(Code):
-    """A payload in bytes (IBA 14.2.5.6)."""
+    """Code of an MTU, the payload of a packet in bytes (IBA 14.2.5.6)."""
 
     NONE = 0
     MTU_256 = 1
@@ -162,7 +162,7 @@ class PathMTU(Code):
 
 
 class Selector(Code):
-    """How a number in a query is meant (IBA 15.2.5.16)."""
+    """Comparison that a query makes with its MTU, rate or life time (IBA 15.2.5.16)."""
 
     GREATER = 0
     LESS = 1
@@ -171,7 +171,7 @@ class Selector(Code):
 
 
 class DownDefault(Code):
-    """What a port does when its link goes down (IBA 14.2.5.6)."""
+    """Physical state of a port after its link went down (IBA 14.2.5.6)."""
 
     NO_CHANGE = 0
     SLEEP = 1
@@ -179,7 +179,7 @@ class DownDefault(Code):
 
 
 class SMState(Code):
-    """What a subnet manager is at present (IBA 14.2.5.13)."""
+    """State of a subnet manager (IBA 14.2.5.13)."""
 
     NOT_ACTIVE = 0
     DISCOVERING = 1
@@ -188,7 +188,7 @@ class SMState(Code):
 
 
 class PortCapability(IntFlag):
-    """What a port says of itself (IBA 14.2.5.6, CapabilityMask)."""
+    """Capabilities of a port (IBA 14.2.5.6, CapabilityMask)."""
 
     SM = 1 << 1
     NOTICE = 1 << 2
@@ -223,7 +223,7 @@ class PortCapability(IntFlag):
 
 
 class PortCapability2(IntFlag):
-    """What more a port says of itself (IBA 14.2.5.6, CapabilityMask2)."""
+    """Further capabilities of a port (IBA 14.2.5.6, CapabilityMask2)."""
 
     SET_NODE_DESCRIPTION = 1 << 0
     PORT_INFO_EXTENDED = 1 << 1
@@ -239,13 +239,13 @@ class PortCapability2(IntFlag):
 
 
 class PortInfoExtendedCapability(IntFlag):
-    """Which fields of a PortInfoExtended mean something (IBA 14.2.5.19)."""
+    """Fields of a PortInfoExtended that have a meaning (IBA 14.2.5.19)."""
 
     FEC_MODE = 1 << 0
 
 
 class FECMode(Code):
-    """How a link corrects errors (IBA 14.2.5.19)."""
+    """Mode of a link's forward error correction (IBA 14.2.5.19)."""
 
     NONE = 0
     FIRECODE = 1
@@ -266,5 +266,5 @@ class SAStatus(Code):
 
     @classmethod
     def of(cls, status: int) -> SAStatus:
-        """The refusal by subnet administration that a status has in it."""
+        """The class code of a refusal by subnet administration, taken from a status."""
         return cls(status & 0x7F00)

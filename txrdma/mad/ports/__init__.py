@@ -1,8 +1,8 @@
 """
 Management ports by name: C{"sim:fattree:128"}, C{"ibsim:h00003"}, C{"umad:mlx5_0/1"}.
 
-What stands before the first colon chooses a plugin (L{txrdma.interfaces.IMADPortStringParser}); the rest is
-for it, written as L{txrdma.strings} says.
+The text before the first colon chooses a plugin (L{txrdma.interfaces.IMADPortStringParser}); the rest is for
+that, written as L{txrdma.strings} has it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from txrdma.strings import parseString
 
 def openMADPort(reactor: object, description: str = "") -> IMADPort:
     """
-    Open the port of this name; who opens it closes it.
+    Open the management port of this name; the caller closes it.
 
-    @param description: without one, the first of those that could be opened now.
-    @raise ValueError: there is no sense in the string.
-    @raise txrdma.error.DeviceUnavailable: there is, but the port is not to be had.
+    @param description: the name; without one, the first of the ports that can be opened now.
+    @raise ValueError: the name has no meaning.
+    @raise txrdma.error.DeviceUnavailable: the port cannot be opened.
     """
     args, kwargs = parseString(description or defaultMADPort(), "management port")
     prefix, *args = args
@@ -33,7 +33,9 @@ def openMADPort(reactor: object, description: str = "") -> IMADPort:
 
 
 def defaultMADPort() -> str:
-    """What is opened when nothing is said: real ports before a running ibsim before a simulated fabric."""
+    """
+    Name of the port that is opened by default: real ports before a running ibsim before a simulated fabric.
+    """
     return availableMADPorts()[0]
 
 
@@ -43,12 +45,12 @@ def availableMADPorts() -> list[str]:
 
 
 def madPortKinds() -> list[str]:
-    """What strings of ports begin with."""
+    """Prefixes of the names of management ports."""
     return sorted(parser.prefix for parser in _parsers())
 
 
 _ORDER = ("umad", "ibsim", "sim", "vmad")
-"""Real ports first; by C{vmad} last, which brings no datagrams of subnet management."""
+"""Order of prefixes: real ports first, C{vmad} last, which carries no SMPs."""
 
 
 def _parsers() -> Iterator[IMADPortStringParser]:

@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST: Final = 32
-"""So many at once."""
+"""Most datagrams in one system call."""
 
 _DONT_WAIT: Final = 0x40
 
 
 class _Vector(ctypes.Structure):
-    """C{struct iovec}."""
+    """Layout of the system's C{struct iovec}."""
 
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 class _Header(ctypes.Structure):
-    """C{struct msghdr}."""
+    """Layout of the system's C{struct msghdr}."""
 
     _fields_ = (
         ("name", ctypes.c_void_p),
@@ -39,17 +39,17 @@ class _Header(ctypes.Structure):
 
 
 class _Message(ctypes.Structure):
-    """C{struct mmsghdr}."""
+    """Layout of the system's C{struct mmsghdr}."""
 
     _fields_ = (("header", _Header), ("length", ctypes.c_uint))
 
 
 class _Messages:
     """
-    Room for L{MOST} datagrams of one length.
+    Buffers for L{MOST} datagrams of one length.
 
-    @ivar content: their bytes, one behind the other.
-    @ivar lengths: what each really has, after receiving.
+    @ivar content: bytes of all datagrams, one behind the other.
+    @ivar lengths: real length of each, after receiving.
     """
 
     def __init__(self, length: int) -> None:
@@ -82,9 +82,9 @@ class Batches:
 
     def send(self, datagrams: Sequence[bytes]) -> int:
         """
-        Send these, L{MOST} at the most; the answer is how many have gone.
+        Send these datagrams, L{MOST} at the most; returns how many were sent.
 
-        @raise OSError: none has.
+        @raise OSError: none was sent.
         """
         joined = b"".join(datagrams)
         self._out.content[: len(joined)] = joined
@@ -92,9 +92,9 @@ class Batches:
 
     def receive(self) -> bytes:
         """
-        What is there, one behind the other, without those of another length.
+        Receive datagrams, one behind the other, without those of another length.
 
-        @raise OSError: nothing is.
+        @raise OSError: there is none.
         """
         come = self._in
         count = _checked(self._receive(self._descriptor, come.array, MOST, _DONT_WAIT, None))

@@ -35,15 +35,15 @@ _log = Logger()
 
 DEFAULT_NAME: Final = "sim"
 CONTROL_SECONDS: Final = 5.0
-"""How long ibsim is waited for when a port is opened; it answers at once, if it does at all."""
+"""Seconds to wait for ibsim when a port is opened; it answers at once, if it does at all."""
 
 LOOK_SECONDS: Final = 0.05
-"""How long each answer is waited for when the port is looked at: the reactor stands still meanwhile."""
+"""Seconds to wait for each answer when the port is read again: the reactor stands still meanwhile."""
 
 _MAGIC: Final = 0xDEADBEEF
 _ENVELOPE: Final = Struct(">HxxHxxIII4xQ")
 _DIRECTED_HEAD: Final = _ENVELOPE.pack(0xFFFF, 0xFFFF, 0, 0, 0, 256)
-"""Of all datagrams on directed routes."""
+"""Envelope of all datagrams on directed routes."""
 
 _LENGTH: Final = 288
 _OFFSET: Final = 32
@@ -52,18 +52,19 @@ _UNDELIVERABLE: Final = 110
 _STATUS: Final = 19
 _BATCHES: Final = 8
 """
-So many are read before others have their turn.
+Most batches that are read before other readers of the reactor have their turn.
 
-What answers to one bring about is sent together: ibsim is woken for the first, which costs the most.
+Requests that answers to one batch bring about are sent together: ibsim is woken for the first, which costs
+the most.
 """
 
 _ROOM: Final = 4 << 20
 _SMALLEST_IDENTIFIER: Final = 1 << 22
-"""Above the numbers of processes, which are the identifiers of other clients."""
+"""Smallest identifier of a client; those of other clients are process IDs, which are lower."""
 
 
 class ControlType(Code):
-    """What a client asks of ibsim."""
+    """Requests of a client on ibsim's control socket."""
 
     ERROR = 0
     CONNECT = 1
@@ -110,10 +111,10 @@ class IbsimPort:
 
     def __init__(self, reactor: IReactorFDSet, base: str = "", node: str = "", isSM: bool = False) -> None:
         """
-        @param base: of the names of ibsim's sockets; else that of IBSIM_SOCKNAME, or C{"sim"}.
-        @param node: its identifier or description; else that of SIM_HOST, or the first in the net file.
-        @param isSM: whether to get what is for the subnet's manager.
-        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or no place for us.
+        @param base: prefix of the names of ibsim's sockets; by default that of IBSIM_SOCKNAME, or C{"sim"}.
+        @param node: its identifier or description; by default that of SIM_HOST, or the first in the net file.
+        @param isSM: receive datagrams for the subnet manager.
+        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or no room for another client.
         """
         self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
         node = node or os.environ.get("SIM_HOST", "")
@@ -143,16 +144,18 @@ class IbsimPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Bring what comes from now on."""
+        """Start handing datagrams to a receiver."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """ibsim brings requests to managers of subnets, whatever their class, and to nobody else."""
+        """
+        Do nothing: ibsim sends requests to subnet managers, whatever their class, and to no other client.
+        """
         return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """Send one; it waits here while ibsim is behind."""
+        """Send one datagram, which waits here while ibsim's socket is full."""
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != 256:
@@ -170,7 +173,7 @@ class IbsimPort:
             self._flush()
 
     def pathOf(self, envelope: object) -> IBPath:
-        """The way that a datagram took."""
+        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, tuple)  # the datagrams that came with it, and where it is
         dlid, slid, dqpn, sqpn, _status, _length = _ENVELOPE.unpack_from(*envelope)
         return IBPath(
@@ -178,13 +181,13 @@ class IbsimPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Whether a datagram can be an answer of whom this path leads to."""
+        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, tuple)  # as in pathOf
         return mayBeFrom(path, _ENVELOPE.unpack_from(*envelope)[1], None, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """
-        Look anew at what the port is.
+        Read the port's attributes again.
 
         @raise DeviceUnavailable: ibsim is gone, or does not answer at once.
         """
@@ -210,7 +213,7 @@ class IbsimPort:
         return self.endPort
 
     def close(self) -> None:
-        """Detach. Twice is fine."""
+        """Detach from ibsim. Twice is fine."""
         if self._closed:
             return
         self._closed = True
@@ -228,15 +231,15 @@ class IbsimPort:
     # IReadDescriptor, IWriteDescriptor
 
     def fileno(self) -> int:
-        """Of the data socket."""
+        """File descriptor of the data socket."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """Name of the port in Twisted's log."""
         return "txrdma.mad.ports.ibsim"
 
     def doRead(self) -> None:
-        """Take what has come, but let others have their turn."""
+        """Receive datagrams, but at most some batches of them."""
         receiver, receive = self._receiver, self._batches.receive
         assert receiver is not None
         received = receiver.received
@@ -267,13 +270,13 @@ class IbsimPort:
             self._flush()
 
     def doWrite(self) -> None:
-        """ibsim has taken something."""
+        """Send waiting datagrams, as ibsim's socket has room again."""
         self._flush()
         if not self._waiting and not self._closed:
             self._reactor.removeWriter(self)
 
     def _flush(self) -> None:
-        """Send what waits; that for which ibsim has no room waits on."""
+        """Send waiting datagrams; those for which ibsim's socket has no room wait on."""
         waiting = self._waiting
         if self._closed:
             waiting.clear()
@@ -291,7 +294,7 @@ class IbsimPort:
             self._lost(error)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
+        """End the port after the reactor has noticed that the socket hung up."""
         self._lost(ConnectionResetError("the socket has hung up"))
 
     # Attaching.
@@ -315,7 +318,7 @@ class IbsimPort:
             self._socket.setsockopt(socket.SOL_SOCKET, which, _ROOM)
 
     def _bind(self) -> int:
-        """Take names that nobody has: ibsim ends when it finds no data socket by ours."""
+        """Bind names that no other client has: ibsim ends when it finds no data socket of ours."""
         identifier = _SMALLEST_IDENTIFIER + os.getpid()
         while True:
             try:
@@ -329,9 +332,9 @@ class IbsimPort:
 
     def _ask(self, kind: ControlType, content: bytes = b"") -> bytes:
         """
-        One question on the control socket.
+        Ask one question on the control socket, and return the answer.
 
-        @raise DeviceUnavailable: the answer is no.
+        @raise DeviceUnavailable: ibsim answers with an error, or not in time.
         """
         asked = Control(
             magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
@@ -343,6 +346,8 @@ class IbsimPort:
             while told.type not in (kind, ControlType.ERROR):
                 told = Control.decode(self._control.recv(80))
         except OSError as error:
+            if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
+                self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
         if told.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
@@ -353,6 +358,6 @@ class IbsimPort:
             return
         receiver = self._receiver
         self.close()
-        _log.info("ibsim is gone: {error}", error=error)
         if receiver is not None:
+            _log.info("ibsim is gone: {error}", error=error)
             receiver.portLost(f"ibsim is gone: {error}")

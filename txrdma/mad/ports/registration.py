@@ -1,5 +1,5 @@
 """
-Agents of C{/dev/infiniband/umadN}: how one says to the kernel what to bring.
+Registration of agents at C{/dev/infiniband/umadN}, by which the kernel knows what to deliver.
 
 Follows the kernel's interface to user space, version 5. Its older call is for kernels before 3.19.
 """
@@ -14,10 +14,10 @@ from struct import calcsize, Struct
 from typing import Final
 
 _THREE_BITS: Final = ("ppc", "powerpc", "mips", "sparc", "alpha")
-"""Machines that have three bits for the direction, one of them for none, and fewer for the size."""
+"""Machines with three bits for the direction, of which one means none, and fewer for the size."""
 
 _EXCHANGED: Final = ("parisc", "hppa")
-"""Machines whose bits for the direction mean the opposite."""
+"""Machines on which the bits for the direction have the opposite meaning."""
 
 _REGISTER2: Final = Struct("=IIBBHIQQIB3x")
 _REGISTER: Final = Struct(f"=I{'2Q' if calcsize('@L') == 8 else '4I'}BBB3sBx")
@@ -27,7 +27,7 @@ _UNREGISTER: Final = Struct("=I")
 
 def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.machine()) -> int:
     """
-    The number of one of umad's ioctls.
+    Number of an ioctl of umad.
 
     @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
     """
@@ -48,7 +48,7 @@ REGISTER_AGENT2: Final = ioctlNumber(3, 4, _REGISTER2.size)
 
 
 class Registry:
-    """The agents of one open device."""
+    """Agents that are registered with the kernel on one open device."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -58,10 +58,10 @@ class Registry:
         self, qpn: int, managementClass: int, classVersion: int, methods: int, oui: int, rmpp: bool
     ) -> int:
         """
-        A new agent: its number.
+        Register an agent with the kernel; returns its number.
 
         @param methods: a bit for each method whose requests it wants; 0 is none but answers to its own.
-        @param rmpp: whether the kernel shall cut and join long messages.
+        @param rmpp: have the kernel segment and reassemble RMPP transfers.
         @raise OSError: the kernel refuses it.
         """
         if self._isNew is not False:
@@ -78,7 +78,7 @@ class Registry:
 
     def unregister(self, number: int) -> None:
         """
-        The agent is no more.
+        End the registration of an agent.
 
         @raise OSError: the kernel refuses it.
         """

@@ -1,5 +1,5 @@
 """
-The strings of management ports C{ibsim...}, C{umad...} and C{vmad...}: what stands in them, made into ports.
+Strings of management ports (C{ibsim...}, C{umad...}, C{vmad...}), parsed and made into ports.
 
 Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
 """
@@ -30,7 +30,7 @@ class IbsimPortStringParser:
     prefix = "ibsim"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open it."""
+        """Open a port of ibsim."""
         from txrdma.mad.ports.ibsim import IbsimPort
 
         node, socket, sm = _understood(*args, **kwargs)
@@ -67,16 +67,16 @@ def _understood(*args: str, **kwargs: str) -> tuple[str, str, bool]:
 @implementer(IPlugin, IMADPortStringParser)
 class UmadPortStringParser:
     """
-    C{umad:PORT}; the key is C{rmpp}.
+    Parser of C{umad:PORT}; the key is C{rmpp}.
 
     C{PORT} is as L{txrdma.ports.getEndPort} has it, such as C{mlx5_0/1}; without it, the first port that is
-    active. C{rmpp=own} has us cut and join long messages instead of the kernel.
+    active. C{rmpp=own} has us segment and reassemble RMPP transfers instead of the kernel.
     """
 
     prefix = "umad"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open it."""
+        """Open a port of the kernel's umad."""
         from txrdma.mad.ports.umad import UmadPort
         from txrdma.ports import getEndPort
 
@@ -91,7 +91,7 @@ class UmadPortStringParser:
         return UmadPort(reactor, getEndPort(spelling), rmpp == "kernel")
 
     def available(self) -> Sequence[str]:
-        """Ports whose device files we may open, those of InfiniBand first."""
+        """Names of ports whose device files we may open, those of InfiniBand first."""
         from txrdma.iba.verbs import LinkLayer
         from txrdma.ports import devices
 
@@ -117,7 +117,7 @@ class VerbsPortStringParser:
     prefix = "vmad"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        """Open it, and the device."""
+        """Open a port of a verbs device, and the device."""
         from txrdma.mad.ports.verbsport import VerbsPort
 
         number = kwargs.pop("endport", "1")
@@ -135,6 +135,6 @@ class VerbsPortStringParser:
         raise ValueError(f"vmad: there is no kind of device {args[0]!r}")
 
     def available(self) -> Sequence[str]:
-        """By every device that could be opened."""
+        """Names of ports at every device that can be opened."""
         parsers = list(getPlugins(IVerbsDeviceStringParser))
         return [f"vmad:{name}" for parser in parsers for name in parser.available()]

@@ -1,8 +1,8 @@
 """
 Management ports of the kernel: C{/dev/infiniband/umadN}.
 
-Follows the kernel's interface to user space, version 5. Each class that is sent or served has an agent of
-its own with the kernel, which answers by the agent's number in the upper half of transaction IDs.
+Follows the kernel's interface to user space, version 5. Each class that is sent or served has an agent of its
+own with the kernel, which puts the agent's number into the upper half of transaction IDs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
-from txrdma.mad.core.transfers import isLong, RMPP_CLASSES
+from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES
 from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.ports.registration import Registry
 from txrdma.ports import EndPort
@@ -36,7 +36,7 @@ _log = Logger()
 _TRAP_REPRESS: Final = 0x07
 _HEADER: Final = 64
 _SHORTEST: Final = 16
-"""Bytes without which nothing of a datagram can be told: up to its transaction ID."""
+"""Shortest datagram that can be handled: up to its transaction ID."""
 
 _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
@@ -44,13 +44,13 @@ _SOONER: Final = 900
 """Milliseconds that the kernel waits for each second that we do."""
 
 _LONGEST_WAIT: Final = 0x7FFFFFFF
-"""Milliseconds: more the kernel does not count."""
+"""Longest timeout in milliseconds that the kernel can count."""
 
 _GONE: Final = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.EPIPE)
-"""What is said of a device that was taken away."""
+"""Error numbers of a device that was taken away."""
 
 _RESENDS: Final = 7
-"""How often the kernel sends the segments of a long message again, each time after 2 seconds."""
+"""Number of times that the kernel sends segments of an RMPP transfer again, each after 2 seconds."""
 
 # Agent, status, timeout in milliseconds, retries, length: in the host's order; what follows is big-endian.
 _LOCAL: Final = Struct("=IIIII")
@@ -59,19 +59,19 @@ _PKEY_INDEX: Final = Struct("=H6x")
 
 
 def _keyOf(datagram: Buffer) -> bytes:
-    """The class of a request, or of its answer, and what is ours of the transaction ID."""
+    """Key of a request and of its answer: the class, and our part of the transaction ID."""
     return bytes(datagram[1:2]) + bytes(datagram[12:16])
 
 
 class _Agent(NamedTuple):
-    """What the kernel knows of us for one class."""
+    """An agent with the kernel, for one class."""
 
     number: int
     managementClass: int
 
 
 class Envelope(NamedTuple):
-    """What stands before a datagram that came."""
+    """Header of the kernel in front of a datagram that came."""
 
     sqpn: int
     qkey: int
@@ -91,9 +91,9 @@ class Envelope(NamedTuple):
 @implementer(IMADPort, IReadDescriptor)
 class UmadPort:
     """
-    A port of an RDMA device of this host.
+    A port of an RDMA device of this host, opened through the kernel's umad.
 
-    Long messages are cut and joined by the kernel, or by us with C{rmpp=False}.
+    RMPP transfers are segmented and reassembled by the kernel, or by us with C{rmpp=False}.
     """
 
     transactionIDBits = 32
@@ -102,9 +102,9 @@ class UmadPort:
         self, reactor: IReactorFDSet, endPort: EndPort, rmpp: bool = True, folder: str = "/dev/infiniband"
     ) -> None:
         """
-        @param endPort: which port; L{txrdma.ports.getEndPort} finds them.
-        @param rmpp: whether the kernel shall cut and join long messages.
-        @raise DeviceUnavailable: it has no such device file, or we may not open it.
+        @param endPort: the port; L{txrdma.ports.getEndPort} finds it.
+        @param rmpp: have the kernel segment and reassemble RMPP transfers.
+        @raise DeviceUnavailable: the port has no such device file, or we may not open it.
         """
         self.doesRMPP = rmpp
         self.name = f"umad:{endPort.device.name}/{endPort.number}"
@@ -136,16 +136,16 @@ class UmadPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Bring what comes from now on."""
+        """Start handing datagrams to a receiver."""
         self._receiver = receiver
         self._reactor.addReader(self)
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
-        Bring requests of this class with these methods, too.
+        Have the kernel deliver requests of this class with these methods, too.
 
-        @raise ResourceExhausted: somebody else takes them already, or the kernel itself does.
-        @raise InvalidRequest: there is no such class here.
+        @raise ResourceExhausted: another program takes them already, or the kernel itself does.
+        @raise InvalidRequest: the kernel has no such class.
         """
         mask = 0
         for method in methods:
@@ -168,10 +168,10 @@ class UmadPort:
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """
-        Send one.
+        Send one datagram through the kernel.
 
         @raise InvalidRequest: the kernel refuses it.
-        @raise ResourceExhausted: it has no room at present.
+        @raise ResourceExhausted: the kernel has no room at present.
         """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
@@ -189,7 +189,7 @@ class UmadPort:
         self._write(header, bytes(datagram))
 
     def pathOf(self, envelope: object) -> IBPath:
-        """The way that a datagram took."""
+        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, Envelope)
         end = self.endPort
         sgid = dgid = None
@@ -213,13 +213,13 @@ class UmadPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Whether a datagram can be an answer of whom this path leads to."""
+        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Envelope)
         sgid = GID(envelope.gid) if envelope.hasGRH else None
         return mayBeFrom(path, envelope.lid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Look anew at what the port is."""
+        """Read the port's attributes in sysfs again."""
         port = self._sysfs
         self._gids = port.gidTable()
         gids = tuple(entry.gid for entry in self._gids)
@@ -248,15 +248,15 @@ class UmadPort:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """Of the device."""
+        """File descriptor of the device; -1 when it is closed."""
         return self._fd if not self._closed else -1
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """Name of the port in Twisted's log."""
         return "txrdma.mad.ports.umad"
 
     def doRead(self) -> None:
-        """Take what has come, but let others have their turn."""
+        """Receive datagrams, but at most a batch of them."""
         for _ in range(_BATCH):
             if self._closed:
                 return
@@ -276,7 +276,10 @@ class UmadPort:
                 _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over: so the kernel tells of a device that was taken away."""
+        """
+        End the port after the reactor has noticed a hang-up: the kernel's sign for a device that was taken
+        away.
+        """
         self._lost("the device has hung up")
 
     # What the kernel wants.
@@ -289,7 +292,7 @@ class UmadPort:
             raise self._refused(error, "the kernel refuses the datagram") from error
 
     def _refused(self, error: OSError, what: str) -> RDMAError:
-        """What to raise; a port that is gone is lost by it."""
+        """Exception for an error of a system call; a port whose device is gone is lost by it."""
         # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
         if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isThere()):
             self._lost(error)
@@ -302,7 +305,7 @@ class UmadPort:
         return self._sysfs.madName == self._madName
 
     def _read(self) -> int:
-        """One datagram into the buffer, which grows for long messages."""
+        """Read one datagram into the buffer, which grows for RMPP transfers; returns the length."""
         try:
             return os.readv(self._fd, [self._buffer])
         except OSError as error:
@@ -336,7 +339,10 @@ class UmadPort:
         )
 
     def _gaveUp(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
-        """The kernel waits no longer for an answer."""
+        """
+        Handle the kernel's timeout of a request: send the repetition that waits for it, or return the
+        request.
+        """
         again = self._asked.pop(_keyOf(datagram), None)
         if again is None:
             receiver.undeliverable(datagram, reason)
@@ -354,7 +360,7 @@ class UmadPort:
         patience = min(int(answerWithin * _SOONER), _LONGEST_WAIT)
         if answerWithin and not patience:
             patience = 1  # 0 is not to wait at all
-        resends = _RESENDS if self.doesRMPP and isLong(bytes(datagram[:36])) else 0
+        resends = _RESENDS if self.doesRMPP and isRMPP(bytes(datagram[:36])) else 0
         pkeyIndex = self._pkeyIndex(path.pkey)
         try:
             local = _LOCAL.pack(agent.number, 0, patience, resends, len(datagram))
@@ -376,14 +382,14 @@ class UmadPort:
         return local + remote + _PKEY_INDEX.pack(pkeyIndex)
 
     def _pkeyIndex(self, pkey: PKey) -> int:
-        """Where a partition is in the table."""
+        """Index of a partition in the P_Key table."""
         index = partitionIndex(self.endPort.pkeys, pkey)
         if index is None:
             raise InvalidRequest(f"{self.name} is not in partition {pkey:#06x}")
         return index
 
     def _agentFor(self, managementClass: int, datagram: Buffer) -> _Agent:
-        """The agent by which we ask; made when it is wanted first."""
+        """Agent for requests of a class, registered when it is first needed."""
         oui = int.from_bytes(datagram[37:40], "big") if 0x30 <= managementClass <= 0x4F else 0
         key = (managementClass, oui, 0)
         agent = self._agents.get(key)
@@ -395,7 +401,7 @@ class UmadPort:
         return agent
 
     def _takes(self, managementClass: int, oui: int) -> bool:
-        """Whether the kernel has an agent for the class, when it is to take no requests."""
+        """True if the kernel lets us register an agent for the class that takes no requests."""
         try:
             self._unregister(self._register(managementClass, 0, oui))
         except OSError:

@@ -52,10 +52,16 @@ _log = Logger()
 
 SENDS: Final = 64
 RECEIVES: Final = 1024
-"""Several windows of long messages (L{txrdma.mad.core.rmpp.WINDOW}): what comes when none is left is lost."""
+"""
+Number of receives: several windows of RMPP transfers (L{txrdma.mad.core.rmpp.WINDOW}); with none left
+datagrams are lost.
+"""
 
 HANDLES: Final = 4 * SENDS
-"""Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
+"""
+Most address handles that are kept: more than can be in use at once, so that the one unused for longest is
+free.
+"""
 
 _BATCH: Final = 64
 _BUDGET: Final = 8
@@ -75,11 +81,11 @@ _CHANGES: Final = (
 
 
 class IReactor(IReactorFDSet, IReactorTime):
-    """What it takes of a reactor."""
+    """Parts of a reactor that the port uses."""
 
 
 class Arrival(NamedTuple):
-    """What is known of the way of a datagram that came. C{grh} is empty where it had none."""
+    """Source of a datagram that came. C{grh} is empty where it had none."""
 
     grh: bytes
     sqpn: int
@@ -109,8 +115,8 @@ class VerbsPort:
         closesDevice: bool = True,
     ) -> None:
         """
-        @param device: is closed with the port, unless C{closesDevice} is False.
-        @param number: of the device's port.
+        @param device: device of the port, closed with it unless C{closesDevice} is False.
+        @param number: number of the device's port.
         @param isGSI: whether to be the general services interface of the device's port, by its queue pair 1:
             software devices give it to the first that asks.
         @raise InvalidRequest: the device has no such port, or does not give queue pair 1.
@@ -145,20 +151,20 @@ class VerbsPort:
     # IMADPort
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Bring what comes from now on."""
+        """Start handing datagrams to a receiver."""
         self._receiver = receiver
         self._reactor.addReader(self)
         self._turn()
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Whatever comes to the queue pair is ours anyway: nobody else could have it."""
+        """Do nothing: all requests to our queue pair are ours, as no other program could have them."""
         return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """
-        Send one; it waits here while the send queue is full.
+        Send one datagram, which waits here while the send queue is full.
 
-        @raise InvalidRequest: it is one of subnet management, or has no address, or another partition.
+        @raise InvalidRequest: it is an SMP, or has no address, or another partition.
         """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
@@ -178,12 +184,12 @@ class VerbsPort:
             self._waiting.append((bytes(datagram), path))
 
     def pathOf(self, envelope: object) -> IBPath:
-        """The way that a datagram took."""
+        """Path that a datagram took, from its envelope."""
         assert isinstance(envelope, Arrival)
         sgid = dgid = None
         trafficClass = flowLabel = hopLimit = 0
         if envelope.grh:
-            sgid, dgid, trafficClass, flowLabel, hopLimit = _wayIn(envelope.grh)
+            sgid, dgid, trafficClass, flowLabel, hopLimit = wayIn(envelope.grh)
         return IBPath(
             slid=LID(envelope.slid),
             dlid=self.endPort.lid,
@@ -200,13 +206,13 @@ class VerbsPort:
         )
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Whether a datagram can be an answer of whom this path leads to."""
+        """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Arrival)
-        sgid = _wayIn(envelope.grh)[0] if envelope.grh else None
+        sgid = wayIn(envelope.grh)[0] if envelope.grh else None
         return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Look anew at what the port is."""
+        """Read the port's attributes again from the device."""
         device, number = self._device, self._number
         port = device.portAttributes(number)
         self._gids: Sequence[GIDEntry] = device.gidTable(number)
@@ -260,7 +266,7 @@ class VerbsPort:
         self._closers.append(device.subscribe(self._told))
 
     def _open(self) -> None:
-        """From RESET to RTS, with all receives posted."""
+        """Bring the queue pair from RESET to RTS, with all receives posted."""
         index = partitionIndex(self.endPort.pkeys, DEFAULT_PKEY) or 0
         self._pkey: PKey = self.endPort.pkeys[index]
         modify = self._pair.modify
@@ -335,25 +341,25 @@ class VerbsPort:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """Of the channel."""
+        """File descriptor of the completion channel; -1 when it is closed."""
         return self._channel.fileno() if not self._closed else -1
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """Name of the port in Twisted's log."""
         return "txrdma.mad.ports.verbsport"
 
     def doRead(self) -> None:
-        """The queue has something."""
+        """Take completions, as the completion channel has an event."""
         self._channel.takeEvents()
         if self._again is None:
             self._turn()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
+        """End the port after the reactor has noticed that the device hung up."""
         self._lost("the device has hung up")
 
     def _turn(self) -> None:
-        """Take what has completed, but let others have their turn."""
+        """Take completions, but at most a budget of them in one turn."""
         self._again = None
         self._queue.arm()  # first: what completes meanwhile wakes us again
         for _ in range(_BUDGET):
@@ -389,7 +395,7 @@ class VerbsPort:
             self._lost(str(error))
 
     def _postWaiting(self) -> None:
-        """Send what has waited; a destination that cannot be is an error of what was to go there alone."""
+        """Post waiting datagrams; for a wrong destination only its own datagram fails."""
         while self._waiting and self._free and not self._closed and self._pair.state is QPState.RTS:
             datagram, path = self._waiting.popleft()
             try:
@@ -400,7 +406,7 @@ class VerbsPort:
                 self._undelivered(datagram, str(error))
 
     def _undelivered(self, datagram: bytes, why: str) -> None:
-        """Tell of a request that has not left; of an answer nobody wants to know."""
+        """Notify the receiver of a request that was not sent; answers are dropped silently."""
         if self._receiver is None or datagram[3] & _RESPONSE:
             return
         try:
@@ -462,11 +468,11 @@ class VerbsPort:
             receiver.portLost(f"{self.name} is gone: {reason}")
 
 
-def _wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
+def wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
-    Source, destination, traffic class, flow label and hop limit of what stands before a datagram.
+    Source, destination, traffic class, flow label and hop limit in the GRH of a datagram.
 
-    Of RoCE v2 over IPv4 that is the IPv4 header, in the last 20 of the 40 bytes (annex A17).
+    With RoCE v2 over IPv4 that is the IPv4 header, in the last 20 of the 40 bytes (annex A17).
     """
     if grh[0] >> 4 != 6 and grh[20] >> 4 == 4:
         ip = IPv4.decode(grh, 20)

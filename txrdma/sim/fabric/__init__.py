@@ -1,6 +1,4 @@
-"""
-An InfiniBand subnet that is simulated: switches, hosts and routers with their agents, and a manager.
-"""
+"""A simulated InfiniBand subnet: switches, hosts and routers with their agents, and a subnet manager (SM)."""
 
 from txrdma.sim.fabric.fabric import SimulatedFabric
 

@@ -40,7 +40,7 @@ from txrdma.sim.fabric.wire.wire import Wire
 from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
-"""How long after a change the subnet's manager looks anew."""
+"""Seconds between a change and the sweep of the master SM for it."""
 
 _IN_SERVICE: Final = 64
 _OUT_OF_SERVICE: Final = 65
@@ -50,13 +50,13 @@ _setDiagCode = poke(PortInfo, "diagCode")
 
 class SimulatedFabric:
     """
-    A subnet.
+    A simulated subnet: nodes, links, agents, and the master SM with its SA.
 
-    @ivar nodes: by their identifiers in the net file.
-    @ivar manager: of the subnet; None in one that nobody manages. C{sa} is its other half.
-    @ivar timetable: what is on its way.
-    @ivar wire: the way there: it counts datagrams, and its C{latencySeconds}, C{jitterSeconds} and C{loss}
-        can be changed at any time.
+    @ivar nodes: nodes by their identifiers in the net file.
+    @ivar manager: the master SM; None in a subnet without one. C{sa} is its subnet administration.
+    @ivar timetable: datagrams on their way, and other calls to come.
+    @ivar wire: the links: counts datagrams; its C{latencySeconds}, C{jitterSeconds} and C{loss} can be
+        changed at any time.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class SimulatedFabric:
     ) -> None:
         """
         @param latencySeconds: from a request to its answer.
-        @param jitterSeconds: how much more that may be, by chance.
-        @param loss: how probably a datagram is lost on its way, each direction by itself.
-        @param seed: of what is lost and how much is added, and of nothing else.
-        @param isManaged: without a manager there are no LIDs, and nothing but directed routes works.
-        @param managerAt: the node with the manager; the last host unless said.
-        @param resweepSeconds: how long after a change the manager looks anew; None is never.
-        @param hasLEDs: whether all ports have one (LedInfo).
+        @param jitterSeconds: most that chance adds to that.
+        @param loss: probability that a datagram is lost, in each direction by itself.
+        @param seed: seed of losses and of jitter, and of nothing else.
+        @param isManaged: have an SM; without one there are no LIDs, and nothing but directed routes works.
+        @param managerAt: node of the SM; the last host by default.
+        @param resweepSeconds: time between a change and the SM's sweep for it; None for no sweep.
+        @param hasLEDs: all ports have LEDs (LedInfo).
         """
         self.clock = clock
         self.nodes = buildNodes(net)
@@ -139,7 +139,7 @@ class SimulatedFabric:
         return node.ports[number]
 
     def portOf(self, lid: int) -> SimulatedPort | None:
-        """Who has a LID, by what ports say themselves."""
+        """Port that has this LID, by the SM's assignment or by its own PortInfo."""
         if self.manager is not None:
             for lmc in range(8):
                 port = self.manager.ports.get(lid & ~((1 << lmc) - 1))
@@ -153,7 +153,7 @@ class SimulatedFabric:
 
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
         """
-        A management port at a port of the fabric; at the first host's unless said.
+        A management port attached to a port of the fabric; to that of the first host by default.
 
         @raise ValueError: there is no such port.
         """
@@ -164,13 +164,13 @@ class SimulatedFabric:
         return self.attachTo(port.end, "" if number is None else f"sim:node={name}/{number}")
 
     def attachTo(self, port: SimulatedPort, name: str = "") -> SimulatedMADPort:
-        """The same, of a port that is known."""
+        """A management port attached to a known port of the fabric."""
         return SimulatedMADPort(self, port, name)
 
     # The manager.
 
     def manage(self, at: str = "", lmc: int = 0, priority: int = PRIORITY) -> SubnetManager:
-        """Have the subnet managed, by nobody else, from a node's port; from the last host's unless said."""
+        """Have the subnet managed by one SM alone, at a node's port; at that of the last host by default."""
         port = self.port(at or self._lastHost()).end
         self._endManagers()
         candidate = Candidate(self, port, lmc, priority)
@@ -189,10 +189,11 @@ class SimulatedFabric:
         self, at: str, priority: int = STANDBY_PRIORITY, lmc: int = 0, pollSeconds: float = POLL_SECONDS
     ) -> Candidate:
         """
-        Have another manager stand by at a node; with a higher priority than the master's it will be it soon.
+        Add an SM that stands by at a node; with a higher priority than the master's it will soon be the
+        master.
 
-        @param pollSeconds: how often they look after each other.
-        @raise ValueError: there is no such node, or there is a manager at it already.
+        @param pollSeconds: time between SMInfo polls of these SMs.
+        @raise ValueError: there is no such node, or it has an SM already.
         """
         port = self.port(at).end
         if port in self.sma.managers:
@@ -205,7 +206,7 @@ class SimulatedFabric:
         return candidate
 
     def lead(self, manager: SubnetManager) -> None:
-        """Let this manager be the master from now on; its SA begins anew."""
+        """Make this SM the master from now on; its SA begins without groups, services and subscriptions."""
         self.manager = manager
         self.sweep()
         if self.sa is not None:
@@ -219,7 +220,7 @@ class SimulatedFabric:
         self.sma.managers.clear()
 
     def sweep(self) -> None:
-        """Let the manager look now."""
+        """Let the master SM sweep now; ports that came or went are reported by the SA (traps 64 and 65)."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None
@@ -235,11 +236,11 @@ class SimulatedFabric:
                     self.sa.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
     def linearOf(self, switch: SimulatedNode) -> bytearray:
-        """The forwarding table of a switch."""
+        """Linear forwarding table of a switch, computed if the switch has none yet."""
         return tableOf(switch)
 
     def close(self) -> None:
-        """Nothing happens any more."""
+        """End the simulation: its timers, its SMs and its SA."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None
@@ -251,7 +252,7 @@ class SimulatedFabric:
     # Faults.
 
     def cut(self, name: str, number: int = 1) -> None:
-        """Take the cable of a port away."""
+        """Cut the cable of a port, until L{heal}."""
         port = self.port(name, number)
         for end in (port, port.peer):
             if end is not None:
@@ -261,7 +262,7 @@ class SimulatedFabric:
             self._changed(port)
 
     def heal(self, name: str, number: int = 1) -> None:
-        """Put it back."""
+        """Join the cable of a port again after L{cut}."""
         port = self.port(name, number)
         for end in (port, port.peer):
             if end is not None:
@@ -270,16 +271,21 @@ class SimulatedFabric:
             self._changed(port)
 
     def silence(self, name: str) -> None:
-        """Let a node hang: its links stay up, but it answers and forwards nothing of management."""
+        """
+        Let a node hang, until L{revive}: its links stay up, but it answers and forwards no management
+        datagrams.
+        """
         self.node(name).isDead = True
 
     def revive(self, name: str) -> None:
-        """Let it answer again, and be a node without delays and excuses."""
+        """
+        Let a node answer again after L{silence}, and without the effects of L{slow}, L{busy} and L{redirect}.
+        """
         node = self.node(name)
         node.isDead, node.delaySeconds, node.busyFor, node.redirects = False, 0.0, 0, None
 
     def slow(self, name: str, seconds: float) -> None:
-        """Let a node take this much longer."""
+        """Let a node take this much longer to answer."""
         self.node(name).delaySeconds = seconds
 
     def busy(self, name: str, requests: int) -> None:
@@ -287,7 +293,7 @@ class SimulatedFabric:
         self.node(name).busyFor = requests
 
     def redirect(self, name: str, managementClass: int, to: str) -> None:
-        """Let a node send those who ask this class of it, to another one."""
+        """Let a node redirect requests of a class to another node (ClassPortInfo)."""
         node = self.node(name)
         node.redirects = {**(node.redirects or {}), managementClass: self.port(to).end.lid}
 
@@ -296,7 +302,7 @@ class SimulatedFabric:
         self.node(name).setGUID(self.node(of).guid)
 
     def rename(self, name: str, guid: GUID) -> None:
-        """Give a node a GUID."""
+        """Give a node another GUID."""
         self.node(name).setGUID(guid)
 
     # What nodes are like.
@@ -307,7 +313,7 @@ class SimulatedFabric:
                 port.capabilities |= PortCapability.LED_INFO
 
     def runFDR10(self, *names: str) -> None:
-        """Let all links of these nodes, of all unless said, run at a vendor's FDR10."""
+        """Let all links of these nodes, by default of all, run at FDR10 (ExtendedPortInfo of Mellanox)."""
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
                 for end in (port, port.way):
@@ -325,9 +331,9 @@ class SimulatedFabric:
 
     def diagnose(self, name: str, number: int | None, code: int, *details: bytes) -> None:
         """
-        Let a port say how it is (IBA 14.2.5.6.1, DiagCode).
+        Set the DiagCode of a port (IBA 14.2.5.6.1).
 
-        @param details: what its vendor tells of that (VendorDiag, from index 1 on), 62 bytes each.
+        @param details: its vendor's codes (VendorDiag, from index 1 on), 62 bytes each.
         """
         end = self.port(name, number).end
         _setDiagCode(end.info, code & ~_CHAINED | (_CHAINED if details else 0))
@@ -339,15 +345,15 @@ class SimulatedFabric:
     # Counters.
 
     def counters(self, name: str, number: int = 1) -> Counters:
-        """What a port has counted: to be set, and to grow."""
+        """Counters of a port, to be set, and to grow."""
         return self.port(name, number).count()
 
     def setCounters(self, name: str, number: int, **values: int) -> None:
-        """Let counters of a port stand at these values."""
+        """Set counters of a port to these values."""
         self.counters(name, number).set(self._seconds(), **values)
 
     def growCounters(self, name: str, number: int, **rates: float) -> None:
-        """Let counters of a port go on by so much each second: errors, say."""
+        """Let counters of a port grow by so much each second, error counters for example."""
         self.counters(name, number).grow(self._seconds(), **rates)
 
     def traffic(self, wordsPerSecond: float, packetsPerSecond: float) -> None:
@@ -383,7 +389,7 @@ class SimulatedFabric:
     # What happens by itself.
 
     def _changed(self, port: SimulatedPort) -> None:
-        """The link of a port went up or down: its switch says so, and the manager looks."""
+        """After a change of a port's link: have its switch send trap 128, and the SM sweep."""
         if self.manager is not None and self._resweepSeconds is not None and self._resweep is None:
             self._resweep = self.clock.callLater(self._resweepSeconds, self._sweepAgain)
         for end in (port, port.peer):

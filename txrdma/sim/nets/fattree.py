@@ -14,11 +14,11 @@ from txrdma.sim.nets.netfile import Net
 
 RADIX: Final = 36
 WIDTHS: Final = 3
-"""1X and 4X."""
+"""Link widths that are supported, as a mask: 1X and 4X."""
 
 SPEEDS: Final = 7
 EXTENDED_SPEEDS: Final = 7
-"""Everything up to HDR."""
+"""Extended link speeds that are supported, as a mask: all up to HDR."""
 
 
 def fatTree(hosts: int, radix: int = RADIX) -> Net:

@@ -1,7 +1,7 @@
 """
-Fabrics and net files: a fabric written as one, and read of what C{discover} or C{ibnetdiscover} has printed.
+Conversion between fabrics and net files, which C{discover} and C{ibnetdiscover} print.
 
-Such a file says nothing of states: a link whose ends have LIDs is taken for an active one.
+A net file has no states: a link whose ends have LIDs is taken for an active one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txrdma.sim.nets.netfile import Net, NetLink, parseNet
 
 _LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
 _GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$", re.MULTILINE)
-"""Headings of C{ibnetdiscover -g}."""
+"""Headings in the output of C{ibnetdiscover -g}."""
 
 _NODE: Final = re.compile(r'(?:switch|hca|ca|rt)\s+\d+\s+"([^"]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(r'\[(\d+)\](?:\(([0-9a-fA-F]+)\))?\s+"')
@@ -39,9 +39,9 @@ _SECOND: Final = PortCapability.EXTENDED_SPEEDS | PortCapability.CAPABILITY_MASK
 
 def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
     """
-    A net of which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
+    Net from which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
 
-    @param names: of nodes; their descriptions unless said.
+    @param names: names of nodes; their descriptions without.
     """
     net = Net()
     for node in sorted(fabric.nodes.values(), key=lambda node: (not node.isSwitch, node.guid.raw)):
@@ -72,7 +72,7 @@ def _called(node: Node) -> str:
 
 def readFabric(text: str, name: str = "net file") -> Fabric:
     """
-    The fabric of a net file.
+    Read the fabric of a net file.
 
     @raise ValueError: a line has no meaning.
     """
@@ -116,7 +116,10 @@ def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """The identifier of a node with the comment and the port GUID that it has, and each line of a port."""
+    """
+    Nodes and ports of a net file: a node's identifier with its comment and port GUID, or with the line of a
+    port.
+    """
     identifier = guid = ""
     for line in map(str.strip, text.splitlines()):
         if not line:
@@ -131,7 +134,7 @@ def _lines(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _refine(node: Node, words: str, line: str) -> None:
-    """What only comments say: enhanced port 0, port GUIDs and LIDs of hosts, what links carry."""
+    """Add the values of comments to a node: enhanced port 0, port GUIDs, LIDs of hosts, widths and speeds."""
     if not line:
         info = node.switchInfo
         if info is not None and "enhanced port 0" in words:
@@ -156,9 +159,9 @@ def _refine(node: Node, words: str, line: str) -> None:
 
 def _guid(digits: str) -> GUID:
     """
-    A port's GUID, as it stands in parentheses.
+    GUID of a port from the digits in parentheses.
 
-    @raise ValueError: that is longer than one.
+    @raise ValueError: there are more digits than a GUID has.
     """
     if len(digits) > 16:
         raise ValueError(f"{digits} is no port GUID")

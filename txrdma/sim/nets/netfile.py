@@ -41,7 +41,7 @@ _MOST: Final = {
 """The largest numbers that have room in a fabric."""
 
 _LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
-"""Widths that are written by their lanes, and the mask of each; what else stands there is a mask."""
+"""Widths that are written as a number of lanes, and the mask of each; any other number is a mask."""
 
 _NODE: Final = re.compile(r'(switch|hca|ca|rt)\s+(\d+)\s+"([^"#@]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(
@@ -59,7 +59,7 @@ _GUIDS: Final = {
 
 
 class NetFileError(ValueError):
-    """A line that has no meaning."""
+    """A line of a net file has no meaning."""
 
     def __init__(self, name: str, line: int, reason: str) -> None:
         super().__init__(f"{name}, line {line}: {reason}")
@@ -67,7 +67,10 @@ class NetFileError(ValueError):
 
 @dataclass(slots=True)
 class NetLink:
-    """Where a port leads to. The masks are what the port has enabled; 0 is what the file says for all."""
+    """
+    Link of a port in a net file. The masks are those that the port has enabled; 0 stands for the file's
+    default.
+    """
 
     peer: str
     peerPort: int
@@ -78,7 +81,7 @@ class NetLink:
 
 @dataclass(slots=True)
 class NetNode:
-    """A node, as the file has it; C{guid} and C{lid} only where it says them."""
+    """A node of a net file; C{guid} and C{lid} are None where the file has none."""
 
     kind: NodeType
     ports: int
@@ -95,7 +98,7 @@ class NetNode:
 
 @dataclass(slots=True)
 class Net:
-    """A fabric, as a file has it."""
+    """Nodes and links of a net file."""
 
     nodes: dict[str, NetNode] = field(default_factory=dict)
     width: int = 0
@@ -103,17 +106,17 @@ class Net:
     extendedSpeed: int = 0
 
     def add(self, kind: NodeType, ports: int, identifier: str) -> NetNode:
-        """One node more."""
+        """Add a node without links."""
         node = self.nodes[identifier] = NetNode(kind, ports, identifier, identifier)
         return node
 
     def link(self, one: str, onePort: int, other: str, otherPort: int) -> None:
-        """Join two ports."""
+        """Add a link between two ports."""
         self.nodes[one].links[onePort] = NetLink(other, otherPort)
         self.nodes[other].links[otherPort] = NetLink(one, onePort)
 
     def text(self) -> str:
-        """As a file."""
+        """Net as the text of a file."""
         settings = (("width", self.width), ("speed", self.speed), ("extspeed", self.extendedSpeed))
         lines = [f"{name}={value}" for name, value in settings if value]
         hasDevices = any(node.deviceID for node in self.nodes.values())
@@ -123,7 +126,9 @@ class Net:
 
 
 def _nodeLines(node: NetNode, hasDevices: bool) -> Iterator[str]:
-    """A node; its device is said even where that is 0: ibsim takes one for all that follow."""
+    """
+    Lines of a node; once a device ID was written all nodes have one: ibsim keeps the last for nodes without.
+    """
     if node.guid is not None:
         yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
     if node.systemImageGUID not in (None, node.guid):
@@ -152,7 +157,7 @@ def _written(letter: str, mask: int) -> str:
 
 def parseNet(text: str, name: str = "net file") -> Net:
     """
-    Read a net file.
+    Parse the text of a net file.
 
     @raise NetFileError: a line has no meaning, or links contradict each other.
     """
@@ -160,7 +165,7 @@ def parseNet(text: str, name: str = "net file") -> Net:
 
 
 class _Parser:
-    """Reads the lines of a file."""
+    """Parser of the lines of a net file."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -232,9 +237,9 @@ class _Parser:
 
     def _number(self, line: int, key: str, text: str) -> int:
         """
-        A number that fits where it belongs.
+        Number that fits the field that it is for.
 
-        @raise NetFileError: it does not.
+        @raise NetFileError: the number is too large.
         """
         value = int(text, 16 if text[:2].lower() == "0x" else 10)
         most = _MOST.get(key)
@@ -254,7 +259,7 @@ class _Parser:
             self._said[key] = value
 
     def _check(self) -> None:
-        """Both ends of a link say the same; an end that says nothing is told by the other."""
+        """Check that both ends of each link agree; an end that the file does not have is added."""
         nodes = self._net.nodes
         for (identifier, port), line in self._where.items():
             link = nodes[identifier].links[port]

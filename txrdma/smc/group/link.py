@@ -30,7 +30,7 @@ from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Bearing, Flow
-from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
+from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 
 _log = Logger()
@@ -43,7 +43,7 @@ _REPOST: Final = 16
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
-_LENGTH: Final = CDC_LENGTH
+_START: Final = CDC_START
 
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
@@ -174,9 +174,9 @@ class Link:
         self.turn.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
-            lane.openLane(CDC_LENGTH, CDC_TYPE, unpackFrom)
-            self._poster.lane = lane
-            self._reader.lookAt(lane.takeMessages, self._taken)
+            unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
+            self._poster.openLane(lane)
+            self._reader.lookAt(lane.takeMessages, self._taken, unread)
 
     def keep(self) -> None:
         """Keep what is posted from now on: another link, about to come, may have to send it again."""
@@ -297,8 +297,8 @@ class Link:
         try:
             if len(messages) == 1:
                 message = messages[0]
-                flow = self._flows.get(message[3])
-                if flow is not None and message[1] == _LENGTH:
+                flow = self._flows.get(message[2])
+                if flow is not None:
                     flow.received(message)
             else:
                 self._takeSeveral(messages)
@@ -319,8 +319,8 @@ class Link:
             if poster.dirty and clock() >= due:
                 self.turn.settle()
                 due = clock() + HOLD_SECONDS
-            flow = flows.get(message[3])
-            if flow is not None and message[1] == _LENGTH:
+            flow = flows.get(message[2])
+            if flow is not None:
                 flow.received(message)
 
     def _settle(self) -> None:
@@ -351,14 +351,14 @@ class Link:
                 break
             used.append(byOffset[offset])
             message = unpackFrom(receives, offset)
-            if length < CDC_LENGTH or message[0] != CDC_TYPE:
+            if length < CDC_LENGTH or message[0] >> 8 != CDC_TYPE:
                 self.group.control(self, bytes(receives[offset : offset + length]))
                 continue
             if poster.dirty and clock() >= due:
                 self._settle()
                 due = clock() + HOLD_SECONDS
-            flow = flows.get(message[3])
-            if flow is not None and message[1] == CDC_LENGTH:
+            flow = flows.get(message[2])
+            if flow is not None and message[0] == _START:
                 flow.received(message)
         self.wasHeard = True
 
@@ -445,8 +445,9 @@ class Link:
     def ending(self) -> Iterator[None]:
         """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
         turn, poster = self.turn, self._poster
-        self.isBreaking = poster.isOver = True
+        self.isBreaking = True
         self.isActive = False
+        poster.end()
         wasBusy, poster.isBusy = poster.isBusy, True
         try:
             yield

@@ -59,8 +59,10 @@ class Poster:
     @ivar isBusy: a turn of the link goes on: flows will be flushed at its end.
     @ivar isOver: the link is gone: nothing can be posted any more.
     @ivar isShort: a flow has more to post than could be copied.
-    @ivar lane: takes bytes and messages without requests, where the queue pair has such a lane.
+    @ivar lane: takes bytes and messages without requests, where the queue pair has such a lane; C{direct}:
+        the same, as long as the link is not over and nothing is C{kept}.
     @ivar sent: SENDs that were made so far; a signaled one has this number.
+    @ivar limit: the number of the last SEND for which the peer has room, as far as we know.
     @ivar isStaged: bytes are copied first.
     @ivar isSignaling: each message makes a completion.
     @ivar isUsed: there is something to C{clear}.
@@ -74,7 +76,8 @@ class Poster:
         self.schedule = schedule
         self.isBusy = self.isOver = self.isShort = False
         self.lane: IDirectLane | None = None
-        self.sent = 0
+        self.direct: IDirectLane | None = None
+        self.sent = self.limit = 0
         self.isStaged = self.isSignaling = capacity.maxInline < _UNLIMITED
         self.isUsed = False
         self.kept: deque[Kept] | None = None
@@ -84,6 +87,17 @@ class Poster:
         self._staged = self._freed = 0  # bytes, all told
         self._marks: deque[tuple[int, int]] = deque()
         self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
+
+    def openLane(self, lane: IDirectLane) -> None:
+        """From now on this lane takes bytes and messages."""
+        self.lane = lane
+        if self.kept is None and not self.isOver:
+            self.direct = lane
+
+    def end(self) -> None:
+        """Note that the link is gone: nothing can be posted any more."""
+        self.isOver = True
+        self.direct = None
 
     def write(self, address: int, rkey: RKey, chunks: Sequence[Buffer], length: int) -> SendRequest:
         """An RDMA WRITE of these bytes, good until C{clear}."""
@@ -127,11 +141,13 @@ class Poster:
     def keep(self) -> None:
         """Keep what is posted from now on until it has arrived."""
         self.kept = deque()
+        self.direct = None
         self.isSignaling = True
 
     def forgo(self) -> None:
         """Keep nothing any more: there is no other link that could send it again."""
         self.kept = None
+        self.direct = None if self.isOver else self.lane
         self.isSignaling = self.isStaged
 
     def takeKept(self) -> dict[Any, list[Kept]]:

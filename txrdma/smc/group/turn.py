@@ -89,6 +89,7 @@ class Turn:
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
         self.isHasty = False
         self.poster = Poster(attachment.domain, attachment.queuePair.capacity, self.schedule)
+        self.poster.limit = WINDOW
         self.placing: IPlacing | None = None
         self.clock: Callable[[], float] = reactor.seconds
         self._due = 0.0
@@ -174,7 +175,17 @@ class Turn:
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
         poster = self.poster
-        if poster.dirty and not self._soon:
+        dirty = poster.dirty
+        if len(dirty) == 1 and not self._soon:
+            flow: Flow = dirty[0]
+            requests: list[SendRequest] = []
+            if flow.send(requests):  # as mostly: then that is all
+                dirty.pop()
+                if requests:
+                    self._post(requests)
+            else:
+                self._flush()
+        elif dirty and not self._soon:
             self._flush()
         if poster.dirty or self._soon or self._last:
             self.run()
@@ -263,13 +274,16 @@ class Turn:
         poster = self.poster
         dirty = poster.dirty
         isOver = poster.isOver
-        room = WINDOW - poster.sent + self._acknowledged
+        room = poster.limit - poster.sent
         requests: list[SendRequest] = []
         flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
-            flow = dirty.pop()
-            flow.isDirty = False
-            flow.fill(requests)
+            flow = dirty[0]
+            hasSent = flow.send(requests)
+            dirty.pop()
+            if not hasSent:
+                flow.isDirty = False
+                flow.fill(requests)
             if requests:
                 self._post(requests)
                 if not flow.backlog:
@@ -311,7 +325,8 @@ class Turn:
             for flow in flows:
                 count += 1
                 flow.isDirty = False
-                flow.fill(requests)
+                if requests or not flow.send(requests):
+                    flow.fill(requests)
         except BaseException:
             self.poster.dirty[:0] = flows[count:]  # nobody is forgotten
             raise
@@ -328,7 +343,7 @@ class Turn:
         No application is called, and nothing ends, before the turn that is due.
         """
         owner, poster = self._owner, self.poster
-        room = WINDOW - poster.sent + self._acknowledged
+        room = poster.limit - poster.sent
         if not owner.isActive or poster.isOver or len(poster.dirty) > room:
             return
         flows, poster.dirty = poster.dirty[:-1], poster.dirty[-1:]
@@ -341,7 +356,7 @@ class Turn:
         @param flow: dirty, and nobody wants to know when it is posted.
         """
         owner, poster = self._owner, self.poster
-        if owner.isActive and not poster.isOver and WINDOW - poster.sent + self._acknowledged > 0:
+        if owner.isActive and not poster.isOver and poster.limit - poster.sent > 0:
             poster.dirty.remove(flow)
             self._postInside([flow])
 
@@ -375,7 +390,7 @@ class Turn:
         if not self._owner.isActive:
             return 0
         self.look()
-        room = WINDOW - self.poster.sent + self._acknowledged
+        room = self.poster.limit - self.poster.sent
         if room <= 0:
             self._waitForSends()
         return room
@@ -402,6 +417,7 @@ class Turn:
                 return
             self._acknowledged = completion.identifier
         if batch:
+            self.poster.limit = self._acknowledged + WINDOW
             if self.poster.isStaged or self.poster.kept:
                 self.poster.completed(self._acknowledged)
             if self._isFull:

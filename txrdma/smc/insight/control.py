@@ -1,48 +1,31 @@
 """
 Tell the same user's tools what this process's connections and link groups are doing.
 
-Each process with live connections listens on an abstract UNIX socket, C{\\0txrdma/control/<uid>/<pid>}, and
-answers whoever connects with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be
-taken by anybody. The sockets are found in C{/proc/net/unix}; there is no file that could outlive its process.
+Each process with live connections answers as L{txrdma.unixanswers} has it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import field
-from pathlib import Path
-from threading import Thread
 from typing import Any, cast, ClassVar
 from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
-from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime, IReactorUNIX
-from twisted.internet.protocol import connectionDone, Protocol
+from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.logs import Seldom
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import LocalListener, peerOf, Reactor
+from txrdma.unixanswers import Answering, askProcess, IReactor, nameIn, processesIn
+from txrdma.unixsockets import Reactor
 from txrdma.values import frozen
 
 _log = Logger()
 _seldom = Seldom(_log)
-
-_LISTENING = 0x10000
-"""__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
-
-_LONGEST_ANSWER = 64 << 20
-_PATIENCE = 10.0
-
-PROC_NET_UNIX = Path("/proc/net/unix")
 
 NAMESPACE = "txrdma/control"
 """The beginning of the abstract names on which processes answer."""
@@ -55,13 +38,9 @@ Report = Callable[[], dict[str, object]]
 """Gives the part of an answer that JSON can carry: L{txrdma.smc.insight.report.report}, but for tests."""
 
 
-class IReactor(IReactorUNIX, IReactorTime):
-    """The interfaces of a reactor that asking other processes needs: UNIX sockets and time."""
-
-
 def controlName(pid: int) -> str:
     """The abstract name on which a process of our user answers."""
-    return f"\0{NAMESPACE}/{os.geteuid()}/{pid}"
+    return nameIn(NAMESPACE, pid)
 
 
 def _owner() -> tuple[int, int]:
@@ -69,57 +48,25 @@ def _owner() -> tuple[int, int]:
     return os.getpid(), os.geteuid()
 
 
-class Control(LocalListener):
-    """
-    Answers whoever connects, and has the right to know.
-
-    The reactor only accepts: an answer that the socket's buffer can't hold is sent by a thread, so that who
-    asks and does not listen holds up nobody.
-
-    @ivar owner: the process and the user by whose name it answers.
-    """
+class Control(Answering):
+    """Answers whoever connects, and has the right to know."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         """
         @raise OSError: the name is taken.
         """
         self._clock = reactor
-        self._report = report
-        self.owner = _owner()
-        name = controlName(os.getpid())
-        super().__init__(reactor, socket.SOCK_STREAM, name, self._tell, "to know our connections")
+        self._told = report
+        super().__init__(reactor, NAMESPACE, self._all, "to know our connections")
 
-    def _tell(self, asker: socket.socket) -> None:
-        answer = self._answer()
-        try:
-            sent = asker.send(answer)
-        except OSError:
-            sent = len(answer)  # nobody listens any more
-        if sent == len(answer):
-            asker.close()
-        else:
-            Thread(target=_sendRest, args=(asker, answer[sent:]), daemon=True).start()
-
-    def _answer(self) -> bytes:
-        told = {
-            "pid": os.getpid(),
-            "command": [os.path.basename(sys.executable), *sys.argv],
-            **self._report(),
+    def _all(self) -> dict[str, object]:
+        return {
+            **self._told(),
             "silent": [
                 {"peer": str(peer), "seconds": round(seconds, 1)}
                 for peer, seconds in silentPeers(self._clock).remaining(self._clock.seconds())
             ],
         }
-        return json.dumps(told).encode() + b"\n"
-
-
-def _sendRest(asker: socket.socket, answer: bytes) -> None:
-    with asker:
-        asker.settimeout(_PATIENCE)
-        try:
-            asker.sendall(answer)
-        except OSError:
-            pass  # it has gone, or does not listen
 
 
 def appear(reactor: object, report: Report) -> None:
@@ -218,58 +165,12 @@ def answering(listing: str | None = None) -> list[int]:
 
     @param listing: as C{/proc/net/unix} has it, which is read otherwise.
     """
-    if listing is None:
-        listing = PROC_NET_UNIX.read_text(errors="replace")
-    # The zero at the beginning of an abstract name is shown as an @.
-    form = re.compile(
-        r"^[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ (?P<flags>[0-9A-F]+) .* "
-        rf"@{re.escape(NAMESPACE)}/{os.geteuid()}/(?P<pid>[0-9]+)$"
-    )
-    matches = (form.match(line) for line in listing.splitlines())
-    return sorted({int(match["pid"]) for match in matches if match and int(match["flags"], 16) & _LISTENING})
-
-
-class _Asking(Protocol):
-    """The asking end of a UNIX connection: it reads one answer."""
-
-    def __init__(self) -> None:
-        self.answered: Deferred[bytes] = Deferred(lambda _: self._abort())
-        self._chunks: list[bytes] = []
-        self._length = 0
-
-    def connectionMade(self) -> None:
-        # ITransport has no word for the socket; Twisted's UNIX transports have this attribute.
-        user = peerOf(cast(socket.socket, self.transport.socket)).user  # type: ignore[union-attr]
-        if user != os.geteuid():
-            self._finish(Failure(PermissionError(f"the socket belongs to user {user}")))
-
-    def dataReceived(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self._length += len(data)
-        if data.endswith(b"\n"):
-            self._finish(b"".join(self._chunks))
-        elif self._length > _LONGEST_ANSWER:
-            self._finish(Failure(ValueError("the answer does not end")))
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._finish(Failure(ConnectionError("the process hung up")))
-
-    def _finish(self, result: bytes | Failure) -> None:
-        if not self.answered.called:
-            self.answered.callback(result)
-            self._abort()
-
-    def _abort(self) -> None:
-        assert self.transport is not None
-        self.transport.abortConnection()  # type: ignore[attr-defined]  # ITransport lacks it, UNIX has it
+    return processesIn(NAMESPACE, listing)
 
 
 async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Answer:
-    asking = _Asking()
     try:
-        endpoint = UNIXClientEndpoint(reactor, controlName(pid), timeout=timeoutSeconds)
-        await connectProtocol(endpoint, asking)
-        said = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
+        said = await askProcess(reactor, NAMESPACE, pid, timeoutSeconds)
         return Answer(
             pid,
             [str(word) for word in said["command"]],

@@ -2,13 +2,12 @@
 Statistics of this process's connections: what C{smcr stats} tells of the kernel's.
 
 They are dictionaries of numbers, some of them in dictionaries, so that those of many processes can be added,
-and two of one process subtracted, by the same few lines.
+and two of one process subtracted: see L{txrdma.commands.common.counted}.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from typing import Any, cast, Final
 
 from txrdma.smc.common import counting
@@ -17,8 +16,6 @@ from txrdma.smc.insight.status import SMCStatus, statuses
 
 BOUNDS: Final = tuple(counting.SMALL << doubled for doubled in range(8))
 """The upper bounds of classes of sizes, as C{smcr stats} has them: 8 KiB, 16 KiB, and so on, to 1 MiB."""
-
-Numbers = Mapping[str, Any]
 
 
 def _classes(large: list[int], total: int) -> dict[str, int]:
@@ -92,26 +89,4 @@ def statistics() -> dict[str, Any]:
             "ringBytesUsed": sum(size * count for size, count in used.items()),
             "ringBytesUnread": sum(stream.unread for stream in streams),
         },
-    }
-
-
-def added(many: Iterable[Numbers]) -> dict[str, Any]:
-    """The sum of statistics, number by number."""
-    total: dict[str, Any] = {}
-    for each in many:
-        for name, value in each.items():
-            if isinstance(value, Mapping):
-                total[name] = added([total.get(name, {}), value])
-            else:
-                total[name] = total.get(name, 0) + value
-    return total
-
-
-def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
-    """Subtract older counters from new ones, and divide by the seconds between the two."""
-    return {
-        name: differences(value, old.get(name, {}), seconds)
-        if isinstance(value, Mapping)
-        else (value - old.get(name, 0)) / seconds
-        for name, value in new.items()
     }

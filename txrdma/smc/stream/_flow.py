@@ -11,13 +11,14 @@ map; elsewhere they are work requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.common.counting import read, SMALL, written
-from txrdma.smc.group.posting import cut, Hearing, Kept, Poster, SIGNAL_EVERY
+from txrdma.smc.group.posting import cut, Kept, Poster, SIGNAL_EVERY
+from txrdma.smc.stream._keeper import Keeper, Receiver
 from txrdma.smc.stream._ring import DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
 
@@ -31,46 +32,8 @@ _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""
 
 _NEWS: Final = SPACE | UPDATE
-_FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION)
+_FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION) << 8
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
-
-
-class Receiver(Protocol):
-    """The protocol of an application, as far as bytes are concerned."""
-
-    def dataReceived(self, data: bytes) -> None:
-        """Hand over bytes that have arrived."""
-
-
-class Keeper(Hearing, Protocol):
-    """The stream, as its data flow sees it."""
-
-    def heard(self, state: int) -> None:
-        """The peer's state flags are others than before."""
-
-    def violated(self, what: str) -> None:
-        """The peer does what it must not."""
-
-    def blame(self, where: str) -> None:
-        """Log an exception of the application, and end the connection."""
-
-    def drained(self) -> None:
-        """Bytes that had to wait for the application were delivered."""
-
-    def finish(self) -> bool:
-        """If all is posted that will ever be written, end that; tell whether there are new flags to send."""
-
-    def unheard(self) -> None:
-        """There is something to post, and nobody to read it."""
-
-    def lookBeside(self) -> None:
-        """Take in what other links of the group have brought."""
-
-    def blocked(self) -> None:
-        """The peer's ring is full, and there is more to write."""
-
-    def unblocked(self) -> None:
-        """The peer's ring has room again, or nothing waits for it any more."""
 
 
 class Bearing(NamedTuple):
@@ -252,40 +215,64 @@ class Flow:
         if not self._isBegun:
             self._keep(message)
             return
+        # All that is here is C{Ring.received}'s and C{deliver}'s: some bytes in one piece, and no other news.
+        _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
         ring = self.ring
+        protocol = self.protocol
+        consumed = ring.consumed
+        arrived = ring.base + count
+        read = ring.ackBase + ackCount
+        offset = consumed & self._mask
+        end = offset + arrived - consumed
+        if (
+            flags != self.peerState
+            or ring.peerFlags
+            or wrap != ring.wrap
+            or ackWrap != ring.ackWrap
+            or (sequence - ring.heard) & 0x8000
+            or end > self._mask
+            or end - offset > SMALL
+            or ackCount >= ring.peerSize
+            or not ring.arrived < arrived <= ring.mayArrive
+            or not ring.peerConsumed <= read <= ring.produced
+            or self.isBlocked
+            or self.isPaused
+            or self.isDeaf
+            or protocol is None
+        ):
+            self._receivedOther(message)
+            return
+        ring.heard = sequence
+        if read != ring.peerConsumed:
+            ring.peerConsumed = read
+            ring.blocked = False
+        data = self._view[offset:end].tobytes()  # quicker than bytes()
+        self._quickReads += 1
+        ring.arrived = ring.consumed = arrived
+        if arrived > ring.dueAbove and ring.updateDue:
+            self.update()
+        contexts = self._contexts
+        contexts.append(self.context)
         try:
-            what = ring.received(message)
+            protocol.dataReceived(data)
+        except BaseException:
+            self.keeper.blame("dataReceived")
+        finally:
+            contexts.pop()
+
+    def _receivedOther(self, message: tuple[int, ...]) -> None:
+        """Take in a message of any kind."""
+        self._others += 1
+        flags = message[7]
+        try:
+            what = self.ring.received(message)
         except WireError as error:
-            if not message[8] & _FAILOVER or not self._hasCaughtUp(message):
+            if not flags & _FAILOVER or not self._hasCaughtUp(message):
                 self.keeper.violated(str(error))
                 return
             what = 0
         if what & DATA and not self.isPaused:
-            # All that is here but loops and exceptions is C{deliver}'s: this is what mostly happens, once.
-            consumed = ring.consumed
-            length = ring.arrived - consumed
-            offset = consumed & self._mask
-            end = offset + length
-            protocol = self.protocol
-            if length > SMALL or end > self._mask or protocol is None or self.isDeaf:
-                self._others += 1
-                self.deliver()
-            else:
-                data = self._view[offset:end].tobytes()  # quicker than bytes()
-                self._quickReads += 1
-                ring.consumed = consumed = consumed + length
-                if consumed > ring.dueAbove and ring.updateDue:
-                    self.update()
-                contexts = self._contexts
-                contexts.append(self.context)
-                try:
-                    protocol.dataReceived(data)
-                except BaseException:
-                    self.keeper.blame("dataReceived")
-                finally:
-                    contexts.pop()
-        else:
-            self._others += 1
+            self.deliver()
         if what & _NEWS:
             if what & UPDATE:
                 self._mustSend = True
@@ -293,8 +280,8 @@ class Flow:
                 self._unblock()
             if not self.isDirty and (what & UPDATE or self.backlog):
                 self.touch()
-        if message[9] != self.peerState and not message[8] & _FAILOVER:
-            self.keeper.heard(message[9])
+        if flags & 0xFF != self.peerState and not flags & _FAILOVER:
+            self.keeper.heard(flags & 0xFF)
 
     def _hasCaughtUp(self, message: tuple[int, ...]) -> bool:
         """Whether what the peer, on another link now, thinks that we have had come by the old one."""
@@ -389,49 +376,59 @@ class Flow:
         if not poster.isBusy:
             poster.schedule()
 
-    def fill(self, requests: list[SendRequest]) -> None:
+    def send(self, requests: list[SendRequest]) -> bool:
         """
-        Send what there is, directly, or append requests that have to be posted now.
+        Send what there is directly, where that is as it mostly is: a few bytes, room for them in one piece
+        and for a message, and nothing else to see to.
 
-        Mostly there are a few bytes, room for them, and nothing else to see to: that is done here.
+        @param requests: empty; the message is appended when the lane does not take it, to be posted now.
+        @return: whether that was done; then the flow is not dirty any more. Else it is for C{fill}.
         """
         poster = self.poster
-        lane = poster.lane
+        lane = poster.direct
         target = self._target
+        ring = self.ring
+        offset = ring.at
         length = self.backlog
+        produced = ring.produced + length
+        size = ring.peerSize
         if (
-            target is None
-            or lane is None
-            or requests
+            lane is None
+            or target is None
             or not 0 < length <= SMALL
+            or offset + length >= size
+            or produced - ring.peerConsumed >= size
             or self.isEnding
             or self.isNoticed
             or self.isDoubtful
             or self.peerState & ENDS
-            or poster.isOver
-            or poster.kept is not None
+            or poster.sent >= poster.limit
             or self._valid[0] != 1
-            or (offset := self.ring.put(length)) < 0
         ):
-            self._fillSlowly(requests)
-            return
-        for piece in self.pending:
+            return False
+        pending = self.pending
+        for piece in pending:
             end = offset + len(piece)
             target[offset:end] = piece
             offset = end
-        message = self.ring.message(self.flags)
+        ring.at = offset
+        ring.produced = produced
+        ring.blocked = False
+        message = ring.message(self.flags)
         self.last = self.written = number = poster.sent = poster.sent + 1
-        signaled = not number & _SIGNAL_MASK or poster.isSignaling
-        if not lane.putMessage(number, signaled, message):
-            self._request(requests, number, signaled, message)
-        self.pending.clear()
+        pending.clear()
         self.backlog = 0
         self._mustSend = False
         self.writes += 1
         self.messagesSent += 1
+        signaled = not number & _SIGNAL_MASK or poster.isSignaling
+        if not lane.putMessage(number, signaled, message):
+            self._request(requests, number, signaled, message)
+        self.isDirty = False
+        return True
 
-    def _fillSlowly(self, requests: list[SendRequest]) -> None:
-        """Send whatever there is, or append requests for it."""
+    def fill(self, requests: list[SendRequest]) -> None:
+        """Send whatever there is, directly, or append requests that have to be posted now."""
         ring = self.ring
         poster = self.poster
         if self._isMoved:

@@ -53,7 +53,7 @@ class Ring:
     @ivar size: of our buffer, where the peer writes.
     @ivar peerSize: of the peer's.
     @ivar token: the peer's alert token, for what we send.
-    @ivar produced: bytes that we wrote into the peer's buffer, all told.
+    @ivar produced: bytes that we wrote into the peer's buffer, all told; C{at}: where the next ones go.
     @ivar peerConsumed: of these, what the peer told that it read.
     @ivar blocked: the peer hears that we have more than fits.
     @ivar arrived: bytes that the peer wrote into ours, all told.
@@ -61,15 +61,13 @@ class Ring:
     @ivar reported: of these, what the peer has been told.
     @ivar mayArrive: the total up to which the peer knows of room, and may write.
     @ivar dueAbove: no update is due before more than this is consumed.
-    @ivar peerFlags: producer flags of the last message.
+    @ivar peerFlags: producer flags of the last message; C{heard}: its sequence number.
+    @ivar base: the total at which the round of the peer's producer cursor began; C{wrap}: its wrap count.
+    @ivar ackBase: the total at which the round of its consumer cursor began; C{ackWrap}: its wrap count.
     @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
     """
 
     __slots__ = (
-        "_ackBase",
-        "_ackWrap",
-        "_at",
-        "_base",
         "_hurry",
         "_limit",
         "_mask",
@@ -78,8 +76,11 @@ class Ring:
         "_peerShift",
         "_round",
         "_shift",
-        "_wrap",
+        "ackBase",
+        "ackWrap",
         "arrived",
+        "at",
+        "base",
         "blocked",
         "consumed",
         "dueAbove",
@@ -94,6 +95,7 @@ class Ring:
         "size",
         "token",
         "urgentAt",
+        "wrap",
     )
 
     def __init__(self, size: int, peerSize: int, token: int) -> None:
@@ -114,9 +116,9 @@ class Ring:
         self._mask = (size << 16) - 1  # a cursor says its place modulo 65536 rounds
         self._peerMask = (peerSize << 16) - 1
         # Cursors mostly stay in their round, so the total at which that began is kept with its wrap count.
-        self._at = self._round = 0  # our producer cursor
-        self._base = self._wrap = 0  # the peer's producer cursor
-        self._ackBase = self._ackWrap = 0  # the peer's consumer cursor
+        self.at = self._round = 0  # our producer cursor
+        self.base = self.wrap = 0  # the peer's producer cursor
+        self.ackBase = self.ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
         self.dueAbove = self._limit
         self._hurry = False  # the peer waits for an update, whatever its size
@@ -131,23 +133,6 @@ class Ring:
     def readable(self) -> int:
         """Bytes that have arrived and are not read."""
         return self.arrived - self.consumed
-
-    def put(self, length: int) -> int:
-        """
-        Take room for that many bytes, more than none, where they fit in one piece and leave some room.
-
-        @return: where they go in the peer's buffer; -1 when this is for C{take}.
-        """
-        produced = self.produced + length
-        offset = self._at
-        end = offset + length
-        size = self.peerSize
-        if end >= size or produced - self.peerConsumed >= size:
-            return -1
-        self.produced = produced
-        self._at = end
-        self.blocked = False
-        return offset
 
     def take(self, backlog: int, most: int) -> tuple[int, int, int]:
         """
@@ -164,12 +149,12 @@ class Ring:
         if most > space:
             most = space
         self.produced = produced + most
-        offset = self._at
+        offset = self.at
         end = offset + most
         if end < size:
-            self._at = end
+            self.at = end
             return offset, most, 0
-        self._at = end = end - size
+        self.at = end = end - size
         self._round = (self._round + 1) & 0xFFFF
         return offset, most - end, end
 
@@ -190,7 +175,7 @@ class Ring:
             _HEAD | sequence,
             self.token,
             self._round,
-            self._at,
+            self.at,
             (consumed >> self._shift) & 0xFFFF,
             consumed & (size - 1),
             _WE_ARE_BLOCKED | state if self.blocked else state,
@@ -204,15 +189,16 @@ class Ring:
         @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for one that is older than the last.
         @raise WireError: a cursor is where it can't be.
         """
-        _, _, sequence, _, wrap, count, ackWrap, ackCount, flags, _ = message
+        _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
+        flags >>= 8
         if (sequence - self.heard) & 0x8000 or flags & _FAILOVER:
             return self._unusual(sequence, flags)
-        arrived = self._base + count
-        if wrap != self._wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
+        arrived = self.base + count
+        if wrap != self.wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
             arrived = self._arrival(wrap, count)
-        read = self._ackBase + ackCount
+        read = self.ackBase + ackCount
         if (
-            ackWrap != self._ackWrap
+            ackWrap != self.ackWrap
             or ackCount >= self.peerSize
             or not self.peerConsumed <= read <= self.produced
         ):
@@ -222,15 +208,15 @@ class Ring:
         if read != self.peerConsumed:
             self.peerConsumed = read
             self.blocked = False
-            if ackWrap != self._ackWrap:
-                self._ackWrap = ackWrap
-                self._ackBase = read - ackCount
+            if ackWrap != self.ackWrap:
+                self.ackWrap = ackWrap
+                self.ackBase = read - ackCount
             result = SPACE
         if arrived != self.arrived:
             self.arrived = arrived
-            if wrap != self._wrap:
-                self._wrap = wrap
-                self._base = arrived - count
+            if wrap != self.wrap:
+                self.wrap = wrap
+                self.base = arrived - count
             result |= DATA
         if flags or self.peerFlags:
             self._flagged(flags)

@@ -73,13 +73,16 @@ class CDC(Layout):
     reserved26: bytes = reserved(144)
 
 
-unpackFrom = struct.Struct(">BBHI2xHI2xHIBB").unpack_from
+unpackFrom = struct.Struct(">HHI2xHI2xHIH").unpack_from
 """
-C{unpackFrom(buffer, offset=0)}: type, length, sequence, token, producer wrap and count, consumer wrap and
-count, producer flags, state flags. Raises C{struct.error} when not even these are there.
+C{unpackFrom(buffer, offset=0)}: type << 8 | length, sequence, token, producer wrap and count, consumer wrap
+and count, producer flags << 8 | state flags. Raises C{struct.error} when not even these are there.
 """
 
-CDC_HEAD = CDC_TYPE << 24 | CDC_LENGTH << 16
+CDC_START = CDC_TYPE << 8 | CDC_LENGTH
+"""Type and length of each CDC message, as L{unpackFrom} gives them."""
+
+CDC_HEAD = CDC_START << 16
 """Type and length, to be joined with a sequence number."""
 
 pack = struct.Struct(">II2xHI2xHIH18x").pack

@@ -68,7 +68,13 @@ class RejectReason(Code):
 
 
 class DeleteReason(Code):
-    """The reason for which a link goes, or DELETE LINK is refused (RFC 7609, A.3.4)."""
+    """
+    The reason for which a link goes, or DELETE LINK is refused (RFC 7609, A.3.4).
+
+    C{GROUP_UNKNOWN} is read, and never sent: DELETE LINK comes by a queue pair, which belongs to one link
+    group and goes with it, so an end that has no group any more has nothing to answer by. A DELETE LINK
+    between the end of a group and that of its queue pairs is left alone: both ends have deleted all links.
+    """
 
     NONE = 0
     LOST_PATH = 0x00010000

@@ -100,7 +100,7 @@ class Lane:
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
         self._canPut = False
         self._header = 0  # of messages without work requests
-        self._first = 0  # byte of each
+        self._first = 0  # number of each
         self._length = 0  # of each
         self._size = LINE  # of a record with one, C{_step} in words
         self._step = LINE // 8
@@ -291,7 +291,7 @@ class Lane:
         length: int,
         first: int,
         unpack: Callable[[Any, int], tuple[int, ...]],
-    ) -> None:
+    ) -> Sized:
         """Have messages of this layout brought by C{takeMessages} from now on."""
         self._header = PLAIN_SOLICITED << 24 | length
         self._first = first
@@ -302,6 +302,7 @@ class Lane:
         self._unread = self._owner.laneOpened()
         self._incoming.expect(self._header)
         self.attributesChanged()
+        return self._unread
 
     def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
         """Send one message now; False when it has to be posted."""
@@ -354,26 +355,27 @@ class Lane:
                 if incoming.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
                     incoming.lookBack()
             return ()
+        if not _ORDERED:
+            barrier()
         data, end, first = boxes.raw, boxes.theirEnd, self._first
-        found: list[tuple[int, ...]] = []
-        consumed = incoming.consumed
-        while True:
-            if not _ORDERED:
-                barrier()
-            start = (at << 3) + 8
-            after = at + self._step
-            if data[start] != first or after > end or incoming.targets is not None:
-                break
-            found.append(self._unpack(data, start))
-            consumed += self._size
-            at = after if after != end else FIRST
-            if words[at] != expected or len(found) == limit:
-                break
-        if not found:
+        after = at + self._step
+        message = () if after > end or incoming.targets is not None else self._unpack(data, (at << 3) + 8)
+        if not message or message[0] != first:
             incoming.poll()
             return ()
+        found = [message]
+        at = after if after != end else FIRST
+        while words[at] == expected and len(found) < limit:
+            if not _ORDERED:
+                barrier()
+            after = at + self._step
+            message = () if after > end else self._unpack(data, (at << 3) + 8)
+            if not message or message[0] != first:
+                break
+            found.append(message)
+            at = after if after != end else FIRST
         boxes.at = at
-        incoming.consumed = consumed
+        incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not _ORDERED:
             barrier()
         boxes.words[CONSUMED] = consumed

@@ -327,6 +327,16 @@ class Outgoing:
 
     def _hold(self) -> None:
         """Requests wait from now on: hear when the peer has consumed something."""
+        if self.isOver:  # the peer was found to be gone when it was asked for its memory
+            owner = self._owner
+            while self.waiting:
+                request = self.waiting.popleft()
+                opcode = COMPLETION_OF[request.operation]
+                owner.sendCompleted(Completion(request.identifier, Status.WR_FLUSH_ERR, opcode, owner.number))
+            return
+        if self.isGone:
+            self.fail(Status.RETRY_EXC_ERR, None)
+            return
         self.isHeld = True
         self.bells.room = Wake.ROOM
         self._heldAt = self.boxes.acknowledged
@@ -353,7 +363,7 @@ class Outgoing:
             if self._observer is not None:
                 self._observed(self._observer, waiting[0])
             solicited |= waiting.popleft().solicited
-        if not waiting and self.bells.room:
+        if not waiting and self.bells.room and not self.isOver:
             self.bells.room = 0
             self.bells.say()
         if not self.isOver:

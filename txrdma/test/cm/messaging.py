@@ -67,10 +67,11 @@ class Noting(MessageProtocol):
 class MessagingCase(SynchronousTestCase):
     """Two hosts on a simulated network, with one address each unless a subclass has more."""
 
+    clockClass: type[ReadingClock] = ReadingClock
     addresses: tuple[tuple[str, ...], ...] = (("10.0.1.1",), ("10.0.1.2",))
 
     def setUp(self) -> None:
-        self.clock = ReadingClock()
+        self.clock = self.clockClass()
         self.network = SimulatedNetwork(self.clock)
         self.devices: list[SoftDevice] = [self.network.device(*each) for each in self.addresses]
         for device in self.devices:

@@ -38,7 +38,9 @@ class PageTests(SynchronousTestCase):
             for address in ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
         }
         programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
-        self.server, self.client, self.manager, self.migration = map(self.elsewhere, programs)
+        self.server, self.client, self.stream, self.manager, self.migration, self.datagrams = map(
+            self.elsewhere, programs
+        )
 
     def elsewhere(self, program: str) -> str:
         """The program with loopback addresses that hardly anybody else has."""
@@ -54,6 +56,10 @@ class PageTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
+    def test_datagrams(self) -> None:
+        """The service of datagrams is found, and answers."""
+        self.assertEqual(self.run_(self.datagrams), "welcome\nHELLO\n")
+
     def test_messages(self) -> None:
         """The client gets an answer of the server, and both hear of the end."""
         words = [sys.executable, "-c", self.server]
@@ -66,6 +72,10 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(self.run_(self.client), "welcome\nHELLO 7\n")
         self.assertEqual(process.stdout.readline(), f"a client at {self.others['127.0.0.2']}\n")
         self.assertEqual(process.stdout.readline(), "Connection was closed cleanly.\n")
+
+    def test_stream(self) -> None:
+        """The stream's client hears its own words in capitals, and ends in order."""
+        self.assertEqual(self.run_(self.stream), "Connection was closed cleanly.\nHELLO, RSOCKETS\n")
 
     def test_migration(self) -> None:
         """The connection of the walk-through carries on by the other path, and is given the first again."""

@@ -69,6 +69,27 @@ class RDMATests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
+    def test_looks(self) -> None:
+        """A device is asked for its ports once for all who want to know, and again a moment later."""
+        adapter = adapters.adapterOf(self.clock, self.devices[0])
+        release = adapter.hold()
+        asked: list[int] = []
+        gidTable = self.devices[0].gidTable
+
+        def counted(port: int) -> Any:
+            asked.append(port)
+            return gidTable(port)
+
+        self.patch(self.devices[0], "gidTable", counted)
+        for _ in range(10):
+            self.assertEqual(adapter.placeOf(adapter.usualGID()), (1, 0))
+            self.assertIs(adapter.placeOf(GID.fromIP("10.0.1.2")), None)
+        self.assertEqual(asked, [1])
+        self.pause(2 * adapters.LOOK_SECONDS)
+        adapter.mtuOf(1)
+        self.assertEqual(asked, [1, 1])
+        release()
+
     def test_noHeader(self) -> None:
         """A REQ for a port without the header of addresses is rejected."""
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
@@ -154,7 +175,7 @@ class StringTests(SynchronousTestCase):
     def test_rdma(self) -> None:
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
-        self.assertEqual((client._serviceID, client._device), (0x01061D2F, "soft:127.0.0.1"))
+        self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
         self.assertFalse(client._terms.isCounted)
         client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
@@ -169,7 +190,7 @@ class StringTests(SynchronousTestCase):
             ("ib:service=x:path=dgid fe80\\:\\:1", "service=x"),
             ("ib:path=dgid fe80\\:\\:1", "service="),
             ("ib:service=1:path=sl 3", "path="),
-            ("rdma:nobody:1", "host=nobody"),
+            ("rdma::1", "host="),
             ("rdma:127.0.0.1:0", "port=0"),
             ("rdma:127.0.0.1:1:2", "'2'"),
             ("rdma:127.0.0.1:1:credits=perhaps", "credits=perhaps"),

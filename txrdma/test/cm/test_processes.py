@@ -63,3 +63,13 @@ class ProcessTests(TestCase):
         for process in (client, server):
             said, _ = process.communicate(timeout=60)
             self.assertEqual((said, process.returncode), ("100 0\n", 0))
+
+    def test_datagrams(self) -> None:
+        """A client finds a service of datagrams, and has an answer to each word, though some may be lost."""
+        here, there = self.addresses(2)
+        server = self.start("datagramplayer", "server", there, here, "300")
+        assert server.stdout is not None
+        self.assertEqual(server.stdout.readline(), "listening\n")
+        client = self.start("datagramplayer", "client", here, there, "300")
+        self.assertEqual(client.communicate(timeout=60)[0], "welcome\n300\n")
+        self.assertEqual(server.communicate(timeout=60)[0], "True\n")

@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.sa import InformInfoRecord
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.test.ibsim.fabric import IbsimTestCase
@@ -74,7 +74,7 @@ class SubscriptionTests(IbsimTestCase):
         end = self.agent.port.refresh()
         query = InformInfoRecord.query(subscriberGID=end.gids[0])
         try:
-            record = await self.asking.SubnAdmGet(query, toAdministration(end))
+            record = await self.asking.SubnAdmGet(query, toSA(end))
         except MADError as error:
             self.assertEqual(error.status, 0x0300, str(error))  # there is none
             return False

@@ -12,10 +12,10 @@ from typing import Any
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.ports.ibsim import IbsimPort
-from txrdma.test.ibsim.fabric import IbsimTestCase
+from txrdma.test.ibsim.fabric import Ibsim, IbsimTestCase
 from txrdma.test.mad.simulated import gmp
 from txrdma.test.pingpongs import ReadingClock
-from txrdma.testing.mad.ports import MADPortContract
+from txrdma.testing.contracts import MADPortContract
 
 NET = """
 Switch 8 "left"
@@ -103,3 +103,7 @@ class IbsimTests(MADPortContract, IbsimTestCase):
 
     def lose(self, number: int) -> None:
         self.fabric.stop()
+
+    def restore(self, number: int) -> None:
+        self.fabric = Ibsim(self.net, self.hasSM)
+        self.addCleanup(self.fabric.stop)

@@ -27,7 +27,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.satransactor import SATransactor
 from txrdma.mad.schedule import MADSchedule
@@ -133,7 +133,7 @@ class SATransactorTests(IbsimTestCase):
             agent = self.agentAt(name)
             end = agent.port.refresh()
             query = MCMemberRecord.query(mgid=BROADCAST, portGID=end.gids[0], joinState=1)
-            joined = await agent.SubnAdmSet(query, toAdministration(end))
+            joined = await agent.SubnAdmSet(query, toSA(end))
         transactor = SATransactor(agent, end)
         block = joined.mlid - 0xC000 >> 5
         for way in (IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 3))):

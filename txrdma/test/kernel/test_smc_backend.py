@@ -5,6 +5,8 @@ C{smc:} endpoints with C{backend=kernel}: AF_SMC sockets of the box, at both end
 from __future__ import annotations
 
 import os
+import socket
+from hashlib import sha256
 from typing import Any
 
 from twisted.trial.unittest import TestCase
@@ -65,13 +67,10 @@ class KernelEndpointTests(EndpointContract, TestCase):
         record("seen", "orderly" if here.lost is None else type(here.lost.value).__name__)
 
 
-class LoopbackTests(TestCase):
-    """Addresses of no RDMA device: the handshake is SMC's, and its end is plain TCP."""
+class IPv6Pairs:
+    """Connections over sockets of IPv6."""
 
-    skip = OUTSIDE
     timeout = 60
-    witness = Witness("smc: with backend=kernel", "Linux AF_SMC", "IPv6; a device at neither end")
-    ADDRESS = r"\:\:1"
 
     pair: Any = EndpointContract.pair
     until: Any = EndpointContract.until
@@ -79,6 +78,46 @@ class LoopbackTests(TestCase):
     connecting: Any = EndpointContract.connecting
     end: Any = EndpointContract.end
     SECONDS = 30.0
+
+
+class MappedTests(IPv6Pairs, TestCase):
+    """
+    IPv4 addresses mapped into IPv6.
+
+    Linux speaks SMC-R over rxe by no others of IPv6: its version 2 needs addresses of IPv4, and its version 1
+    GIDs of RoCE v1, which rxe has not.
+    """
+
+    skip = KernelEndpointTests.skip
+    witness = Witness(
+        "smc: with backend=kernel", "Linux AF_SMC", "IPv6 sockets, mapped addresses, both roles"
+    )
+    HERE, THERE = r"\:\:ffff\:10.77.0.1", r"\:\:ffff\:10.77.0.2"
+
+    async def test_smc(self) -> None:
+        """Both ends over IPv6 sockets are served by SMC-R, and a MiB goes each way at once."""
+        here, there = await self.pair(
+            f"smc:{self.THERE}:0:backend=kernel",
+            f"smc:{self.THERE}:{{port}}:bindAddress={self.HERE}:backend=kernel",
+        )
+        for end, device, address in ((here, "rxe0", "10.77.0.1"), (there, "rxe1", "10.77.0.2")):
+            self.assertEqual(end.transport.socket.family, socket.AF_INET6)
+            self.assertEqual(end.transport.getHost().host, f"::ffff:{address}")
+            self.assertEqual((end.transport.smc.mode, end.transport.smc.device), ("SMC-R", device))
+        data = bytes(range(256)) * 4096
+        for end in (here, there):
+            end.transport.write(data)
+        for end in (here, there):
+            await self.until(lambda each=end: each.heard == len(data))
+            self.assertEqual(end.digest.digest(), sha256(data).digest())
+
+
+class LoopbackTests(IPv6Pairs, TestCase):
+    """Addresses of no RDMA device: the handshake is SMC's, and its end is plain TCP."""
+
+    skip = OUTSIDE
+    witness = Witness("smc: with backend=kernel", "Linux AF_SMC", "IPv6; a device at neither end")
+    ADDRESS = r"\:\:1"
 
     async def test_ipv6(self) -> None:
         """Both ends of a connection over IPv6 tell why it is TCP, and the peer's diagnosis."""

@@ -4,17 +4,23 @@ Link groups of two links with the Linux kernel: two RDMA devices at each end, of
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 
+from txrdma.commands.common.smccaptures import Explanation
+from txrdma.iba.captures import captured
 from txrdma.iba.types import GID
-from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.groups import closeLinkGroups, linkGroups
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
+from txrdma.test.kernel.recording import Recording
 from txrdma.test.kernel.smcworld import KernelPeerTestCase, Theirs, UEID
 from txrdma.test.smc.ends import reactor
 
@@ -38,6 +44,12 @@ else:
 
 class Cuts(_Case):
     """What several links do, whoever has begun them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
 
     def links(self) -> tuple[list[str], list[str]]:
         """The devices of the links that can carry something, by our word, and by the kernel's."""
@@ -132,6 +144,37 @@ class Cuts(_Case):
         self.assertIsInstance(ours.reason.value, ConnectionLost)
         error = await self.assertFailure(receiving, Refused)
         record("the kernel's program hears", str(error))
+
+    async def test_recorded(self) -> None:
+        """A capture of both wires tells of a first contact, a second connection and the group's end."""
+        await self.program.call("finish")  # it takes some time to start
+        recording = Recording([end.interface for pair in network.PAIRS for end in pair], self.folder)
+        connect = await self.connector(OURS)
+        pairs = [await connect()]
+        await self.exchange(*pairs[0], 13)
+        await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
+        pairs.append(await connect())
+        await self.exchange(*pairs[1], 1000)
+        for ours, theirs in pairs:
+            ours.transport.loseConnection()
+            await self.program.call("close", number=theirs.number)
+            await ours.lost
+        closeLinkGroups(reactor)
+        await self.until(lambda: smc.links() == [])
+        path = Path(os.environ["LAB_OUT"], f"smc-ours-{'server' if self.weListen else 'client'}.pcap")
+        recording.end(path)
+        explanation = Explanation()
+        with open(path, "rb") as file:
+            for packet in captured(file):
+                explanation.take(packet)
+        # tests read copies of these files, and docs/interoperability.md describes them
+        connections, counts = explanation.conversation.connections, explanation.conversation.counts
+        self.assertEqual([each.state for each in connections], ["SMC-R"] * 2)
+        for each, length in zip(connections, (13, 1000), strict=True):
+            self.assertEqual({way.produced for way in each.ways.values()}, {length})
+            self.assertEqual(each.closing, {"client": "closed", "server": "closed"})
+        self.assertEqual([counts[f"clc {kind}"] for kind in ("Proposal", "Accept", "Confirm")], [2, 2, 2])
+        self.assertEqual((counts["llc CONFIRM_LINK"], counts["llc ADD_LINK"]), (4, 2))
 
 
 class ClientTests(Cuts, KernelPeerTestCase):

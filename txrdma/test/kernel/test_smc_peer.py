@@ -18,6 +18,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
+from txrdma.smc.kernel.sockdiag import diagnosed
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
 from txrdma.test.kernel.smcworld import environment, HERE, KernelPeerTestCase, OURS, Theirs, THERE, UEID
@@ -26,7 +27,8 @@ from txrdma.test.smc.ends import reactor
 BOXES = (Box(smc=True, timeout=1000),)
 
 MANY = 100
-PAUSE_SECONDS = 8.0
+MUCH = 256 << 20
+PAUSE_SECONDS = 4.0
 LONG_PAUSE_SECONDS = 30.0
 TEST_LINK = Path("/proc/sys/net/smc/smcr_testlink_time")
 IDLER = str(Path(__file__).with_name("smcidler.py"))
@@ -42,21 +44,29 @@ class Conversations(_Case):
     """
     What connections do, whoever has begun them.
 
-    @cvar much: bytes in each direction at once.
+    The kernel's word on its end is asked for in each of them: it is SMC-R's, and nothing has fallen back.
     """
 
-    much: int
+    async def served(self) -> tuple[Any, Theirs]:
+        """Our end of a new connection, and the kernel's, which is SMC-R's by the kernel's word."""
+        ours, theirs = await self.pair()
+        self.assertServed(theirs)
+        return ours, theirs
+
+    def assertServed(self, *theirs: Theirs) -> None:
+        """The kernel says that its ends are SMC-R's and alive, in a group with its device."""
+        told = {each.inode: each for each in diagnosed()}
+        role = "client" if self.weListen else "server"
+        for each in theirs:
+            said = told[each.inode]
+            self.assertEqual((said.mode, said.state, said.fallbackReason), ("SMC-R", "ACTIVE", None))
+            assert said.group is not None
+            self.assertEqual((said.group.device, said.group.role), ("rxe1", role))
 
     async def test_bytes(self) -> None:
         """One byte, 13 and a MiB go each way; the kernel's cursors count the same bytes."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         self.assertEqual((ours.smc.mode, ours.smc.version, ours.smc.eid), ("SMC-R", 2, UEID))
-        said = self.said(theirs)
-        self.assertEqual((said.mode, said.state), ("SMC-R", "ACTIVE"))
-        assert said.group is not None
-        self.assertEqual(
-            (said.group.device, said.group.role), ("rxe1", "client" if self.weListen else "server")
-        )
         total = 0
         for length in (1, 13, ORDINARY):
             await self.exchange(ours, theirs, length)
@@ -71,11 +81,11 @@ class Conversations(_Case):
 
     async def test_much(self) -> None:
         """A lot of bytes in both directions at once arrive whole."""
-        ours, theirs = await self.pair()
-        await self.exchange(ours, theirs, self.much)
-        self.assertEqual(self.said(theirs).mode, "SMC-R")
-        record("MiB at once each way", self.much >> 20)
-        record("MiB/s each way", round(self.much / self.seconds / (1 << 20), 1))
+        ours, theirs = await self.served()
+        await self.exchange(ours, theirs, MUCH)
+        self.assertServed(theirs)
+        record("MiB at once each way", MUCH >> 20)
+        record("MiB/s each way", round(MUCH / self.seconds / (1 << 20), 1))
 
     test_much.timeout = 300  # type: ignore[attr-defined]  # trial's way to give one test more time
 
@@ -84,12 +94,13 @@ class Conversations(_Case):
         await self.program.call("finish")  # it takes some time to start
         connect = await self.connector()
         begun = time.monotonic()
-        ours, _ = await connect()
+        ours, theirs = await connect()
         seconds = time.monotonic() - begun
         record("seconds until connected, first contact", round(seconds, 2))
         begun = time.monotonic()
-        other, _ = await connect()
+        other, others = await connect()
         record("seconds until connected, later", round(time.monotonic() - begun, 2))
+        self.assertServed(theirs, others)
         self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
         self.assertLess(seconds, 3)
 
@@ -109,11 +120,11 @@ class Conversations(_Case):
             ]
         )
         self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
-        self.assertEqual({self.said(theirs).mode for _, theirs in pairs}, {"SMC-R"})
+        self.assertServed(*(theirs for _, theirs in pairs))
 
     async def test_weHalfClose(self) -> None:
         """The kernel hears the end of what we write, and may write on; then it closes."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         ours.transport.write(b"our last word")
         ours.transport.loseWriteConnection()
         got = await self.program.call("receive", number=theirs.number, length=100)
@@ -129,7 +140,7 @@ class Conversations(_Case):
 
     async def test_kernelHalfCloses(self) -> None:
         """We hear the end of what the kernel writes, and may write on; then we close."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
         await self.program.call("shut", number=theirs.number)
         await ours.readEnded
@@ -145,7 +156,7 @@ class Conversations(_Case):
 
     async def test_kernelAborts(self) -> None:
         """A program that closes with bytes unread is an abort to us."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         ours.transport.write(b"nobody reads this")
         await self.until(lambda: self.cursors(theirs)[0] == 17)
         await self.program.call("close", number=theirs.number)
@@ -155,14 +166,16 @@ class Conversations(_Case):
 
     async def test_wePause(self) -> None:
         """What we do not read for some seconds waits, and arrives whole."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         ours.transport.pauseProducing()
         sending = self.program.call("send", number=theirs.number, length=2 * self.room(ours), seed=5)
         await deferLater(reactor, PAUSE_SECONDS)
         self.assertFalse(sending.called)
+        self.assertServed(theirs)
         ours.transport.resumeProducing()
         await ours.counting(2 * self.room(ours))
         self.assertEqual(ours.checksum, await sending)
+        self.assertServed(theirs)
 
     @staticmethod
     def room(ours: Any) -> int:
@@ -174,15 +187,16 @@ class Conversations(_Case):
         usual = TEST_LINK.read_text()
         self.addCleanup(TEST_LINK.write_text, usual)
         TEST_LINK.write_text("1")
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         group = ours.smc.linkGroup
         await deferLater(reactor, 5)
         await self.exchange(ours, theirs, 1000)
         self.assertEqual(ours.smc.linkGroup, group)
+        self.assertServed(theirs)
 
     async def test_weAbort(self) -> None:
         """The kernel knows of our abort, and its program, when it writes."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         ours.transport.abortConnection()
         await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
         writing = self.program.call("send", number=theirs.number, length=1, seed=1)
@@ -191,16 +205,17 @@ class Conversations(_Case):
 
     async def test_urgent(self) -> None:
         """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         await self.program.call("send", number=theirs.number, length=5, seed=0)
         await self.program.call("urge", number=theirs.number, text="now!")
         await self.program.call("send", number=theirs.number, length=5, seed=0)
         await ours.counting(14)
         self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
+        self.assertServed(theirs)
 
     async def test_kernelPauses(self) -> None:
         """What a program does not read for half a minute waits, and arrives whole."""
-        ours, theirs = await self.pair()
+        ours, theirs = await self.served()
         sending = ours.sending(ORDINARY, 4)
         await deferLater(reactor, LONG_PAUSE_SECONDS)
         self.assertFalse(sending.called)
@@ -209,11 +224,12 @@ class Conversations(_Case):
         self.assertEqual(self.cursors(theirs)[0], buffers.size)
         got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
         self.assertEqual(got[:2], [ORDINARY, await sending])
+        self.assertServed(theirs)
 
     async def test_kernelKilled(self) -> None:
         """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
-        ours, _theirs = await self.pair()
-        other, others = await self.pair()
+        ours, _theirs = await self.served()
+        other, others = await self.served()
         other.transport.write(b"nobody reads this")
         await self.until(lambda: self.cursors(others)[0] == 17)
         self.process.kill()
@@ -246,7 +262,6 @@ class ClientTests(Conversations, KernelPeerTestCase):
     """Our client and the kernel's server."""
 
     skip = OUTSIDE
-    much = 32 << 20
     witness = Witness(
         "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
     )
@@ -255,6 +270,7 @@ class ClientTests(Conversations, KernelPeerTestCase):
         """What we wrote is read some time after our last connection has ended; the next joins its group."""
         connect = await self.connector()
         ours, theirs = await connect()
+        self.assertServed(theirs)
         group = ours.smc.linkGroup
         sent = await ours.sending(1000, 6)
         ours.transport.loseConnection()
@@ -263,8 +279,9 @@ class ClientTests(Conversations, KernelPeerTestCase):
         got = await self.program.call("receive", number=theirs.number, length=2000)
         self.assertEqual(got[:2], [1000, sent])
         await self.program.call("close", number=theirs.number)
-        ours, _ = await connect()
+        ours, theirs = await connect()
         self.assertEqual((ours.smc.mode, ours.smc.linkGroup), ("SMC-R", group))
+        self.assertServed(theirs)
 
 
 class ServerTests(Conversations, KernelPeerTestCase):
@@ -272,7 +289,6 @@ class ServerTests(Conversations, KernelPeerTestCase):
 
     skip = OUTSIDE
     weListen = True
-    much = 256 << 20
     witness = Witness(
         "smc: over pyverbs, server", "Linux AF_SMC, client", "SMC-R version 2 by the TCP option"
     )

@@ -8,6 +8,7 @@ A preloaded library swaps the address family of sockets; it is compiled in the b
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import SkipTest
 
 from treq.client import HTTPClient
 
@@ -42,6 +44,30 @@ LENGTH = 4 << 20
 ONLY = f"{OURS}:fallback=no"
 START_SECONDS = 60.0
 END_SECONDS = 15.0
+
+
+NGINX = """
+daemon off;
+master_process off;
+pid nginx.pid;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    server {{ listen {address}:{port}; root {folder}; }}
+}}
+"""
+"""A configuration that writes nowhere but to the folder nginx is started with."""
+
+
+def freePort() -> int:
+    """A port of the other end's address that nobody listens at."""
+    with socket.create_server((THERE, 0)) as free:
+        return int(free.getsockname()[1])
 
 
 class ProgramTestCase(EndsTestCase):
@@ -106,7 +132,9 @@ class HTTPTests(ProgramTestCase):
 
     skip = OUTSIDE
     witness = Witness(
-        "twistd web --listen smc:, treq", "curl and Python's http.server over AF_SMC", "files by HTTP, hashes"
+        "twistd web --listen smc:, treq",
+        "curl, nginx and Python's http.server over AF_SMC",
+        "files by HTTP, hashes",
     )
 
     async def test_curl(self) -> None:
@@ -128,14 +156,36 @@ class HTTPTests(ProgramTestCase):
         words = (sys.executable, "-m", "http.server", "0", f"--bind={THERE}", f"--directory={self.folder}")
         _, said = self.start(*words, swapped=True)
         port = await self.found(said, r"port (\d+)")
+        self.assertEqual(await self.fetched(f"http://{THERE}:{port}/content"), sha256(self.content).digest())
+
+    async def test_nginx(self) -> None:
+        """treq fetches a file of nginx."""
+        program = os.environ.get("LAB_NGINX")
+        if program is None:
+            raise SkipTest("nginx could not be fetched")
+        number = freePort()
+        (self.folder / "nginx.conf").write_text(NGINX.format(address=THERE, port=number, folder=self.folder))
+        words = (program, "-e", "stderr", "-p", str(self.folder), "-c", "nginx.conf")
+        process, said = self.start(*words, swapped=True)
+        await self.until(
+            lambda: process.poll() is not None or any(each.state == "LISTEN" for each in diagnosed())
+        )
+        self.assertIsNone(process.poll(), said.read_text())
+        self.assertEqual(
+            await self.fetched(f"http://{THERE}:{number}/content"), sha256(self.content).digest()
+        )
+
+    async def fetched(self, address: str) -> bytes:
+        """The SHA-256 of what our client gets, by SMC-R only."""
         options = Options(
             device="pyverbs:rxe0", ueids=(UEID,), bindAddress=HERE, timeout=30.0, fallback=False
         )
         client = HTTPClient(
             Agent.usingEndpointFactory(reactor, SMCAgentEndpointFactory(reactor, options=options))
         )
-        response = await client.get(f"http://{THERE}:{port}/content")
-        self.assertEqual(sha256(await response.content()).digest(), sha256(self.content).digest())
+        response = await client.get(address)
+        self.assertEqual(response.code, 200)
+        return sha256(await response.content()).digest()
 
 
 class Half(Protocol):
@@ -197,8 +247,7 @@ class IperfTests(ProgramTestCase):
 
     async def measure(self, *more: str) -> None:
         """Have iperf3 measure, through us."""
-        with socket.create_server((THERE, 0)) as free:
-            number = free.getsockname()[1]
+        number = freePort()
         server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
         await self.until(lambda: any(each.state == "LISTEN" for each in diagnosed()))
         endpoint = clientFromString(reactor, f"smc:{THERE}:{number}:bindAddress={HERE}:{ONLY}")

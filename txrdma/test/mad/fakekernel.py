@@ -52,6 +52,7 @@ class File:
 
     port: str
     hasPKey: bool = False
+    isDead: bool = False
     agents: dict[int, Agent] = field(default_factory=dict)
     toRead: deque[bytes] = field(default_factory=deque)
     open: dict[tuple[int, int], Any] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class FakeKernel:
     Stands for the module C{os} in C{txrdma.mad.ports.umad}, and L{ioctl} for that of C{fcntl}.
 
     @ivar gids: the GID of each port, by the name of its device file.
+    @ivar lids: the LID of each port of InfiniBand, likewise.
+    @ivar cables: which port is at the other end of a port's cable; all ports are ports 1 of channel adapters.
     @ivar hasSMI: whether there is a queue pair 0.
     @ivar isOld: whether it knows only the older call to register.
     @ivar isGone: whether the device was taken away.
@@ -75,6 +78,9 @@ class FakeKernel:
     def __init__(self, clock: Clock, gids: dict[str, GID]) -> None:
         self.clock = clock
         self.gids = gids
+        self.lids: dict[str, int] = {}
+        self.cables: dict[str, str] = {}
+        self._out: dict[str, GID] = {}
         self.hasSMI = False
         self.isGone = False
         self.isOld = False
@@ -101,8 +107,7 @@ class FakeKernel:
             call.cancel()
 
     def readv(self, fd: int, buffers: list[bytearray]) -> int:
-        self._check()
-        file = self.files[fd]
+        file = self._file(fd)
         if not file.toRead:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         (buffer,) = buffers
@@ -116,10 +121,9 @@ class FakeKernel:
         return len(message)
 
     def write(self, fd: int, message: bytes) -> int:
-        self._check()
+        file = self._file(fd)
         if self.isFull:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        file = self.files[fd]
         number, _status, timeout, _retries, _length = _LOCAL.unpack_from(message)
         agent = file.agents.get(number)
         datagram = bytearray(message[64:])
@@ -146,8 +150,7 @@ class FakeKernel:
     # fcntl
 
     def ioctl(self, fd: int, number: int, argument: bytearray | int = 0, mutate: bool = True) -> int:
-        self._check()
-        file = self.files[fd]
+        file = self._file(fd)
         if number == UNREGISTER_AGENT:
             assert isinstance(argument, bytearray)
             (which,) = struct.unpack("=I", argument)
@@ -190,17 +193,29 @@ class FakeKernel:
 
     # The wire.
 
-    def _on(self, port: str) -> list[File]:
-        return [file for file in self.files.values() if file.port == port]
+    def _on(self, port: str | None) -> list[File]:
+        return [file for file in self.files.values() if file.port == port and not file.isDead]
 
     def vanish(self, name: str) -> None:
         """That port is taken away, as by kernels of old: readers hear nothing, writers that it is wrong."""
         for file in self._on(name):
             file.agents.clear()
 
-    def _check(self) -> None:
-        if self.isGone:
+    def pullOut(self, name: str) -> None:
+        """That port's device is taken away, as by kernels of today: its files are of no use any more."""
+        self._out[name] = self.gids.pop(name)
+        for file in self._on(name):
+            file.isDead = True
+
+    def putBack(self, name: str) -> None:
+        """A device that was taken away is there again, with a new device file of the same name."""
+        self.gids[name] = self._out.pop(name)
+
+    def _file(self, fd: int) -> File:
+        file = self.files[fd]
+        if self.isGone or file.isDead:
             raise OSError(errno.EIO, "Input/output error")
+        return file
 
     def _late(self, file: File, key: tuple[int, int], header: bytes, datagram: bytes) -> None:
         del file.open[key]
@@ -209,18 +224,49 @@ class FakeKernel:
         file.toRead.append(local + header[20:] + datagram)
 
     def _carry(self, source: str, header: bytes, datagram: bytes) -> None:
-        target = header[36:52]
-        port = next((name for name, gid in self.gids.items() if gid.raw == target), None)
-        if port is None or int.from_bytes(header[20:24], "big") != 1 or not header[32]:
+        smp = bytearray(datagram)
+        isSMP = datagram[1] in (0x01, 0x81)
+        if source not in self.gids or int.from_bytes(header[20:24], "big") != (0 if isSMP else 1):
             return
+        port = self._directed(source, smp) if datagram[1] == 0x81 else self._target(header)
         for file in self._on(port):
             for agent in file.agents.values():
-                if self._isFor(file, agent, datagram):
-                    self._arrive(file, agent, source, header, datagram)
+                if self._isFor(file, agent, smp):
+                    self._arrive(file, agent, source, header, bytes(smp))
                     return
 
+    def _target(self, header: bytes) -> str | None:
+        """Whom the headers lead to: by the GID where there is a GRH, else by the LID."""
+        if header[32]:
+            return next((name for name, gid in self.gids.items() if gid.raw == header[36:52]), None)
+        lid = int.from_bytes(header[28:30], "big")
+        return next((name for name, own in self.lids.items() if own == lid), None)
+
+    def _directed(self, source: str, smp: bytearray) -> str | None:
+        """
+        The port that a directed route leads to, as both ends' SMIs take it (IBA 14.2.2); None if nowhere.
+
+        There is no switch: a route has one hop, through our port 1, or none.
+        """
+        pointer, hops, isReturning = smp[6], smp[7], smp[4] >> 7
+        forth, back = memoryview(smp)[128:192], memoryview(smp)[192:256]
+        permissive = smp[34:36] if not isReturning else smp[32:34]
+        if hops > 1 or permissive != b"\xff\xff" or pointer != (hops + 1 if isReturning else 0):
+            return None
+        if hops == 0:
+            smp[6] = 0 if isReturning else 1
+            return source
+        if (back if isReturning else forth)[1] != 1:
+            return None
+        if isReturning:
+            smp[6] = 0
+        else:
+            smp[6] = 2
+            back[1] = 1
+        return self.cables.get(source)
+
     @staticmethod
-    def _isFor(file: File, agent: Agent, datagram: bytes) -> bool:
+    def _isFor(file: File, agent: Agent, datagram: bytes | bytearray) -> bool:
         if agent.managementClass != datagram[1]:
             return False
         if not _isResponse(datagram):
@@ -234,5 +280,9 @@ class FakeKernel:
         if call is not None:
             call.cancel()
         local = _LOCAL.pack(agent.number, 0, 0, 0, 64 + len(datagram))
-        remote = struct.pack(">IIHBB", 1, 0, 0, 0, 0) + header[32:36] + self.gids[source].raw + header[52:64]
+        qpn, lid = (0 if datagram[1] in (0x01, 0x81) else 1), self.lids.get(source, 0)
+        if datagram[1] == 0x81:
+            lid = 0xFFFF
+        grh = header[32:36] + (self.gids[source].raw if header[32] else bytes(16)) + header[52:64]
+        remote = struct.pack(">IIHBB", qpn, 0, lid, 0, 0) + grh
         file.toRead.append(local + remote + datagram)

@@ -22,7 +22,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
-from txrdma.mad.core.transfers import LongMessages
+from txrdma.mad.core.transfers import RMPPTransfers
 from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.baseboard import BKeyInfo
@@ -258,6 +258,21 @@ class AgentTests(SynchronousTestCase):
         self.assertTrue(port.isClosed)
         self.failureResultOf(call, DeviceUnavailable)
 
+    def test_asyncContext(self) -> None:
+        """The same of an async with block; an exception passes."""
+        port = self.wire.ports[0]
+        calls: list[Deferred[Any]] = []
+
+        async def work() -> None:
+            async with MADAgent(self.clock, port) as agent:
+                calls.append(agent.SubnGet(NodeInfo, TO_2))
+                self.assertFalse(port.isClosed)
+                raise LookupError
+
+        self.failureResultOf(Deferred.fromCoroutine(work()), LookupError)
+        self.assertTrue(port.isClosed)
+        self.failureResultOf(calls[0], DeviceUnavailable)
+
     def test_busy(self) -> None:
         """BUSY is asked again after a pause, which does not count as silence."""
         busy = iter((0x01, 0x01))
@@ -456,7 +471,7 @@ class TableTests(AgentTests):
 
     def test_begunAndLeft(self) -> None:
         """A question that is begun and not ended is forgotten."""
-        long = LongMessages()
+        long = RMPPTransfers()
         question = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 5, 0x3A, 0, b"")
         long.send(question, bytes(1000), TO_2, 0.0)
         (first,) = long.outgoing()

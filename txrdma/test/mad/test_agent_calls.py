@@ -128,6 +128,17 @@ class ModifierTests(SynchronousTestCase):
         ):
             self.assertEqual(computed, number)
 
+    def test_partsOf(self) -> None:
+        """A modifier taken apart gives the parts that make it, the largest ones too."""
+        for kind, most in (
+            (PKeyTable, (0xFFFF, 0xFFFF)),
+            (SLtoVLMappingTable, (0xFF, 0xFF)),
+            (VLArbitrationTable, (0xFFFF, 4)),
+            (MulticastForwardingTable, (0x1FF, 15)),
+        ):
+            for parts in (most, (most[0], 1), (1, most[1]), (0, 2)):
+                self.assertEqual(kind.partsOf(kind.modifier(*parts)), parts)
+
 
 class AdministrationTests(CallTestCase):
     """Calls of subnet administration need no path."""

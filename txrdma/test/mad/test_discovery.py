@@ -23,7 +23,6 @@ from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.sim.nets.fattree import fatTree
@@ -227,7 +226,7 @@ class OtherWaysTests(FabricTestCase):
         """All ways find the same."""
         end = self.agent.port.endPort
         known = shape(self.told(Sweep(self.agent).run()))
-        for sweep in (SASweep(self.agent, toAdministration(end)), LIDSweep(self.agent, end)):
+        for sweep in (SASweep(self.agent), LIDSweep(self.agent, end)):
             fabric = self.told(sweep.run())
             self.assertEqual(fabric.problems, [])
             self.assertEqual(shape(fabric), known)
@@ -236,7 +235,7 @@ class OtherWaysTests(FabricTestCase):
         """They tell how far they are, up to the end."""
         end = self.agent.port.endPort
         for sweep, most in (
-            (SASweep(self.agent, toAdministration(end)), 4),
+            (SASweep(self.agent), 4),
             (LIDSweep(self.agent, end), 36),
         ):
             seen: list[tuple[int, int]] = []
@@ -246,9 +245,8 @@ class OtherWaysTests(FabricTestCase):
 
     def test_portInfo(self) -> None:
         """Ports are told as they would tell themselves, but for the port that was asked."""
-        end = self.agent.port.endPort
         own = self.told(Sweep(self.agent).run())
-        told = self.told(SASweep(self.agent, toAdministration(end)).run())
+        told = self.told(SASweep(self.agent).run())
         for guid, node in own.nodes.items():
             for number, port in node.ports.items():
                 other = told.nodes[guid].ports[number]
@@ -299,7 +297,7 @@ class ContradictionTests(FabricTestCase):
     """What an administration says that cannot be."""
 
     def swept(self, **tables: Any) -> Fabric:
-        done: Deferred[Fabric] = SASweep(Administration(**tables), IBPath()).run()
+        done: Deferred[Fabric] = SASweep(Administration(**tables)).run()
         return self.successResultOf(done)
 
     def kinds(self, fabric: Fabric) -> list[str]:
@@ -331,13 +329,13 @@ class ContradictionTests(FabricTestCase):
         silent = MADTimeoutError("no answer", RPCS["SubnAdmGetTable"], IBPath())
         fabric = self.swept(NodeRecord=[node(0x10, 1)], LinkRecord=refused, SwitchInfoRecord=silent)
         self.assertEqual(self.kinds(fabric), ["refused", "unreachable"])
-        sweep = SASweep(Administration(NodeRecord=refused), IBPath())
+        sweep = SASweep(Administration(NodeRecord=refused))
         self.failureResultOf(sweep.run(), MADError)
 
     def test_cancelled(self) -> None:
         """Who cancels it cancels its questions."""
         administration = Administration(NodeRecord=None, LinkRecord=None)
-        done = SASweep(administration, IBPath()).run()
+        done = SASweep(administration).run()
         done.cancel()
         self.failureResultOf(done, CancelledError)
         for pending in administration.pending:

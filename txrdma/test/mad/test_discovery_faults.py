@@ -18,7 +18,6 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.layouts.smp import ExtendedPortInfo
-from txrdma.mad.paths import toAdministration
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 
@@ -191,7 +190,7 @@ class TwinTests(FaultTestCase):
     def test_byLID(self) -> None:
         """By LIDs, and from the administration, it is seen, too."""
         end = self.agent.port.endPort
-        for sweep in (LIDSweep(self.agent, end), SASweep(self.agent, toAdministration(end))):
+        for sweep in (LIDSweep(self.agent, end), SASweep(self.agent)):
             fabric = self.told(sweep.run(), 600)
             self.assertIn("duplicate-guid", self.kinds(fabric), type(sweep).__name__)
             self.assertGreaterEqual(len(fabric.nodes), 4)
@@ -238,7 +237,7 @@ class CutTablesTests(FaultTestCase):
         lid = self.lid("c")
         agent = self.cut(LinkRecord, lambda record: lid not in (record.fromLID, record.toLID))
         end = agent.port.endPort
-        for sweep in (LIDSweep(agent, end), SASweep(agent, toAdministration(end))):
+        for sweep in (LIDSweep(agent, end), SASweep(agent)):
             [text] = self.texts(sweep)
             self.assertIn("table of links lacks", text)
             self.assertIn("right", text)
@@ -247,20 +246,20 @@ class CutTablesTests(FaultTestCase):
         """Links that are there from one end only."""
         lid = self.lid("c")
         agent = self.cut(LinkRecord, lambda record: record.fromLID != lid)
-        [text] = self.texts(SASweep(agent, toAdministration(agent.port.endPort)))
+        [text] = self.texts(SASweep(agent))
         self.assertIn("in one direction only", text)
 
     def test_ports(self) -> None:
         """Ports of nodes that are there."""
         agent = self.cut(PortInfoRecord, lambda record: record.portNum < 3)
-        texts = self.texts(SASweep(agent, toAdministration(agent.port.endPort)))
+        texts = self.texts(SASweep(agent))
         self.assertIn("table of ports lacks some: left", texts[0])
 
     def test_whole(self) -> None:
         """Nothing lacks in whole ones."""
         for kind in (NodeRecord, SwitchInfoRecord):
             agent = self.cut(kind, lambda record: True)
-        self.assertEqual(self.texts(SASweep(agent, toAdministration(agent.port.endPort))), [])
+        self.assertEqual(self.texts(SASweep(agent)), [])
 
 
 class FDR10Tests(FaultTestCase):

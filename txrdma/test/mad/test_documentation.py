@@ -248,7 +248,9 @@ class ImportTests(SynchronousTestCase):
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
         self.assertEqual(done.stderr, "")
-        loaded = done.stdout.split()
+        # Twisted's cache of plugins holds the interfaces that they provide, and loads those modules.
+        named = ("txrdma.cm", "txrdma.cm.interfaces")
+        loaded = [name for name in done.stdout.split() if name not in named]
         self.assertIn("txrdma.mad.ports.umad", loaded)
         strange = (
             "txrdma.verbs",

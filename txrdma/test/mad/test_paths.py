@@ -360,7 +360,7 @@ class ResolverTests(SynchronousTestCase):
     """Every resolver."""
 
     def test_administration(self) -> None:
-        """A GID or a GUID is asked for where the subnet's manager is; a LID or a route is not."""
+        """A GID or a GUID is asked for at the SA of the agent's port; a LID or a route is not."""
         record = PathRecord(
             dgid=THEIRS, sgid=OURS, dlid=LID(5), slid=LID(3), mtu=PathMTU.MTU_2048, pkey=0xFFFF
         )
@@ -371,27 +371,23 @@ class ResolverTests(SynchronousTestCase):
             self.assertEqual((path.dlid, path.slid, path.mtu, path.dqpn), (5, 3, MTU.MTU_2048, 1))
         for _, query, way in agent.asked:
             self.assertEqual((query.record.sgid, query.record.dgid), (OURS, THEIRS))
-            self.assertEqual((way.dlid, way.serviceLevel), (9, 2))
+            self.assertIsNone(way)
         self.assertEqual(len(agent.asked), 4)
         self.assertEqual(self.successResultOf(resolver.resolve(7)).dlid, 7)
         self.assertEqual(self.successResultOf(resolver.resolve("0,1")), IBDRPath(drPath=(1,)))
         self.failureResultOf(resolver.resolve("nobody"), ValueError)
         self.assertEqual(len(agent.asked), 4)
 
-    def test_newManager(self) -> None:
-        """A resolver that is told where to look asks whoever is the manager now."""
+    def test_newAddress(self) -> None:
+        """A resolver that is told where to look asks for paths from the GID that our port has now."""
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         end = [END_PORT]
         resolver = SAPathResolver(agent, lambda: end[0])
-        for manager in (9, 12):
-            end[0] = replace(END_PORT, smLID=LID(manager))
+        gids = [OURS, GID.fromString("fe80::7")]
+        for gid in gids:
+            end[0] = replace(END_PORT, gids=(gid,))
             self.successResultOf(resolver.resolve(THEIRS))
-        self.assertEqual([way.dlid for _, _, way in agent.asked], [9, 12])
-
-    def test_noManager(self) -> None:
-        """Where no manager is known, nobody can be asked."""
-        resolver = SAPathResolver(Administration(), MADEndPort(GUID.fromInt(1), (OURS,)))
-        self.failureResultOf(resolver.resolve(THEIRS), DeviceUnavailable)
+        self.assertEqual([query.record.sgid for _, query, _ in agent.asked], gids)
 
     def test_static(self) -> None:
         """A table is asked by what stands in it, or by its text."""

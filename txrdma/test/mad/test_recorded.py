@@ -12,7 +12,7 @@ from txrdma.iba.headers import DETH
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad.core.frames import frame
-from txrdma.mad.core.transfers import Delivered, isLong, LongMessages, Received
+from txrdma.mad.core.transfers import Delivered, isRMPP, Received, RMPPTransfers
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     MADHeader,
@@ -95,13 +95,13 @@ class TableTests(SynchronousTestCase):
 
     def test_kinds(self) -> None:
         """The request is short; all that follows belongs to long messages."""
-        self.assertFalse(isLong(datagram(self.request)))
-        self.assertTrue(all(isLong(datagram(captured)) for captured in self.rest))
+        self.assertFalse(isRMPP(datagram(self.request)))
+        self.assertTrue(all(isRMPP(datagram(captured)) for captured in self.rest))
         self.assertEqual((len(self.segments), len(self.acknowledgements)), (5, 2))
 
     def test_receiving(self) -> None:
         """The kernel's segments make the table, and our ACKs are the other kernel's."""
-        long = LongMessages()
+        long = RMPPTransfers()
         ours: list[bytes] = []
         for captured in self.segments:
             long.received(datagram(captured), path(captured), 0.0)
@@ -126,7 +126,7 @@ class TableTests(SynchronousTestCase):
             *(ManagementClass.SUBN_ADM, Method.GET_TABLE_RESP, header.transactionID, header.attributeID),
             *(0, b""),
         )
-        long = LongMessages()
+        long = RMPPTransfers()
         ours: list[bytes] = []
         long.send(template, TABLE, path(self.request).reverse(), 0.0)
         ours += [packet.datagram for packet in long.outgoing()]

@@ -19,7 +19,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core import rmpp as _rmpp
 from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
 from txrdma.mad.core.frames import frame
-from txrdma.mad.core.transfers import LongMessages
+from txrdma.mad.core.transfers import RMPPTransfers
 from txrdma.mad.errors import MADError, MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
@@ -191,7 +191,7 @@ class TableTests(AgentCase):
         asked = self.wire.sent[-1][1]
         identifier = int.from_bytes(asked[8:16], "big")
         template = frame(ADMINISTRATION, Method.GET_TABLE_RESP, identifier, 0x11, 0, b"", status=0x0300)
-        server = LongMessages()
+        server = RMPPTransfers()
         server.send(template, bytes(112), IBPath(dlid=LID(1)), 0.0)
         for packet in server.outgoing():
             self.agent.received(packet.datagram, IBPath(slid=LID(2), dlid=LID(1)))
@@ -203,7 +203,7 @@ class TableTests(AgentCase):
         call = self.agent.PerformanceGet(PortCounters, TO_2, retries=0)
         identifier = int.from_bytes(self.wire.sent[-1][1][8:16], "big")
         template = frame(ADMINISTRATION, Method.GET_TABLE_RESP, identifier, 0x11, 0, b"")
-        server = LongMessages()
+        server = RMPPTransfers()
         server.send(template, bytes(1000), IBPath(dlid=LID(1)), 0.0)
         for packet in server.outgoing():
             self.agent.received(packet.datagram, IBPath(slid=LID(2), dlid=LID(1)))

@@ -24,13 +24,13 @@ from txrdma.mad.core.transfers import (
     Event,
     Failed,
     IDLE_SECONDS,
-    isLong,
+    isRMPP,
     LINGER_SECONDS,
     LONGEST_QUESTION,
-    LongMessages,
     MOST_QUESTIONS,
     Packet,
     Received,
+    RMPPTransfers,
 )
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
@@ -67,11 +67,11 @@ class Pair:
     ) -> None:
         self.random = Random(seed)
         self.loss, self.duplication, self.jitter = loss, duplication, jitter
-        self.client, self.server = LongMessages(), LongMessages()
+        self.client, self.server = RMPPTransfers(), RMPPTransfers()
         self.events: tuple[list[Event], list[Event]] = ([], [])
         self.now = 0.0
         self.packets = 0
-        self._onTheWay: list[tuple[float, int, LongMessages, bytes, IBPath]] = []
+        self._onTheWay: list[tuple[float, int, RMPPTransfers, bytes, IBPath]] = []
         self._order = count()
 
     def run(self, seconds: float = 3000.0) -> None:
@@ -201,7 +201,7 @@ class DoubleSidedTests(SynchronousTestCase):
     """How the direction turns (IBA 13.6.6.3)."""
 
     def setUp(self) -> None:
-        self.client, self.server = LongMessages(), LongMessages()
+        self.client, self.server = RMPPTransfers(), RMPPTransfers()
 
     def ask(self, length: int = 100) -> bytes:
         """The question goes through; the datagram that acknowledges it."""
@@ -288,9 +288,9 @@ class DoubleSidedTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """How messages end that do not arrive, and what is remembered of any."""
 
-    def begin(self, message: bytes = bytes(1000)) -> tuple[LongMessages, LongMessages, bytes]:
+    def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
         """A table's first segment has come."""
-        server, client = LongMessages(), LongMessages()
+        server, client = RMPPTransfers(), RMPPTransfers()
         server.send(TABLE, message, TO_CLIENT, 0.0)
         (packet,) = server.outgoing()
         client.received(packet.datagram, FROM_SERVER, 0.0)
@@ -307,7 +307,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(packet.datagram[8:16], TABLE[8:16])
         return packet.datagram
 
-    def failed(self, end: LongMessages, status: RMPPStatus) -> Failed:
+    def failed(self, end: RMPPTransfers, status: RMPPStatus) -> Failed:
         (event,) = end.events()
         assert isinstance(event, Failed)
         self.assertEqual((event.status, event.transactionID, event.managementClass), (status, 77, 3))
@@ -375,7 +375,7 @@ class EndTests(SynchronousTestCase):
         """Each class has its own headers in every segment; lengths include what of them is behind RMPP's."""
         for managementClass, room, behind in ((0x06, 192, 28), (0x32, 216, 4), (0x03, 200, 20)):
             template = frame(managementClass, Method.GET_RESP, 77, 0x11, 0, b"", Keys(oui=0x001405, smKey=9))
-            server, client = LongMessages(), LongMessages()
+            server, client = RMPPTransfers(), RMPPTransfers()
             server.send(template, bytes(range(200)) * 3, TO_CLIENT, 0.0)
             datagrams = [packet.datagram for packet in server.outgoing()]
             client.received(datagrams[0], FROM_SERVER, 0.0)
@@ -412,10 +412,10 @@ class EndTests(SynchronousTestCase):
     def test_limits(self) -> None:
         """Answers to us may be long, others' questions less so."""
         self.assertGreater(LONGEST_MESSAGE, 10 * 10_000 * 112)
-        server = LongMessages()
+        server = RMPPTransfers()
         self.assertGreater(LONGEST_QUESTION, 1 << 16)
         for end, template, path, most in (
-            (LongMessages(), TABLE, FROM_SERVER, LONGEST_MESSAGE),
+            (RMPPTransfers(), TABLE, FROM_SERVER, LONGEST_MESSAGE),
             (server, QUESTION, FROM_CLIENT, LONGEST_QUESTION),
         ):
             header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
@@ -425,7 +425,7 @@ class EndTests(SynchronousTestCase):
 
     def test_manyQuestions(self) -> None:
         """Only so many messages of strangers may be on their way; when one has come there is room again."""
-        server = LongMessages()
+        server = RMPPTransfers()
         header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
         question = QUESTION[:24] + header.encode() + QUESTION[36:]
 
@@ -448,7 +448,7 @@ class EndTests(SynchronousTestCase):
     def test_silence(self) -> None:
         """What a sender has begun and not ended is given up, and it is told; what has ended is forgotten."""
         for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
-            server, client = LongMessages(), LongMessages()
+            server, client = RMPPTransfers(), RMPPTransfers()
             server.send(TABLE, bytes(300), TO_CLIENT, 0.0)
             for _ in range(segments):
                 (packet,) = server.outgoing()
@@ -498,7 +498,7 @@ class EndTests(SynchronousTestCase):
     def test_strangers(self) -> None:
         """What belongs to nothing that is known is not answered: but a first segment begins something."""
         client, header = (
-            LongMessages(),
+            RMPPTransfers(),
             RMPPHeader(version=1, type=RMPPType.ACK, active=True, data1=1, data2=9),
         )
         for kind in (RMPPType.ACK, RMPPType.STOP, RMPPType.ABORT, RMPPType(9)):
@@ -518,9 +518,9 @@ class EndTests(SynchronousTestCase):
             ({"active": False, "first": True, "last": True}, False),
         ):
             datagram = TABLE[:24] + header.replace(**fields).encode() + TABLE[36:]
-            self.assertEqual(isLong(datagram), expected, fields)
-            self.assertFalse(isLong(datagram[:1] + bytes((ManagementClass.PERFORMANCE,)) + datagram[2:]))
-            self.assertFalse(isLong(datagram[:35]))
+            self.assertEqual(isRMPP(datagram), expected, fields)
+            self.assertFalse(isRMPP(datagram[:1] + bytes((ManagementClass.PERFORMANCE,)) + datagram[2:]))
+            self.assertFalse(isRMPP(datagram[:35]))
 
     @settings(max_examples=300, deadline=None)
     @given(
@@ -540,13 +540,13 @@ class EndTests(SynchronousTestCase):
     )
     def test_nonsense(self, packets: list[tuple[int, ...]]) -> None:
         """Whatever comes, nothing breaks, and nothing is kept for ever."""
-        long = LongMessages()
+        long = RMPPTransfers()
         long.send(TABLE, bytes(1000), TO_CLIENT, 0.0)
         for method, transaction, kind, flags, status, data1, data2, length in packets:
             head = bytes((1, 3, 2, method)) + bytes(4) + transaction.to_bytes(8, "big") + bytes(8)
             rmpp = bytes((1, kind, flags, status)) + data1.to_bytes(4, "big") + data2.to_bytes(4, "big")
             datagram = (head + rmpp)[:length].ljust(length, b"\0")
-            if isLong(datagram):
+            if isRMPP(datagram):
                 try:
                     long.received(datagram, FROM_CLIENT, 1.0)
                 except WireError:

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
-from txrdma.mad.core.transfers import Delivered, Event, isLong, LongMessages, Received
+from txrdma.mad.core.transfers import Delivered, Event, isRMPP, Received, RMPPTransfers
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPType, SAFormat
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
@@ -65,7 +65,7 @@ class DoubleSidedTests(SynchronousTestCase):
 
     def test_captured(self) -> None:
         """All of it is of long messages: a question of 9 segments, an answer of 10, and one ACK of none."""
-        self.assertTrue(all(isLong(datagram(captured)) for captured in self.packets))
+        self.assertTrue(all(isRMPP(datagram(captured)) for captured in self.packets))
         self.assertEqual((len(self.asked), len(self.told)), (9, 10))
         question = MultiPathRecord.decode(self.message(self.asked))
         self.assertEqual((question.sgidCount, question.dgidCount), (50, 50))
@@ -77,7 +77,7 @@ class DoubleSidedTests(SynchronousTestCase):
 
     def replace(self, isClient: bool) -> tuple[list[bytes], list[Event]]:
         """What one of them would have sent, had it been ours, and what it would have heard."""
-        end, ours, events = LongMessages(), list[bytes](), list[Event]()
+        end, ours, events = RMPPTransfers(), list[bytes](), list[Event]()
         way = path(self.packets[0])
         if isClient:
             end.send(self.template(self.asked[0]), self.message(self.asked), way, 0.0)

@@ -4,6 +4,7 @@ Ways by forwarding tables, in a simulated fabric: as the nodes tell them and as 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -11,8 +12,8 @@ from twisted.internet.defer import Deferred
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric import routing
 from txrdma.fabric.routing import DirectView, Hop, NO_PORT, NoRoute, SAView
-from txrdma.iba.path import IBPath, MADEndPort
-from txrdma.iba.types import GUID, LID
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
 from txrdma.mad.layouts.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -165,5 +166,8 @@ class AdministeredTests(RouteTestCase):
             self.assertEqual(*guids)
 
     def test_nobody(self) -> None:
-        """Without an administration it says so."""
-        self.assertRaises(DeviceUnavailable, SAView, self.agent, MADEndPort(GUID.fromInt(1), (), lid=LID(1)))
+        """Without an SA the way fails before anything is sent, and says so."""
+        port = self.agent.port
+        self.patch(port, "endPort", replace(port.endPort, smLID=LID(0)))
+        way = routing.trace(SAView(self.agent, port.endPort), self.lid("c"), self.lid("a"))
+        self.refused(Deferred.fromCoroutine(way), DeviceUnavailable, 0.0)

@@ -116,7 +116,7 @@ class RecodingTests(SynchronousTestCase):
         )
         self.assertEqual(told, content)
         rpc, query, way, _ = agent.asked[-1]
-        self.assertEqual((rpc, way.dlid, way.serviceLevel), ("SubnAdmGet", 9, 2))
+        self.assertEqual((rpc, way), ("SubnAdmGet", None))  # the SA of the agent's port
         return {name: getattr(query.record, name) for name in components(record, query.mask)}, query
 
     def test_every(self) -> None:
@@ -298,15 +298,14 @@ class RouteTests(SynchronousTestCase):
         self.failureResultOf(self.ask(1, 4), MADError)
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord"])
 
-    def test_newManager(self) -> None:
-        """Where it is told what our port is, it asks whoever is the manager now, from where we are now."""
+    def test_newAddress(self) -> None:
+        """A transactor that is told what our port is begins routes at the LID that the port has now."""
         end = [END_PORT]
         self.transactor = SATransactor(self.agent, lambda: end[0])
         self.links[7, 1] = 20
-        for lid, manager in ((3, 9), (7, 12)):
-            end[0] = replace(END_PORT, lid=LID(lid), smLID=LID(manager))
+        for lid in (3, 7):
+            end[0] = replace(END_PORT, lid=LID(lid))
             self.assertEqual(self.successResultOf(self.ask(1)), SWITCH)
-        self.assertEqual([way.dlid for _, _, way, _ in self.agent.asked], [9, 9, 12, 12])
         self.assertEqual([query.record.fromLID for _, query, _, _ in self.agent.asked[::2]], [3, 7])
 
     def test_nowhere(self) -> None:
@@ -385,5 +384,6 @@ class FabricTests(FabricTestCase):
 
     def test_silence(self) -> None:
         """An administration that says nothing is a timeout, once."""
-        transactor = SATransactor(self.agent, MADEndPort(GUID.fromInt(1), (), lid=LID(1), smLID=LID(99)))
-        self.refused(transactor.SubnGet(NodeInfo, route(1)), MADTimeoutError)
+        port = self.agent.port
+        self.patch(port, "endPort", replace(port.endPort, smLID=LID(99)))
+        self.refused(self.transactor.SubnGet(NodeInfo, route(1)), MADTimeoutError)

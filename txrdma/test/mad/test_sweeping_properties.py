@@ -28,7 +28,6 @@ from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames
 from txrdma.fabric.sasweep import SASweep
 from txrdma.fabric.snapshots import dump, load
-from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
@@ -150,7 +149,7 @@ class AnyAdministrationTests(SynchronousTestCase):
     def test_tables(self, nodes: list[Any], links: list[Any], ports: list[Any]) -> None:
         """A fabric comes of it, which can be shown and written."""
         tables = {"NodeRecord": nodes, "LinkRecord": links, "PortInfoRecord": ports}
-        done = SASweep(Administration(**tables), IBPath()).run()
+        done = SASweep(Administration(**tables)).run()
         fabric = self.successResultOf(done)
         self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
         told = json.loads(json.dumps(dump(fabric)))

@@ -21,7 +21,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from txrdma import unixsockets
+from txrdma import unixanswers, unixsockets
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
@@ -29,7 +29,7 @@ from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.control import Answer, answer, answering, appear, askAll, controlName
 from txrdma.unixsockets import Credentials
 
-reactor = cast(introspection.IReactor, installedReactor)
+reactor = cast(unixanswers.IReactor, installedReactor)
 
 
 @implementer(ISMCStatus)
@@ -304,6 +304,6 @@ class AskingTests(TestCase):
     async def test_otherUserAnswers(self) -> None:
         """Another user's process is not believed, whatever its name."""
         self.listen()
-        self.patch(introspection, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         [told] = await self.ours(os.getpid())
         self.assertIn("belongs to user", told.error)

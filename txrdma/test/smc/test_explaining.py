@@ -25,8 +25,11 @@ from txrdma.test.mad.commanding import CommandTestCase
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
-SMC = ("first", "second", "wrap", "halfclose", "abort", "urgent", "test-link", "two-links")
-"""Recorded conversations between two kernels that speak SMC-Rv2."""
+OURS = ("ours-client", "ours-server")
+"""Recorded conversations of our stack, in either role, with the kernel's."""
+
+SMC = ("first", "second", "wrap", "halfclose", "abort", "urgent", "test-link", "two-links", *OURS)
+"""Recorded conversations by SMC-Rv2."""
 
 
 def packets(name: str) -> list[Captured]:
@@ -95,6 +98,46 @@ class RecordedTests(SynchronousTestCase):
             "# connection 2: SMC-R; the client wrote 17 bytes; the server wrote 4 bytes",
         ):
             self.assertIn(words, text)
+
+    def test_ours(self) -> None:
+        """What our stack and the kernel say is told in order, from the option to the end of the group."""
+        ours, kernels = "ring of 4,194,304 bytes", "ring of 65,536 bytes"
+        for name, client, server in (
+            ("smc-ours-client", ours, kernels),
+            ("smc-ours-server", kernels, ours),
+        ):
+            lines = told(name).splitlines()
+            self.assertEqual(
+                [client in line for line in lines if "the client confirms: " in line], [True] * 2
+            )
+            self.assertEqual([server in line for line in lines if "the server accepts: " in line], [True] * 2)
+            place = 0
+            for words in (
+                "[1] the client connects, and can speak SMC",
+                "[1] the server can speak SMC, too",
+                "[1] the client proposes SMC-R version 2.1 by ::ffff:10.77.0.",
+                "[1] the server accepts: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
+                "[1] the client confirms: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
+                "[-] (link 1) the server confirms link 1: queue pair",
+                "[-] (link 1) the client confirms link 1 too: queue pair",
+                "[-] (link 1) the server offers link 2: queue pair",
+                "[-] (link 1) the client takes the offer of link 2: queue pair",
+                "[-] (link 2) the server confirms link 2: queue pair",
+                "[-] (link 2) the client confirms link 2 too: queue pair",
+                " has written 13 bytes (13 in all)",
+                "[2] the client connects, and can speak SMC",
+                "[2] the client proposes SMC-R version 2.1",
+                "[2] the client confirms: SMC-R version 2, EID TXRDMA, in a link group that there is",
+                "[2] (link 2) the client has written 1,000 bytes (1,000 in all)",
+                "takes back 1 buffer",
+                "has forgotten them",
+                "deletes all links, in order: PROGRAM_ENDING",
+                "# connection 1: SMC-R; the client wrote 13 bytes; the server wrote 13 bytes;",
+                "# connection 2: SMC-R; the client wrote 1,000 bytes; the server wrote 1,000 bytes;",
+            ):
+                found = [at for at, line in enumerate(lines) if at >= place and words in line]
+                self.assertTrue(found, f"{name} has not, where it should be: {words}")
+                place = found[0] + 1
 
     def test_wrap(self) -> None:
         """Rings that wrap are counted through, and a blocked writer is told as such."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.common.counted import added, differences
 from txrdma.smc.common import counting
 from txrdma.smc.insight.linkgroups import describeGroup
 from txrdma.smc.insight.report import report
-from txrdma.smc.insight.statistics import added, BOUNDS, differences, statistics
+from txrdma.smc.insight.statistics import BOUNDS, statistics
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.test.smc.test_failover import TwoLinkTestCase
 

@@ -611,6 +611,15 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer")])
         self.assertTrue(answers(client)[0].isResponse)
 
+    def test_deletedTwice(self) -> None:
+        """A client agrees to the end of its group once: Linux's server says DELETE LINK twice."""
+        client = alone()
+        for flags in (LLCFlags.ALL_LINKS | LLCFlags.ORDERLY, LLCFlags.ALL_LINKS):
+            client.received(ask(DeleteLink(reason=DeleteReason.PROGRAM_ENDING), flags), 0.0)
+        [answer] = answers(client)
+        self.assertTrue(answer.isResponse)
+        self.assertEqual(client.state, "ended")
+
     def test_violations(self) -> None:
         """What can't be an LLC message, or has a type that nobody knows, ends the group and says so."""
         for raw in (bytes((10, 44)).ljust(44, b"\0"), b"\1\0\0\0".ljust(44, b"\0"), b"", b"\x01\x2c",

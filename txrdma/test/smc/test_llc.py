@@ -105,6 +105,26 @@ class RecordedTests(SynchronousTestCase):
         reasons = [body.reason for body in found if isinstance(body, DeleteLink)]
         self.assertEqual(reasons, [DeleteReason.LOST_PATH] * 2 + [DeleteReason.LINK_UNKNOWN])
 
+    def test_lastWords(self) -> None:
+        """A group with the kernel ends in order; as a server the kernel deletes all links once more."""
+        ours, kernels = "10.77.0.1", "10.77.0.2"
+        order = LLCFlags.ALL_LINKS | LLCFlags.ORDERLY
+        expected = {
+            "smc-ours-client": [
+                (ours, order),
+                (kernels, order),
+                (kernels, LLCFlags.ALL_LINKS),
+                (ours, order | LLCFlags.RESPONSE),
+            ],
+            "smc-ours-server": [(ours, order), (kernels, LLCFlags.ALL_LINKS)],
+        }
+        for name, messagesExpected in expected.items():
+            found = [(one.source, decode(raw)) for one, raw in messages(name) if raw[0] != CDC_TYPE]
+            said = [(source, each) for source, each in found if each.type is LLCType.DELETE_LINK]
+            self.assertEqual([(source, each.header.flags) for source, each in said], messagesExpected)
+            reasons = {each.body.reason for _, each in said if isinstance(each.body, DeleteLink)}
+            self.assertEqual(reasons, {DeleteReason.PROGRAM_ENDING})
+
     def test_confirmRKey(self) -> None:
         """With two links a buffer has two keys."""
         found = [decode(raw) for name, raw in recorded(cdc=False) if name == "smc-two-links"]
@@ -271,9 +291,9 @@ class CDCTests(SynchronousTestCase):
     @given(layouts(CDC))
     def test_sameLayout(self, one: CDC) -> None:
         """The fast functions read and write what the declaration says."""
-        fields = (one.type, one.length, one.sequence, one.token, one.producerWrap, one.producerCount,
-                  one.consumerWrap, one.consumerCount, int(one.flags), int(one.state))  # fmt: skip
+        fields = (one.type << 8 | one.length, one.sequence, one.token, one.producerWrap, one.producerCount,
+                  one.consumerWrap, one.consumerCount, int(one.flags) << 8 | int(one.state))  # fmt: skip
         self.assertEqual(unpackFrom(b"?" + one.encode(), 1), fields)
-        packed = pack(CDC_HEAD | fields[2], *fields[3:8], fields[8] << 8 | fields[9])
+        packed = pack(CDC_HEAD | fields[1], *fields[2:])
         plain = one.replace(type=0xFE, length=44, reserved8=0, reserved16=0, reserved26=bytes(18))
         self.assertEqual(packed, plain.encode())

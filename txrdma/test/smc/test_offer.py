@@ -350,6 +350,8 @@ class AcceptTests(SynchronousTestCase):
         asking = replace(NEW, features=1, maxLinks=2)
         found = 0
         for name in names():
+            if name.startswith("smc-ours"):
+                continue  # one end is ours, with other features
             for client, server, content in streams(name):
                 if content[4:5] != b"\1":
                     continue

@@ -126,8 +126,8 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(kinds["whole"], count / 2)
 
     def test_twoPorts(self) -> None:
-        """Between hosts with two ports, of which one at a time fails; a tenth of as many."""
-        count = SEEDS // 10
+        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
+        count = -(-SEEDS // PARTS)
         kinds = self.play(range(FIRST, FIRST + count), "two-ports")
         self.assertGreater(kinds["SMC-R"], 2 * count)
         self.assertGreater(kinds["whole"], count / 2)

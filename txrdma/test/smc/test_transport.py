@@ -367,7 +367,7 @@ class EndTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         other = await accepted
         two = await self.connect(f"smc:127.0.0.1:{port}")
-        one.transport.stream.flow.ring._at = one.transport.stream.flow.ring.peerSize - 1
+        one.transport.stream.flow.ring.at = one.transport.stream.flow.ring.peerSize - 1
         one.transport.write(b"x")
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)

@@ -34,6 +34,28 @@ class LaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.one, self.other = pair()
 
+    def test_goneWhenAsked(self) -> None:
+        """Of a peer that is found to be gone when asked for its memory, all that was posted is flushed."""
+        for event in (None, AsyncEventKind.QP_FATAL):
+            one, other = pair()
+            address, rkey = other.memory.address, other.memory.rkey
+
+            def wantRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
+                one.lane.peerGone(event)
+
+            one.wantRegion = wantRegion  # type: ignore[method-assign,assignment]  # of this one
+            operation = Operation.RDMA_WRITE
+            one.post(
+                *(
+                    SendRequest(number, operation, inline=(b"x",), remoteAddress=address, rkey=rkey)
+                    for number in (1, 2)
+                )
+            )
+            ended = [(each.identifier, each.status) for each in one.sent]
+            ended += [(identifier, Status.WR_FLUSH_ERR) for identifier, _ in one.flushed]
+            first = Status.RETRY_EXC_ERR if event is None else Status.WR_FLUSH_ERR
+            self.assertEqual(ended, [(1, first), (2, Status.WR_FLUSH_ERR)])
+
     def turn(self) -> None:
         """Both look, and hear each other, until nothing changes."""
         for _ in range(40):

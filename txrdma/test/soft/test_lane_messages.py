@@ -18,12 +18,13 @@ from txrdma.soft.shared._layout import LINE, WAKE
 from txrdma.test.soft.lanes import ok, pair, send, Side
 
 _LENGTH = 44
-_LAYOUT = struct.Struct(">BBHI36x")
+_LAYOUT = struct.Struct(">HHI36x")
+_FIRST = 0xFE2C
 
 
 def message(number: int) -> bytes:
     """As the layout has it."""
-    return _LAYOUT.pack(0xFE, _LENGTH, number & 0xFFFF, number)
+    return _LAYOUT.pack(_FIRST, number & 0xFFFF, number)
 
 
 def turn(side: Side, state: QPState) -> None:
@@ -43,14 +44,14 @@ class MessageTests(SynchronousTestCase):
     def meet(self, sides: tuple[Side, Side]) -> tuple[Side, Side]:
         for side in sides:
             turn(side, QPState.RTS)
-            side.lane.openLane(_LENGTH, 0xFE, _LAYOUT.unpack_from)
+            side.lane.openLane(_LENGTH, _FIRST, _LAYOUT.unpack_from)
         return sides
 
     def put(self, number: int, signaled: bool = True) -> bool:
         return self.one.lane.putMessage(number, signaled, message(number))
 
     def take(self, limit: int = 64) -> list[int]:
-        return [each[3] for each in self.other.lane.takeMessages(limit)]
+        return [each[2] for each in self.other.lane.takeMessages(limit)]
 
     def test_provides(self) -> None:
         """The lane has what the interface says."""
@@ -104,10 +105,10 @@ class MessageTests(SynchronousTestCase):
 
     def takeAll(self, limit: int) -> list[int]:
         """By the lane and by receives, as a reader does."""
-        found = [each[3] for each in self.other.lane.takeMessages(limit)]
+        found = [each[2] for each in self.other.lane.takeMessages(limit)]
         for completion in self.other.received:
             at = (completion.identifier - 100) * 64
-            found.append(_LAYOUT.unpack_from(self.other.memory.view, at)[3])
+            found.append(_LAYOUT.unpack_from(self.other.memory.view, at)[2])
             self.other.receive(completion.identifier, (at, 64))
         self.other.received.clear()
         return found

@@ -14,7 +14,7 @@ from txrdma.test.streams.stages import overTCP, theStage
 from txrdma.testing.streams.catalogue import everyConversation
 from txrdma.testing.streams.conversation import Conversation, Way
 from txrdma.testing.streams.matrix import judged, USUAL_REACTOR
-from txrdma.testing.streams.provider import Provider, ROCEV2, SHARED_MEMORY
+from txrdma.testing.streams.provider import Provider, ROCEV2, RSOCKET, SHARED_MEMORY
 from txrdma.testing.streams.report import failure
 
 try:
@@ -52,6 +52,12 @@ class RoCETests(_Conversing):
     provider = ROCEV2
 
 
+class RSocketTests(_Conversing):
+    """By rsockets, between processes of one host: those that stand for the others."""
+
+    provider = RSOCKET
+
+
 def _test(conversation: Conversation) -> Callable[[_Conversing], None]:
     def test(self: _Conversing) -> None:
         self.converse(conversation)
@@ -64,7 +70,10 @@ def _addTests() -> None:
     for conversation in everyConversation():
         if conversation.isQuick:
             name = f"test_{conversation.name.replace('-', '_')}"
-            for case in (SharedMemoryTests, RoCETests):
+            cases: tuple[type[_Conversing], ...] = (SharedMemoryTests, RoCETests)
+            if conversation.isEverywhere and conversation.name not in RSOCKET.cannot:
+                cases = (*cases, RSocketTests)
+            for case in cases:
                 method = _test(conversation)
                 method.__name__ = name
                 setattr(case, name, method)

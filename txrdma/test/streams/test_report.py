@@ -20,7 +20,7 @@ from txrdma.testing.streams.catalogue import chosen
 from txrdma.testing.streams.comparison import complaints
 from txrdma.testing.streams.conversation import Unlike
 from txrdma.testing.streams.matrix import Matrix, Verdict
-from txrdma.testing.streams.provider import PROVIDERS, SHARED_MEMORY
+from txrdma.testing.streams.provider import ROCEV2, RSOCKET, SHARED_MEMORY
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -110,8 +110,14 @@ class MatrixTests(SynchronousTestCase):
     def test_reactors(self) -> None:
         """Everything is played on the usual reactor, and on others what is to be played everywhere."""
         conversations = chosen(["client-writes-5", "client-writes-1"])
-        self.assertEqual(Matrix(conversations, PROVIDERS, ["epoll", "select"], False).count, 6)
-        self.assertEqual(Matrix(conversations, PROVIDERS, ["epoll", "select"], True).count, 8)
+        routes = (SHARED_MEMORY, ROCEV2)
+        self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], False).count, 6)
+        self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], True).count, 8)
+
+    def test_cannot(self) -> None:
+        """What a provider says it cannot hold is a conversation, and not played over it."""
+        for name in RSOCKET.cannot:
+            self.assertEqual(Matrix(chosen([name]), (SHARED_MEMORY, RSOCKET), ["epoll"], True).count, 1)
 
 
 class CommandTests(SynchronousTestCase):

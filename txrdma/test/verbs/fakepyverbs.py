@@ -4,9 +4,11 @@ The classes of pyverbs that we use, without any device: what is posted is kept, 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections import deque
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,16 +70,26 @@ class GID:
 
 
 class WR(Thing):
-    """A work request of either kind."""
+    """
+    A work request of either kind, which has copies of the pieces that it is made of.
 
-    def __init__(self, next_wr: WR | None = None, **kwargs: Any) -> None:
-        assert kwargs["num_sge"] == len(kwargs["sg"]) >= 1
+    @cvar made: all that there ever were.
+    """
+
+    made: list[WR] = []
+
+    def __init__(self, num_sge: int, sg: list[SGE], next_wr: WR | None = None) -> None:
+        assert num_sge == len(sg) >= 1
+        self.made.append(self)
         self.next_wr = next_wr
         self.wr_id = 0
-        self.num_sge: int
-        self.sg: list[Any]
-        vars(self).update(kwargs)
+        self.num_sge = num_sge
+        self.sg = [copy(each) for each in sg]
         self.kinds: dict[str, tuple[Any, ...]] = {}
+
+    def close(self) -> None:
+        assert not any(each.isClosed for each in self.sg), "what it shares with a segment was freed"
+        super().close()
 
     def set_wr_rdma(self, *args: Any) -> None:
         self.kinds["rdma"] = args
@@ -90,7 +102,14 @@ class WR(Thing):
 
 
 class SendWR(WR):
-    """A send."""
+    """A send, whose one piece may be shared."""
+
+    opcode = imm_data = send_flags = 0
+
+    def _share(self, piece: SGE) -> None:
+        self.sg = [piece]
+
+    sg_list = property(None, _share)
 
 
 class RecvWR(WR):
@@ -98,12 +117,22 @@ class RecvWR(WR):
 
 
 class SGE(Thing):
-    """A segment."""
+    """
+    A segment.
 
-    def __init__(self, address: int, length: int, lkey: int) -> None:
-        if not 0 <= length < 1 << 32:
+    @cvar made: how many there ever were, but for copies.
+    """
+
+    made = 0
+
+    def __init__(self, addr: int, length: int, lkey: int) -> None:
+        type(self).made += 1
+        self.addr, self.length, self.lkey = addr, length, lkey
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not 0 <= value < 1 << (64 if name == "addr" else 32):
             raise OverflowError("value too large")
-        self.address, self.length, self.lkey = address, length, lkey
+        super().__setattr__(name, value)
 
 
 class Context(Thing):
@@ -169,7 +198,10 @@ class CQ(Thing):
     A completion queue.
 
     @ivar found: what is to be polled.
+    @ivar polls: how often somebody looked.
     """
+
+    polls = 0
 
     def __init__(
         self, context: Context, depth: int, token: object = None, channel: Any = None, vector: int = 0
@@ -188,6 +220,7 @@ class CQ(Thing):
 
     def poll(self, limit: int) -> tuple[int, list[Any]]:
         assert not self.isClosed
+        self.polls += 1
         taken = [self.found.popleft() for _ in range(min(limit, len(self.found)))]
         return len(taken), taken
 
@@ -231,7 +264,10 @@ class QP(Thing):
                 bad.wr_id = wr.wr_id
                 raise FakeError(errno.ENOMEM)
             self.room -= 1
-            queue.append(Record(**{**vars(wr), "sg": list(wr.sg)[: wr.num_sge]}))
+            assert not wr.isClosed
+            pieces = [copy(each) for each in wr.sg[: wr.num_sge]]
+            said = {name: getattr(wr, name, 0) for name in ("wr_id", "opcode", "imm_data", "send_flags")}
+            queue.append(Record(**said, kinds=dict(wr.kinds), sg=pieces, inline=_inline(wr, pieces)))
             wr = wr.next_wr
 
     def complete(
@@ -267,7 +303,7 @@ class SRQ(Thing):
     def post_recv(self, first: WR, bad: WR) -> None:
         wr: WR | None = first
         while wr is not None:
-            self.receives.append(wr)
+            self.receives.append(Record(wr_id=wr.wr_id))
             wr = wr.next_wr
 
 
@@ -276,6 +312,13 @@ class AH(Thing):
 
     def __init__(self, domain: PD, attr: Any) -> None:
         self.attr = attr
+
+
+def _inline(wr: WR, pieces: list[SGE]) -> bytes:
+    """The bytes that go inline, which a device reads when it is told of them."""
+    if not getattr(wr, "send_flags", 0) & 8:
+        return b""
+    return b"".join(ctypes.string_at(each.addr, each.length) for each in pieces)
 
 
 def _initialized(**wanted: Any) -> Any:

@@ -17,7 +17,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, RDMAError
-from txrdma.iba.types import GID, LKey
+from txrdma.iba.types import GID, LKey, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -43,9 +43,10 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
     IVerbsDevice,
 )
-from txrdma.test.verbs.fakepyverbs import FAKE, Record, Thing
+from txrdma.test.verbs.fakepyverbs import FAKE, Record, Thing, WR
 from txrdma.verbs.pyverbs import bindings as _pyverbs
 from txrdma.verbs.pyverbs import device as _pyverbs_device
+from txrdma.verbs.pyverbs import requests
 from txrdma.verbs.pyverbs.device import PyverbsDevice
 from txrdma.verbs.pyverbs.events import EventReader, read, Told
 from txrdma.verbs.pyverbs.ledger import openContext
@@ -63,6 +64,9 @@ class FakeDevice(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(Thing, "log", [])
+        self.patch(WR, "made", [])
+        self.patch(requests, "_idle", {})
+        self.patch(requests, "_bad", {})
         self.patch(_pyverbs, "_loaded", FAKE)
         self.patch(_pyverbs_device, "openContext", lambda verbs, name: (verbs.Context(name), None))
         self.device = _pyverbs_device.openPyverbsDevice(MemoryReactorClock(), "fake0")
@@ -118,23 +122,139 @@ class QueuePairTests(FakeDevice):
         self.assertFalse(self.device.attributes.acknowledgesByProgram)
 
     def test_requests(self) -> None:
-        """Requests are posted in order, with what they say; nothing of pyverbs is left behind."""
+        """Requests are posted in order, with what they say."""
         self.send(5, 6)
         atomic = SendRequest(7, Operation.COMPARE_AND_SWAP, [Segment(self.region.address, 8, LKey(7))])
         atomic.remoteAddress, atomic.compare, atomic.operand, atomic.fence = 64, 2, 3, True
         self.queuePair.postSend([atomic, SendRequest(8, Operation.SEND_WITH_IMMEDIATE, immediate=0x01020304)])
         first, _second, third, fourth = self.raw.sends
         self.assertEqual((first.opcode, first.send_flags), (2, 2))
-        self.assertEqual((first.sg[0].address, first.sg[0].length), (self.region.address, 10))
+        self.assertEqual((first.sg[0].addr, first.sg[0].length), (self.region.address, 10))
         self.assertEqual((third.opcode, third.send_flags), (5, 3))
         self.assertEqual(third.kinds["atomic"], (0, 64, 2, 3))
         self.assertEqual(fourth.imm_data.to_bytes(4, sys.byteorder), b"\1\2\3\4")
         self.assertEqual(fourth.sg, [])
-        made = [thing for thing in Thing.log if type(thing).__name__ in ("SendWR", "SGE")]
-        self.assertEqual(len(made), 4 + 4)
         for _ in range(4):
             self.raw.complete(self.rawSends)
         self.assertEqual([c.identifier for c in self.sends.poll(10)], [5, 6, 7, 8])
+
+    def test_inline(self) -> None:
+        """Inline bytes are those of their request, however many there are, and however often."""
+        lists: list[list[bytes | memoryview]] = [
+            [b"one", b"two"],
+            [b"x" * 100],
+            [b""],
+            [b"three", memoryview(b"four")],
+        ]
+        for pieces in lists:
+            self.queuePair.postSend(
+                [SendRequest(1, Operation.SEND, inline=pieces), SendRequest(2, Operation.SEND)]
+            )
+            first, second = self.raw.sends
+            self.assertEqual((first.inline, second.inline), (b"".join(pieces), b""))
+            self.assertEqual((first.send_flags & 8, second.send_flags & 8, second.sg), (8, 0, []))
+            for _ in range(2):
+                self.raw.complete(self.rawSends)
+            self.assertEqual(len(self.sends.poll(10)), 2)
+
+    def made(self) -> tuple[int, int]:
+        """How many work requests and segments of pyverbs there ever were."""
+        return len(WR.made), FAKE.SGE.made
+
+    def test_noObjects(self) -> None:
+        """No object of pyverbs is made for a request: those that there are serve again, whatever they say."""
+        segments = [Segment(self.region.address + at, 10, self.region.lkey) for at in range(0, 400, 100)]
+        receives = [ReceiveRequest(at, (segment,)) for at, segment in enumerate(segments)]
+        write = SendRequest(1, Operation.RDMA_WRITE)
+        write.rkey, write.remoteAddress = RKey(5), 4096
+        atomic = SendRequest(2, Operation.FETCH_AND_ADD, [Segment(self.region.address, 8, LKey(7))])
+        inline = SendRequest(3, Operation.SEND, inline=[b"inline"])
+        made = None
+        for turn in range(20):
+            write.segments = [segments[turn % 4]]
+            lists = [[write, atomic, inline], [inline], [atomic, write]]
+            for many in lists:
+                self.queuePair.postSend(many)
+                for request in many:
+                    posted = self.raw.sends[0]
+                    self.assertEqual(posted.opcode, int(request.operation))
+                    if request is write:
+                        self.assertEqual(posted.kinds["rdma"], (5, 4096))
+                        self.assertEqual(posted.sg[0].addr, segments[turn % 4].address)
+                    self.raw.complete(self.rawSends)
+                self.assertEqual(
+                    [each.identifier for each in self.sends.poll(10)], [each.identifier for each in many]
+                )
+            self.queuePair.postReceive(receives[turn % 4 :] + receives[: turn % 4])
+            self.assertEqual(
+                [each.sg[0].addr for each in self.raw.receives],
+                [segments[(turn + at) % 4].address for at in range(4)],
+            )
+            for _ in receives:
+                self.raw.complete(self.rawReceives, receive=True)
+            self.assertEqual(len(self.receives.poll(10)), 4)
+            if made is None:
+                made = self.made()
+            self.assertEqual(self.made(), made)
+
+    def test_handedOn(self) -> None:
+        """The work requests of a queue pair that is closed serve the next one."""
+        self.send(1, 2, 3)
+        made = self.made()
+        self.queuePair.close()
+        self.queuePair = self.domain.createQueuePair(
+            QPKind.RC, self.sends, self.receives, Capacity(8, 8, 2, 2, 100)
+        )
+        for state in (QPState.INIT, QPState.RTR, QPState.RTS):
+            self.queuePair.modify(QPAttributes(state=state))
+        self.send(4, 5, 6)
+        self.assertEqual([each.sg[0].length for each in _inside(self.queuePair, "_raw").sends], [10] * 3)
+        self.assertEqual(self.made(), made)
+
+    def test_severalSegments(self) -> None:
+        """Requests of several segments are made for once, and closed."""
+        self.send(0)
+        self.raw.complete(self.rawSends)
+        before = self.made()
+        several = [Segment(self.region.address + at, 8, self.region.lkey) for at in (0, 64)]
+        self.queuePair.postSend(
+            [
+                SendRequest(1, Operation.SEND, several),
+                SendRequest(2, Operation.SEND, inline=[b"in", b"line"]),
+                SendRequest(3, Operation.SEND),
+            ]
+        )
+        first, second, third = self.raw.sends
+        self.assertEqual([each.addr for each in first.sg], [each.address for each in several])
+        self.assertEqual((second.inline, third.sg), (b"inline", []))
+        made = [after - each for after, each in zip(self.made(), before, strict=True)]
+        closed = [each for each in Thing.log if isinstance(each, (FAKE.SendWR, FAKE.SGE))]
+        self.assertEqual(len(closed), sum(made))
+
+    def test_ever(self) -> None:
+        """Receives into memory that is other each time do not pile up."""
+        for turn in range(200):
+            self.queuePair.postReceive(
+                [ReceiveRequest(turn, [Segment(self.region.address + turn, 8, self.region.lkey)])]
+            )
+            self.raw.complete(self.rawReceives, receive=True)
+            self.assertEqual([each.identifier for each in self.receives.poll(10)], [turn])
+        bad = requests._bad.values()
+        receives = [each for each in WR.made if isinstance(each, FAKE.RecvWR) and each not in bad]
+        self.assertLessEqual(sum(not each.isClosed for each in receives), 2 * 8)
+        self.queuePair.close()
+        self.assertTrue(all(each.isClosed for each in receives))
+
+    def test_batches(self) -> None:
+        """Completions are polled in batches: of fifty there are two looks, of which one is for more."""
+        for _ in range(50):
+            self.receive(1)
+            self.raw.complete(self.rawReceives, receive=True)
+        before = self.rawReceives.polls
+        found = 0
+        while batch := self.receives.poll(64):
+            found += len(batch)
+        self.assertEqual((found, self.rawReceives.polls - before), (50, 2))
 
     def test_immediate(self) -> None:
         """Immediate data comes in the network's order."""

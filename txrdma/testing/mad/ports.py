@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Any, TYPE_CHECKING
 
@@ -18,12 +20,15 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceE
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
+from txrdma.mad import portwatch
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.layouts.messages import MAD_LENGTH, MADRequest
 from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.server import MADServer
 
 if TYPE_CHECKING:
@@ -32,6 +37,16 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
+
+
+QUESTIONS = 3
+"""Requests of a conversation: at each of its moments more of them are on their way."""
+
+STEPS = 8
+"""Steps of time of a conversation that count as moments of it: more would make slow ports' tests slower."""
+
+RETURN_SECONDS = 0.2
+"""Seconds between attempts of these tests' agents to open a lost port anew, and between their looks at it."""
 
 
 class Stumble(Exception):
@@ -66,6 +81,7 @@ class Receiver:
     @ivar losses: why the port was lost, each time that it said so.
     @ivar changes: of each change of the port, whether clients are to register again.
     @ivar then: called with each datagram; may raise, or close the port.
+    @ivar whenLost: called when the port is lost.
     """
 
     def __init__(self) -> None:
@@ -74,6 +90,7 @@ class Receiver:
         self.losses: list[str] = []
         self.changes: list[bool] = []
         self.then: Callable[[bytes], None] = lambda datagram: None
+        self.whenLost: Callable[[], None] = lambda: None
 
     def received(self, datagram: bytes, envelope: object) -> None:
         """Keep a datagram, then do what the test wants, as L{IMADReceiver.received}."""
@@ -89,10 +106,18 @@ class Receiver:
     def portLost(self, reason: str) -> None:
         """Keep why the port was lost, as L{IMADReceiver.portLost}."""
         self.losses.append(reason)
+        self.whenLost()
 
     def portChanged(self, wantsRegistration: bool) -> None:
         """Keep that the port has changed, as L{IMADReceiver.portChanged}."""
         self.changes.append(wantsRegistration)
+
+    def of(self, number: int) -> tuple[bytes, object] | None:
+        """The datagram with that transaction ID, of which ports may change the upper half."""
+        for datagram, envelope in self.datagrams:
+            if int.from_bytes(datagram[12:16], "big") == number:
+                return datagram, envelope
+        return None
 
 
 def request(number: int, method: int = Method.GET, managementClass: int = ManagementClass.SUBN_ADM) -> bytes:
@@ -109,7 +134,7 @@ class MADPortContract(Base):
     """
     Promises of every management port.
 
-    A suite inherits this and C{SynchronousTestCase}, and implements the first five methods.
+    A suite inherits this and C{SynchronousTestCase}, and implements the methods until L{routes}.
     """
 
     def makePort(self, number: int) -> IMADPort:
@@ -129,20 +154,45 @@ class MADPortContract(Base):
         raise NotImplementedError
 
     def lose(self, number: int) -> None:
-        """Take the device of that port away, as somebody who pulls it out."""
+        """Take the device of that port away, as somebody who pulls it out; the other may go with it."""
         raise NotImplementedError
+
+    def restore(self, number: int) -> None:
+        """Put back what L{lose} took away, so that the port can be opened anew."""
+        raise NotImplementedError
+
+    def routes(self) -> Sequence[IBPath]:
+        """
+        Lead to subnet management of the second port, by its LID and by a directed route.
+
+        Where ports have no subnet management the routes lead nowhere, and are refused.
+        """
+        return IBPath(dlid=LID(1)), IBDRPath(drPath=(1,))
 
     # What the promises are made of.
 
     def setUp(self) -> None:
         """Open both ports; the second serves requests."""
         super().setUp()
-        self.receivers = Receiver(), Receiver()
-        self.ports = self.makePort(0), self.makePort(1)
-        for port, receiver in zip(self.ports, self.receivers, strict=True):
-            self.addCleanup(port.close)
-            port.start(receiver)
-        self.ports[1].serve(ManagementClass.SUBN_ADM, (Method.GET, Method.SET))
+        self.numbers = count(1)
+        self.receivers = [Receiver(), Receiver()]
+        self.ports = [self.makePort(0), self.makePort(1)]
+        for number in (0, 1):
+            self.begin(number)
+
+    def begin(self, number: int) -> None:
+        """Have a port bring what comes, to a new receiver; the second port serves requests."""
+        port, self.receivers[number] = self.ports[number], Receiver()
+        self.addCleanup(port.close)
+        port.start(self.receivers[number])
+        if number == 1:
+            self.endServing = port.serve(ManagementClass.SUBN_ADM, (Method.GET, Method.SET))
+
+    def reopened(self, number: int) -> IMADPort:
+        """Open a port anew: from now on it is the first, or the second."""
+        port = self.ports[number] = self.makePort(number)
+        self.addCleanup(port.close)
+        return port
 
     def until(self, condition: Callable[[], bool], steps: int = 2000) -> None:
         """Let time pass until something is so."""
@@ -154,17 +204,21 @@ class MADPortContract(Base):
 
     def asked(self, number: int) -> tuple[bytes, object]:
         """Send a request from the first port; the second has it."""
-        before = len(self.receivers[1].datagrams)
         self.ports[0].send(request(number), self.pathTo(1), 5.0)
-        self.until(lambda: len(self.receivers[1].datagrams) > before)
-        return self.receivers[1].datagrams[-1]
+        return self.heard(1, number)
 
     def answer(self, datagram: bytes, envelope: object) -> tuple[bytes, object]:
         """Answer from the second port; the first has it."""
-        before = len(self.receivers[0].datagrams)
         self.ports[1].send(answered(datagram), self.ports[1].pathOf(envelope).reverse())
-        self.until(lambda: len(self.receivers[0].datagrams) > before)
-        return self.receivers[0].datagrams[-1]
+        return self.heard(0, int.from_bytes(datagram[12:16], "big"))
+
+    def heard(self, port: int, number: int) -> tuple[bytes, object]:
+        """Let time pass until a datagram has come to a port, by its transaction ID."""
+        receiver = self.receivers[port]
+        self.until(lambda: receiver.of(number) is not None)
+        come = receiver.of(number)
+        assert come is not None
+        return come
 
     # The promises.
 
@@ -185,23 +239,26 @@ class MADPortContract(Base):
             self.assertEqual(int.from_bytes(answer[8:16], "big") & (1 << bits) - 1, number)
             self.assertEqual(answer[3], Method.GET_RESP)
 
-    def routes(self) -> Sequence[IBPath]:
-        """Lead to subnet management of the second port, by its LID and by a directed route; or nowhere."""
-        return ()
-
     def test_subnetManagement(self) -> None:
         """A request of subnet management is served, and answered by the way that it took, of either kind."""
         asking, asked = (MADAgent(self.time(), port, timeoutSeconds=1.0) for port in self.ports)
+        routes = self.routes()
+        self.assertEqual([isinstance(route, IBDRPath) for route in routes], [False, True])
+        self.assertEqual(asking.port.hasSMI, asked.port.hasSMI)
+        if not asking.port.hasSMI:
+            for route in routes:
+                self.failureResultOf(asking.SubnGet(SMInfo, route, retries=0), InvalidRequest)
+            return
         answers = Constant(SMInfo(guid=GUID.fromInt(7), priority=9))
         server = MADServer(asked)
-        for route in self.routes():
+        for route in routes:
             managementClass = 0x81 if isinstance(route, IBDRPath) else 0x01
             end = server.handle(managementClass, answers, (Method.GET,))
             call = asking.SubnGet(SMInfo, route, retries=0)
             self.until(lambda call=call: call.called)  # type: ignore[misc]  # mypy knows no defaults of lambdas
             self.assertEqual(self.successResultOf(call).priority, 9)
             end()
-        self.assertEqual(answers.count, len(self.routes()))
+        self.assertEqual(answers.count, 2)
 
     def strangers(self) -> Sequence[IBPath]:
         """Lead to somebody else than the second port."""
@@ -257,32 +314,102 @@ class MADPortContract(Base):
         self.receivers[1].datagrams.clear()
         self.asked(77)
 
-    def test_closing(self) -> None:
-        """A port that is closed sends no more and brings no more; closing twice is fine, and no loss."""
-        port, receiver = self.ports[1], self.receivers[1]
-        self.ports[0].send(request(1), self.pathTo(1))
-        port.close()
-        port.close()
-        for _ in range(20):
-            self.step()
-        self.assertEqual(receiver.datagrams, [])
-        self.assertEqual(receiver.losses, [])
-        self.assertRaises(DeviceUnavailable, port.send, request(2), self.pathTo(0))
+    # Closing.
 
-    def test_closingInReceiver(self) -> None:
-        """A receiver that closes the port hears nothing more, though more has come."""
-        port, receiver = self.ports[1], self.receivers[1]
-        receiver.then = lambda datagram: port.close()
-        for number in range(1, 9):
-            self.ports[0].send(request(number), self.pathTo(1))
-        self.until(lambda: bool(receiver.datagrams))
-        for _ in range(20):
+    def converse(self, moment: Callable[[], None]) -> None:
+        """Ask, and answer, with a call of C{moment} before, within and after each step of this."""
+        asking, asked = self.ports
+        first, second = self.receivers
+
+        def send(port: IMADPort, datagram: bytes, path: IBPath, seconds: float = 0.0) -> None:
+            moment()
+            try:
+                port.send(datagram, path, seconds)
+            except DeviceUnavailable:
+                pass  # whoever closes knows that
+            moment()
+
+        def arrived(datagram: bytes) -> None:
+            if not datagram[3] & 0x80:
+                send(asked, answered(datagram), asked.pathOf(second.datagrams[-1][1]).reverse())
+
+        first.then = lambda datagram: moment()
+        second.then = arrived
+        numbers = [next(self.numbers) for _ in range(QUESTIONS)]
+        for number in numbers:
+            send(asking, request(number), self.pathTo(1), 5.0)
+        for step in range(20 * STEPS):
+            if all(first.of(number) for number in numbers) or (step > 2 * STEPS and self.isClosed):
+                break
+            if step < STEPS:
+                moment()
             self.step()
-        self.assertEqual(len(receiver.datagrams), 1)
+        moment()
+        first.then = second.then = lambda datagram: None
+
+    isClosed = False
+
+    def closeAt(self, number: int, moment: int) -> None:
+        """Close a port at a moment of a conversation: the port is silent then, and can be opened anew."""
+        port, receiver = self.ports[number], self.receivers[number]
+        passed = count()
+        heard = -1
+
+        def passing() -> None:
+            nonlocal heard
+            if next(passed) == moment:
+                port.close()
+                self.isClosed = True
+                heard = len(receiver.datagrams)
+
+        self.isClosed = False
+        self.converse(passing)
+        if heard < 0:  # this time there were fewer moments
+            port.close()
+            heard = len(receiver.datagrams)
+        port.close()
+        what = f"port {number}, closed at moment {moment}"
+        for _ in range(5):
+            self.step()
+        self.assertEqual(len(receiver.datagrams), heard, what)
+        self.assertEqual([each.losses for each in self.receivers], [[], []], what)
+        self.assertRaises(DeviceUnavailable, port.send, request(next(self.numbers)), self.pathTo(1 - number))
+        self.reopened(number)
+        self.begin(number)
+        self.answer(*self.asked(next(self.numbers)))
+
+    def test_closing(self) -> None:
+        """
+        A port can be closed, twice, at every moment: before, within and after each step of a conversation.
+
+        It sends no more and brings no more, which is no loss; its peer goes on, and its place is free.
+        """
+        moments = count()
+        self.converse(lambda: next(moments) and None)
+        last = next(moments)
+        self.assertGreater(last, 4 * QUESTIONS)
+        for number in (0, 1):
+            for moment in range(last):
+                self.closeAt(number, moment)
+
+    def test_closingUnused(self) -> None:
+        """A port that was never started can be closed, twice, and its place is free."""
+        for number in (0, 1):
+            self.ports[number].close()
+            port = self.makePort(number)
+            port.close()
+            port.close()
+            self.assertRaises(DeviceUnavailable, port.send, request(1), self.pathTo(1 - number))
+            self.reopened(number)
+            self.begin(number)
+        self.answer(*self.asked(next(self.numbers)))
+
+    # Loss and return.
 
     def test_lost(self) -> None:
-        """A device that is taken away is a port lost, which is said once; nothing can be sent any more."""
+        """A device taken away is a port lost, which is told once, and may be closed then; nothing is sent."""
         port, receiver = self.ports[0], self.receivers[0]
+        receiver.whenLost = port.close
         self.lose(0)
         for number in range(1, 20):
             try:
@@ -293,4 +420,67 @@ class MADPortContract(Base):
         self.until(lambda: bool(receiver.losses))
         self.assertRaises(DeviceUnavailable, port.send, request(99), self.pathTo(1))
         port.close()
+        self.step()
         self.assertEqual(len(receiver.losses), 1)
+
+    def returning(self, number: int) -> None:
+        """Take a port away from its agent, and put it back: calls between two agents are answered anew."""
+        self.patch(portwatch, "RETURN_SECONDS", RETURN_SECONDS)
+        self.endServing()
+        agents = [
+            MADAgent(
+                self.time(),
+                port,
+                timeoutSeconds=0.5,
+                retries=1,
+                reopen=partial(self.reopened, n),
+                watchSeconds=RETURN_SECONDS,
+            )
+            for n, port in enumerate(self.ports)
+        ]
+        told: list[list[PortEvent]] = [[], []]
+        for agent, events in zip(agents, told, strict=True):
+            self.addCleanup(agent.close)
+            agent.watch(events.append)
+        answers = Constant(NodeRecord(lid=LID(7)))
+        MADServer(agents[1]).handle(ManagementClass.SUBN_ADM, answers, (Method.GET,))
+        agent, lost, events = agents[number], self.ports[number], told[number]
+        self.until(self.asking(agents[0]))
+
+        self.lose(number)
+        self.until(lambda: any(isinstance(event, PortLost) for event in events))
+        self.failureResultOf(agent.SubnAdmGet(NodeRecord, self.pathTo(1)), DeviceUnavailable)
+        for _ in range(5):
+            self.step()
+        self.restore(number)
+        self.until(lambda: any(isinstance(event, PortReturned) for event in events), 5000)
+        self.assertEqual([type(event) for event in events[:2]], [PortLost, PortReturned])
+        self.assertIs(agent.port, self.ports[number])
+        count = answers.count
+        self.until(self.asking(agents[0]), 5000)
+        self.assertGreater(answers.count, count)
+        self.assertRaises(DeviceUnavailable, lost.send, request(99), self.pathTo(1 - number))
+
+    def asking(self, agent: MADAgent) -> Callable[[], bool]:
+        """Ask the second port, again when that fails; the function tells whether it was answered."""
+        calls = [agent.SubnAdmGet(NodeRecord, self.pathTo(1))]
+
+        def isAnswered() -> bool:
+            if not calls[-1].called:
+                return False
+            answer = getattr(calls[-1], "result", None)
+            if isinstance(answer, NodeRecord):
+                return answer.lid == 7
+            self.failureResultOf(calls[-1], RDMAError)
+            calls.append(agent.SubnAdmGet(NodeRecord, self.pathTo(1)))
+            return False
+
+        return isAnswered
+
+    def test_returnOfAsking(self) -> None:
+        """A port that was lost and is put back is opened anew by its agent; calls are answered again."""
+        self.returning(0)
+
+    def test_returnOfServing(self) -> None:
+        """A port that serves, was lost and is put back is opened anew by its agent, and serves as before."""
+        self.returning(1)

@@ -95,14 +95,14 @@ class Matrix:
             on all but the usual one.
         """
         self._cases = [
-            _Case(conversation, reactor, providers)
+            _Case(conversation, reactor, [each for each in providers if conversation.name not in each.cannot])
             for reactor in reactors
             for conversation in conversations
             if isWhole or reactor == USUAL_REACTOR or conversation.isEverywhere
         ]
         # What takes longest begins first.
         self._cases.sort(key=lambda case: -case.conversation.seconds)
-        self.count = len(self._cases) * len(providers)
+        self.count = sum(len(case.providers) for case in self._cases)
         self.verdicts: list[Verdict] = []
 
     def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:

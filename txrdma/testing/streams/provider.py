@@ -1,14 +1,13 @@
 """
 Providers of streams: a pair of endpoint strings, and the transport that has to serve between them.
 
-A new provider of streams is held to TCP by naming its strings here, or in its own suite::
-
-    RSOCKET = Provider("rsocket", "rsocket:127.0.0.1:0", "rsocket:127.0.0.1:{port}", "RSocketTransport")
+A new provider of streams is held to TCP by naming its strings here, or in its own suite.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 
@@ -18,13 +17,15 @@ class Provider:
     A way to have a stream between two processes.
 
     @ivar name: for tables and command lines.
-    @ivar listen: the server's endpoint string; it listens on any free port.
+    @ivar listen: the server's endpoint string; it listens on any free port. C{{address}} in it, and in
+        C{connect}, is a loopback address that no other play has.
     @ivar connect: the client's, with C{{port}} for the port that the server got.
     @ivar served: what L{txrdma.testing.streams.performing.servedBy} says of the transports, at both ends:
         nothing may silently run on another.
     @ivar imports: modules that players import first, such as one that makes a slow machine's time-outs
         longer.
     @ivar patience: how much longer than usual things take.
+    @ivar cannot: names of conversations that are not played, and why not.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Provider:
     served: str
     imports: tuple[str, ...] = ()
     patience: float = 1.0
+    cannot: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 TCP: Final = Provider("tcp", "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}", "TCP")
@@ -51,5 +53,21 @@ ROCEV2: Final = Provider(
 )
 """C{smc:} by software RoCE over UDP."""
 
-PROVIDERS: Final = (SHARED_MEMORY, ROCEV2)
+_UNMADE: Final = "the client ends before the server knows that the connection is made, so it never is"
+
+RSOCKET: Final = Provider(
+    "rsocket",
+    "rsocket:{address}:0:keepalive=1",
+    "rsocket:{address}:{port}:keepalive=1",
+    "RSocketTransport",
+    patience=2.0,
+    cannot={
+        "nobody-listens": "a host where no process has a software device does not reject what it is asked",
+        "writes-and-in-this-turn-kill": _UNMADE,
+        "writes-and-in-this-turn-exit": _UNMADE,
+    },
+)
+"""C{rsocket:} between processes of one host, by shared memory."""
+
+PROVIDERS: Final = (SHARED_MEMORY, ROCEV2, RSOCKET)
 """The streams that are held to TCP on every machine."""

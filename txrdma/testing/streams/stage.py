@@ -21,7 +21,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
+from secrets import randbelow
 from typing import Any, Final
 
 import txrdma
@@ -197,6 +199,8 @@ class _Play:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._isEnding = False
+        # Loopback has 2^24 addresses, and a part of them is for clients.
+        self._address = str(ip_address((127 << 24) + (1 << 23) + randbelow(1 << 22)))
 
     def run(self) -> Performance:
         """Play the conversation, and return the performance: transcripts, logs and how long it took."""
@@ -262,13 +266,15 @@ class _Play:
         log = self._folder / f"{who}.log"
         self._processes[who] = _Process(who, log)
         isSecret = conversation.way is Way.TLS
+        listen = {SERVER: far.listen, PROXY: near.listen}.get(who, "")
+        connect = {CLIENT: near.connect, PROXY: far.connect}.get(who, "")
         order = Order(
             who,
             str(self._folder / "stage"),
             str(log),
             self._reactor,
-            listen={SERVER: far.listen, PROXY: near.listen}.get(who, ""),
-            connect={CLIENT: near.connect, PROXY: far.connect}.get(who, "").format(port=port),
+            listen=listen.format(address=self._address),
+            connect=connect.format(address=self._address, port=port),
             script={CLIENT: conversation.client, SERVER: conversation.server}.get(who, ""),
             tls=self._stage.certificate() if isSecret else "",
             imports=provider.imports,

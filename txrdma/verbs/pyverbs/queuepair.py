@@ -35,7 +35,7 @@ from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPy
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.ledger import Ledger
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
-from txrdma.verbs.pyverbs.requests import checkSend, KINDS, makePosted, Poster
+from txrdma.verbs.pyverbs.requests import checkSend, KINDS, ReceivePlaces, SendPlaces
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
 _log = Logger()
@@ -116,6 +116,8 @@ class PyverbsQueuePair:
         self._sends: deque[_Posted] = deque()
         self._receives: deque[_Posted] = deque()
         self._quiet = 0
+        self._sendPlaces = SendPlaces(verbs)
+        self._receivePlaces = ReceivePlaces(verbs, 2 * capacity.maxReceive)
         self._wrong: RDMAError | None = None
         for queue in self._queues:
             queue.join(self)
@@ -193,10 +195,11 @@ class PyverbsQueuePair:
                 )
             )
 
-        def add(poster: Poster, index: int) -> None:
-            poster.addSend(requests[index], posted[index].token, signaled[index], self._domain.handleOf)
+        def post(tokens: list[int]) -> int | None:
+            handleOf, raw = self._domain.handleOf, self._checkRaw()
+            return self._sendPlaces.post(requests, tokens, signaled, handleOf, raw.post_send)
 
-        self._post(self._sends, posted, add, "post_send")
+        self._post(self._sends, posted, post)
         self._quiet = quiet
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
@@ -219,10 +222,10 @@ class PyverbsQueuePair:
             for request in requests
         ]
 
-        def add(poster: Poster, index: int) -> None:
-            poster.addReceive(requests[index], posted[index].token)
+        def post(tokens: list[int]) -> int | None:
+            return self._receivePlaces.post(requests, tokens, self._checkRaw().post_recv)
 
-        self._post(self._receives, posted, add, "post_recv")
+        self._post(self._receives, posted, post)
 
     def close(self) -> None:
         """Destroy it: what is outstanding makes no completion."""
@@ -303,6 +306,8 @@ class PyverbsQueuePair:
             self._ledger.close(raw)
             for queue in self._queues:
                 queue.drain()
+        self._sendPlaces.close()
+        self._receivePlaces.close()
 
     def _failed(self) -> None:
         """One of our requests has failed."""
@@ -338,8 +343,7 @@ class PyverbsQueuePair:
         self,
         waiting: deque[_Posted],
         posted: list[_Posted],
-        add: Callable[[Poster, int], None],
-        method: str,
+        post: Callable[[list[int]], int | None],
     ) -> None:
         """Post them, or, in ERR, put them behind what the device still has to flush."""
         if not posted:
@@ -348,7 +352,7 @@ class PyverbsQueuePair:
             waiting.extend(posted)
             self._flushLate()
             return
-        failed = makePosted(self._verbs, len(posted), add, getattr(self._checkRaw(), method))
+        failed = post([each.token for each in posted])
         if failed is None:
             waiting.extend(posted)
             return

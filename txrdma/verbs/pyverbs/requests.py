@@ -1,8 +1,10 @@
 """
 Work requests of ours, made into those of libibverbs and posted.
 
-Follows InfiniBand Architecture vol. 1, 10.8. pyverbs copies what it is given, and forgets to free its copies
-when they are collected: so whoever makes one here closes it, once.
+Follows InfiniBand Architecture vol. 1, 10.8. The device's library copies what is posted, so work requests
+and segments of pyverbs serve again and again: none is made for a request, but for one of several segments.
+pyverbs copies what it is given, and forgets to free its copies when they are collected: so whoever makes
+one here closes it, once, or keeps it for ever.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from txrdma.error import InvalidRequest, QueueFull, ResourceExhausted
+from txrdma.error import InvalidRequest, QueueFull, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import (
     Addressed,
     Capacity,
@@ -29,6 +31,12 @@ _FENCE: Final = 1
 _SIGNALED: Final = 2
 _SOLICITED: Final = 4
 _INLINE: Final = 8
+
+_ROOM: Final = 256
+"""Inline bytes that a request has memory for at first; it gets more when there are more."""
+
+_NO_KEY: Any = 0
+_MISFITS: Final = (OverflowError, TypeError)
 
 _ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
 _READING: Final = (Operation.RDMA_READ, *_ATOMICS)
@@ -71,106 +79,254 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
         raise InvalidRequest("an atomic operation answers into one segment of 8 bytes")
 
 
-class Poster:
-    """
-    Makes requests of libibverbs, and posts them as one list.
+class _Place:
+    """A send request of libibverbs, its one segment, and memory for bytes that go inline."""
 
-    An instance is for one list: C{add...} from the last request to the first, then C{post}.
+    __slots__ = ("_address", "_room", "request", "segment")
+
+    def __init__(self, verbs: Pyverbs, below: _Place | None) -> None:
+        """@param below: the place whose request is posted after this one's, None for the last of a list."""
+        self.segment = verbs.SGE(0, 0, 0)
+        after: Any = None if below is None else below.request
+        self.request: Any = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
+        self.request.sg_list = self.segment  # itself and no copy, so that it may change
+        self._makeRoom(_ROOM)
+
+    def point(self, segments: Sequence[Segment]) -> None:
+        """Let the segment be the one that there is; it is not used where there is none."""
+        for each in segments:
+            self.segment.addr, self.segment.length, self.segment.lkey = each
+
+    def inline(self, pieces: Sequence[Any]) -> None:
+        """Let the segment be a copy of these bytes."""
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        length = sum(map(len, views))
+        if length > len(self._room):
+            self._makeRoom(length)
+        at = 0
+        for view in views:
+            self._room[at : at + len(view)] = view
+            at += len(view)
+        self.point([Segment(self._address, length, _NO_KEY)])
+
+    def _makeRoom(self, length: int) -> None:
+        memory = (ctypes.c_char * length)()
+        self._address = ctypes.addressof(memory)
+        self._room = memoryview(memory).cast("B")  # which keeps the memory
+
+
+_idle: dict[type, list[list[_Place]]] = {}
+"""The places of queue pairs that are closed, for the next ones: what shares memory can't be closed."""
+
+
+class SendPlaces:
+    """
+    The send requests of libibverbs of one queue pair, which serve for one list after the other.
+
+    Each stands before the one below it for ever, since pyverbs can't end a list anew: a list of three
+    begins at the third place.
     """
 
     def __init__(self, verbs: Pyverbs) -> None:
         self._verbs = verbs
-        self._made: list[Any] = []
-        self._scratch: list[Any] = []
-        self._first: Any = None
+        idle = _idle.setdefault(verbs.SendWR, [])
+        self._places: list[_Place] = idle.pop() if idle else []
 
-    def addSend(
-        self, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
-    ) -> None:
-        """Put a request before those that were added."""
-        flags = (
-            (_SIGNALED if signaled else 0)
-            | (_SOLICITED if request.solicited else 0)
-            | (_FENCE if request.fence else 0)
-        )
-        segments = request.segments
-        if request.inline:
-            flags |= _INLINE
-            segments = (self._inline(request),)
-        pieces = self._pieces(segments)
-        wr = self._verbs.SendWR(
-            wr_id=token,
-            opcode=int(request.operation),
-            num_sge=len(pieces),
-            imm_data=socket.htonl(request.immediate),
-            sg=pieces,
-            send_flags=flags,
-            next_wr=self._first,
-        )
-        self._made.append(wr)
-        wr.num_sge = len(segments)
-        operation = request.operation
-        if request.address is not None:
-            wr.set_wr_ud(handleOf(request.address), request.remoteQPN, request.remoteQKey)
-        elif operation is Operation.COMPARE_AND_SWAP:
-            wr.set_wr_atomic(request.rkey, request.remoteAddress, request.compare, request.operand)
-        elif operation is Operation.FETCH_AND_ADD:
-            wr.set_wr_atomic(request.rkey, request.remoteAddress, request.operand, 0)
-        elif operation not in _SENDS:
-            wr.set_wr_rdma(request.rkey, request.remoteAddress)
-        self._first = wr
-
-    def addReceive(self, request: ReceiveRequest, token: int) -> None:
-        """Put a request before those that were added."""
-        pieces = self._pieces(request.segments)
-        wr = self._verbs.RecvWR(wr_id=token, num_sge=len(pieces), sg=pieces, next_wr=self._first)
-        self._made.append(wr)
-        wr.num_sge = len(request.segments)
-        self._first = wr
-
-    def post(self, post: Callable[[Any, Any], None]) -> int | None:
+    def post(
+        self,
+        requests: Sequence[SendRequest],
+        tokens: Sequence[int],
+        signaled: Sequence[bool],
+        handleOf: Callable[[Addressed], Any],
+        post: Callable[[Any, Any], None],
+    ) -> int | None:
         """
-        Post the list of work requests.
+        Post requests as one list.
 
-        @param post: pyverbs' C{post_send} or C{post_recv}.
+        @param tokens: what libibverbs calls them.
+        @param post: pyverbs' C{post_send}.
         @return: None when all were posted; else the token of the first that was not.
         @raise RDMAError: not even the first was posted.
         """
-        first = self._first.wr_id
-        bad = _badRequest(self._verbs, type(self._first))
-        bad.wr_id = first
+        if any(len(request.segments) > 1 for request in requests):
+            return self._postMade(requests, tokens, signaled, handleOf, post)
+        places = self._places
+        while len(places) < len(requests):
+            places.append(_Place(self._verbs, places[-1] if places else None))
+        top = len(requests)
         try:
-            post(self._first, bad)
-        except self._verbs.Error as error:
-            if bad.wr_id != first:
-                return int(bad.wr_id)
-            wrong = translated(error, "the request can't be posted")
-            raise QueueFull(str(wrong)) if isinstance(wrong, ResourceExhausted) else wrong from error
-        return None
+            for request, token, isSignaled in zip(requests, tokens, signaled, strict=True):
+                top -= 1
+                place = places[top]
+                if request.inline:
+                    place.inline(request.inline)
+                else:
+                    place.point(request.segments)
+                _describe(place.request, request, token, isSignaled, handleOf)
+        except _MISFITS as error:
+            raise _misfit(error) from error
+        return _posted(self._verbs, places[len(requests) - 1].request, post)
 
     def close(self) -> None:
-        """Free the work requests of libibverbs that were made."""
-        for thing in self._made:
-            thing.close()
-        self._made.clear()
-        self._scratch.clear()
+        """Leave the places to other queue pairs; twice is fine."""
+        places, self._places = self._places, []
+        if places:
+            _idle[self._verbs.SendWR].append(places)
 
-    def _pieces(self, segments: Sequence[Segment]) -> list[Any]:
-        """pyverbs wants at least one piece; none of it is used where there should be none."""
-        pieces = [self._verbs.SGE(*segment) for segment in segments] or [self._verbs.SGE(0, 0, 0)]
-        self._made += pieces
-        return pieces
+    def _postMade(
+        self,
+        requests: Sequence[SendRequest],
+        tokens: Sequence[int],
+        signaled: Sequence[bool],
+        handleOf: Callable[[Addressed], Any],
+        post: Callable[[Any, Any], None],
+    ) -> int | None:
+        """Post a list that is made for this once: pyverbs can change no more than one segment."""
+        made: list[Any] = []
+        scratch: list[Any] = []
+        first = None
+        try:
+            for index in reversed(range(len(requests))):
+                request = requests[index]
+                segments = [_inlined(request, scratch)] if request.inline else request.segments
+                sg = _pieces(self._verbs, segments, made)
+                first = self._verbs.SendWR(num_sge=len(sg), sg=sg, next_wr=first)
+                made.append(first)
+                _describe(first, request, tokens[index], signaled[index], handleOf)
+            return _posted(self._verbs, first, post)
+        except _MISFITS as error:
+            raise _misfit(error) from error
+        finally:
+            for thing in made:
+                thing.close()
 
-    def _inline(self, request: SendRequest) -> Segment:
-        """Where the inline bytes are, while they are posted."""
-        scratch = bytearray().join(request.inline) or bytearray(1)
-        length = sum(len(memoryview(piece).cast("B")) for piece in request.inline)
-        anchor = ctypes.c_char.from_buffer(scratch)
-        self._scratch.append(anchor)
-        return Segment(ctypes.addressof(anchor), length, _NO_KEY)
+
+class ReceivePlaces:
+    """
+    The receive requests of libibverbs of one queue, which serve again for memory that is received into again.
+
+    pyverbs can't change their segments: so each is kept by these, C{most} of them at a time. They are
+    posted one by one, because it can't end a list anew either.
+    """
+
+    def __init__(self, verbs: Pyverbs, most: int) -> None:
+        self._verbs = verbs
+        self._most = most
+        self._kept: dict[tuple[Segment, ...], Any] = {}
+
+    def post(
+        self, requests: Sequence[ReceiveRequest], tokens: Sequence[int], post: Callable[[Any, Any], None]
+    ) -> int | None:
+        """
+        Post requests, one after the other.
+
+        @param tokens: what libibverbs calls them.
+        @param post: pyverbs' C{post_recv}.
+        @return: None when all were posted; else the token of the first that was not.
+        @raise RDMAError: not even the first was posted.
+        """
+        if len(self._kept) + len(requests) > self._most:
+            self.close()
+        try:
+            ready = [self._place(tuple(request.segments)) for request in requests]
+        except _MISFITS as error:
+            raise _misfit(error) from error
+        for token, place in zip(tokens, ready, strict=True):
+            place.wr_id = token
+            try:
+                _posted(self._verbs, place, post)
+            except RDMAError:
+                if token == tokens[0]:
+                    raise
+                return token
+        return None
+
+    def _place(self, segments: tuple[Segment, ...]) -> Any:
+        place = self._kept.get(segments)
+        if place is None:
+            pieces: list[Any] = []
+            try:
+                sg = _pieces(self._verbs, segments, pieces)
+                place = self._kept[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
+            finally:
+                for piece in pieces:
+                    piece.close()
+            place.num_sge = len(segments)
+        return place
+
+    def close(self) -> None:
+        """Free them; twice is fine."""
+        kept, self._kept = self._kept, {}
+        for place in kept.values():
+            place.close()
 
 
-_NO_KEY: Any = 0
+def _describe(
+    made: Any, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
+) -> None:
+    """Let a request of libibverbs say what ours says, but for its segments."""
+    operation = request.operation
+    made.wr_id = token
+    made.opcode = int(operation)
+    made.num_sge = 1 if request.inline else len(request.segments)
+    made.imm_data = socket.htonl(request.immediate)
+    made.send_flags = (
+        (_SIGNALED if signaled else 0)
+        | (_SOLICITED if request.solicited else 0)
+        | (_FENCE if request.fence else 0)
+        | (_INLINE if request.inline else 0)
+    )
+    if request.address is not None:
+        made.set_wr_ud(handleOf(request.address), request.remoteQPN, request.remoteQKey)
+    elif operation is Operation.COMPARE_AND_SWAP:
+        made.set_wr_atomic(request.rkey, request.remoteAddress, request.compare, request.operand)
+    elif operation is Operation.FETCH_AND_ADD:
+        made.set_wr_atomic(request.rkey, request.remoteAddress, request.operand, 0)
+    elif operation not in _SENDS:
+        made.set_wr_rdma(request.rkey, request.remoteAddress)
+
+
+def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int | None:
+    """
+    Post a list of work requests.
+
+    @return: None when all were posted; else the token of the first that was not.
+    @raise RDMAError: not even the first was posted.
+    """
+    token = first.wr_id
+    bad = _badRequest(verbs, type(first))
+    bad.wr_id = token
+    try:
+        post(first, bad)
+    except verbs.Error as error:
+        if bad.wr_id != token:
+            return int(bad.wr_id)
+        wrong = translated(error, "the request can't be posted")
+        raise QueueFull(str(wrong)) if isinstance(wrong, ResourceExhausted) else wrong from error
+    return None
+
+
+def _misfit(error: Exception) -> InvalidRequest:
+    """What libibverbs has no room for is the caller's mistake."""
+    return InvalidRequest(f"a number of a request does not fit: {error}")
+
+
+def _pieces(verbs: Pyverbs, segments: Sequence[Segment], made: list[Any]) -> list[Any]:
+    """pyverbs wants at least one piece; none of it is used where there should be none."""
+    for segment in segments or [Segment(0, 0, _NO_KEY)]:
+        made.append(verbs.SGE(*segment))
+    return made[-max(len(segments), 1) :]
+
+
+def _inlined(request: SendRequest, scratch: list[Any]) -> Segment:
+    """Where the inline bytes are, as long as the list of their anchors is there."""
+    held = bytearray().join(request.inline)
+    length = len(held)
+    anchor = ctypes.c_char.from_buffer(held or bytearray(1))
+    scratch.append(anchor)
+    return Segment(ctypes.addressof(anchor), length, _NO_KEY)
+
+
 _bad: dict[type, Any] = {}
 
 
@@ -179,27 +335,3 @@ def _badRequest(verbs: Pyverbs, kind: type) -> Any:
     if kind not in _bad:
         _bad[kind] = kind(num_sge=1, sg=[verbs.SGE(0, 0, 0)])
     return _bad[kind]
-
-
-def makePosted(
-    verbs: Pyverbs,
-    count: int,
-    add: Callable[[Poster, int], None],
-    post: Callable[[Any, Any], None],
-) -> int | None:
-    """
-    Make a list of requests and post it.
-
-    @param add: adds the request of that index to the list; called from the last to the first.
-    @return: as L{Poster.post}.
-    @raise RDMAError: none was posted.
-    """
-    poster = Poster(verbs)
-    try:
-        for index in reversed(range(count)):
-            add(poster, index)
-        return poster.post(post)
-    except (OverflowError, TypeError) as error:
-        raise InvalidRequest(f"a number of a request does not fit: {error}") from error
-    finally:
-        poster.close()

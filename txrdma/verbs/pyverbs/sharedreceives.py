@@ -17,7 +17,7 @@ from txrdma.iba.verbs import ReceiveRequest
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.ledger import Ledger
-from txrdma.verbs.pyverbs.requests import makePosted, Poster
+from txrdma.verbs.pyverbs.requests import ReceivePlaces
 
 SHARED: Final = 2
 """The lower bits of our numbers of receives of shared queues."""
@@ -68,6 +68,7 @@ class PyverbsSharedReceiveQueue:
             raise InvalidRequest(f"no shared receive queue of {maxReceive}, {maxSegments}") from error
         self.maxReceive: int = max(known.max_wr, maxReceive)
         self.maxSegments: int = max(known.max_sge, maxSegments)
+        self._places = ReceivePlaces(verbs, 2 * self.maxReceive)
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
         """Append to the queue, in order."""
@@ -83,11 +84,7 @@ class PyverbsSharedReceiveQueue:
         if not requests:
             return
         tokens = [next(self._tokens) << 2 | SHARED for _ in requests]
-
-        def add(poster: Poster, index: int) -> None:
-            poster.addReceive(requests[index], tokens[index])
-
-        failed = makePosted(self._verbs, len(requests), add, self.raw.post_recv)
+        failed = self._places.post(requests, tokens, self.raw.post_recv)
         for token, request in zip(tokens, requests, strict=True):
             if failed is not None and token >= failed:
                 raise QueueFull("the shared receive queue took only the first of these")
@@ -154,6 +151,7 @@ class PyverbsSharedReceiveQueue:
         raw, self.raw = self.raw, None
         if raw is not None:
             self._ledger.close(raw)
+        self._places.close()
         self._receives.clear()
 
     def _checkOpen(self) -> None:

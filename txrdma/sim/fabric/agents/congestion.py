@@ -1,5 +1,5 @@
 """
-The congestion control agents of a simulated fabric: they keep what is set, and log nothing.
+Congestion control agents of a simulated fabric: they keep settings, and log nothing.
 
 Follows InfiniBand Architecture vol. 1, annex A10. No packets are marked here, as there are none.
 """
@@ -18,7 +18,7 @@ from txrdma.sim.fabric.model.nodes import SimulatedPort
 CONGESTION: Final = int(ManagementClass.CONG_MGT)
 CLASS_VERSION: Final = 2
 TABLE_BLOCKS: Final = 2
-"""Of 64 entries each: how large an adapter's table can be."""
+"""Number of blocks of 64 entries in a channel adapter's congestion control table."""
 
 PORTS_PER_BLOCK: Final = 32
 TICK_SECONDS: Final = 1.024e-6
@@ -36,17 +36,17 @@ _OF_ADAPTERS: Final = {
     kind.attributeID: kind.size
     for kind in (congestion.CACongestionSetting, congestion.CongestionControlTable)
 }
-"""What lets itself be set, and is told as it was set: attributes, and how long they are."""
+"""Attributes that Set stores and Get returns unchanged on channel adapters, with their sizes in bytes."""
 
 _KEPT: Final = CONGESTION << 16
-"""Added to an attribute's number, so that it is another one among a port's tables."""
+"""Added to an attribute ID to make a key among a port's tables that no other class uses."""
 
 
 class CongestionAgents:
-    """All of them."""
+    """Congestion control agents of all nodes of a simulated fabric."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """@param seconds: tells the time, for time stamps."""
+        """@param seconds: returns the present time, for time stamps."""
         self._seconds = seconds
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
@@ -83,7 +83,10 @@ class CongestionAgents:
         return status
 
     def _told(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
-        """What is not kept as it was set."""
+        """
+        Attributes that are computed: ClassPortInfo, CongestionInfo, CongestionKeyInfo and time stamps; None
+        for others.
+        """
         isSwitch = end.node.isSwitch
         if attribute == _CLASS_PORT_INFO:
             return ClassPortInfo(baseVersion=1, classVersion=CLASS_VERSION, responseTimeValue=18)
@@ -137,7 +140,7 @@ def _keepKeyInfo(end: SimulatedPort, info: congestion.CongestionKeyInfo) -> None
 
 
 def _permits(end: SimulatedPort, key: int) -> bool:
-    """Whether the CC_Key of a Set is right; if not, that is counted (annex A10.4.1)."""
+    """True if the CC_Key of a Set is right; a wrong one is counted as a violation (annex A10.4.1)."""
     info = _keyInfo(end)
     if info.ccKey in (0, key):
         return True
@@ -146,7 +149,7 @@ def _permits(end: SimulatedPort, key: int) -> bool:
 
 
 def _status(end: SimulatedPort, attribute: int, modifier: int) -> int:
-    """Whether a node has such a setting, and such a block of it."""
+    """MAD status for a setting: zero if a node of this type has that attribute, and that block of it."""
     if attribute not in (_OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS):
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
     most = {

@@ -1,5 +1,5 @@
 """
-The M_Keys of a simulated fabric's ports: whom they let pass, and for how long.
+M_Keys of a simulated fabric's ports: which SMPs they let pass, and the lease period.
 
 Follows InfiniBand Architecture vol. 1, 14.2.4.1 (protection levels) and 14.2.4.3 (the lease period).
 """
@@ -23,14 +23,14 @@ _violations, _setViolations = peek(PortInfo, "mkeyViolations"), poke(PortInfo, "
 
 
 class ManagementKeys:
-    """All of them."""
+    """M_Keys of all ports of a simulated fabric, with their leases."""
 
     def __init__(
         self, seconds: Callable[[], float], violated: Callable[[SimulatedPort, bytes], None]
     ) -> None:
         """
-        @param seconds: tells the time, for leases.
-        @param violated: is told of requests with a wrong key.
+        @param seconds: returns the present time, for leases.
+        @param violated: called with the port and the SMP whose M_Key is wrong.
         """
         self._seconds = seconds
         self._violated = violated
@@ -43,10 +43,10 @@ class ManagementKeys:
 
     def permits(self, end: SimulatedPort, method: int, mkey: int, datagram: bytes) -> bool:
         """
-        Whether a request may be answered.
+        True if the SMP's M_Key lets it be answered.
 
-        The lease begins with the first wrong key and ends with the next right one; who lets it run out leaves
-        the port unprotected, so that another manager can read the key.
+        The lease begins with the first wrong M_Key and ends with the next right one; a lease that runs out
+        leaves the port unprotected, so that another SM can read the M_Key.
         """
         if mkey == self.of(end):
             self._until.pop(end, None)
@@ -62,11 +62,11 @@ class ManagementKeys:
         return False
 
     def hides(self, end: SimulatedPort, mkey: int) -> bool:
-        """Whether who asks with this key may look, but does not see the port's own."""
+        """True if an SMP with this M_Key may read PortInfo, but not the port's own M_Key."""
         return _protection(end.info) == 1 and mkey != self.of(end)
 
     def expire(self, end: SimulatedPort) -> None:
-        """End the lease, if it is time."""
+        """End the protection of a port whose lease has run out."""
         until = self._until.get(end)
         if until is not None and until <= self._seconds():
             del self._until[end]

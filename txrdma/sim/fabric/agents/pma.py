@@ -1,5 +1,5 @@
 """
-The performance management agents of a simulated fabric: what its ports have counted, told and set.
+Performance management agents of a simulated fabric, which read and set the counters of its ports.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3 and 16.1.4.
 """
@@ -38,7 +38,10 @@ _LAST_SELECTED: Final[dict[type[Attribute], tuple[str, ...]]] = {
 
 
 class _Counter(NamedTuple):
-    """One number of an attribute. C{selector} is the field, C{bit} the bit in it, that says it is meant."""
+    """
+    One counter of an attribute. C{selector} is the select field, C{bit} the bit in it, that chooses the
+    counter.
+    """
 
     name: str
     key: str
@@ -49,7 +52,7 @@ class _Counter(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """An attribute that tells counters."""
+    """An attribute that has counters, and the place of each in it."""
 
     kind: type[Attribute]
     counters: tuple[_Counter, ...]
@@ -95,16 +98,19 @@ GROUPS: Final = {
         *(pma.PortXmitConCtrl, pma.PortVLXmitTimeCong, pma.PortXmitDataSL, pma.PortRcvDataSL),
     )
 }
-"""By attribute. Counters have the names of their fields; of several in one field, with the index behind."""
+"""
+Attributes with counters by attribute ID. Counters have the names of their fields, with an index if several
+share one.
+"""
 
 
 class PerformanceManagementAgents:
-    """All of them."""
+    """Performance management agents of all nodes of a simulated fabric."""
 
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
         """
-        @param seconds: tells the time, for counters that grow.
-        @param later: takes seconds and what is to be called then, for samples.
+        @param seconds: returns the present time, for counters that grow.
+        @param later: takes seconds and the call to make then, for samples.
         """
         self._seconds = seconds
         self._samplers = Samplers(seconds, later)
@@ -148,7 +154,7 @@ class PerformanceManagementAgents:
         )
 
     def _counters(self, port: SimulatedPort, group: _Group, method: int, reply: bytearray) -> int:
-        """Tell the counters, after setting those that are to be set; the status."""
+        """Set the counters if the method is Set, and write them into the reply; returns the MAD status."""
         ports = _selected(port, reply[_DATA + 1])
         if not ports:
             return MADStatus.INVALID_FIELD
@@ -162,7 +168,7 @@ class PerformanceManagementAgents:
         return 0
 
     def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
-        """Sample, or tell what was sampled; the status."""
+        """Start sampling, or write its state or results into the reply; returns the MAD status."""
         told: Attribute
         if attribute != sampling.CONTROL:
             if method == SET:
@@ -190,7 +196,7 @@ class PerformanceManagementAgents:
 
 
 def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
-    """The ports that PortSelect means; none where there is no such."""
+    """Ports that PortSelect names; empty where there is no such port."""
     node = port.node
     if not node.isSwitch:
         return [port] if number == port.number else []

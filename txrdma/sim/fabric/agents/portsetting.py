@@ -1,5 +1,5 @@
 """
-Setting a simulated port's PortInfo: what takes, what is refused, and what that does to its link.
+Set of PortInfo at a simulated port: fields that change, values that are refused, and the effect on the link.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (which fields can be set, and what 0 means in them) and 7.2.7
 (the states of a port).
@@ -24,7 +24,7 @@ _OF_ENDS: Final = (
     *("mkey", "gidPrefix", "lid", "masterSMLID", "mkeyLeasePeriod", "mkeyProtectBits", "lmc"),
     *("multicastPKeyTrapSuppressionEnabled", "subnetTimeOut"),
 )
-"""Fields that ports with a LID have."""
+"""Fields of PortInfo that only ports with a LID have."""
 
 _AS_SAID: Final = (
     *("masterSMSL", "vlHighLimit", "vlStallCount", "hoqLife", "partitionEnforcementInbound"),
@@ -42,9 +42,10 @@ _ENABLED: Final = (
 
 def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
     """
-    Set what can be set.
+    Set the fields of a port's PortInfo that can be set.
 
-    @return: the status, and whether the state of the port's link has changed. What is refused sets nothing.
+    @return: the MAD status, and True if the state of the port's link has changed. A refused Set changes
+        nothing.
     """
     now, said = PortInfo.decode(port.info), PortInfo.decode(content)
     if not _isPossible(port, now, said):
@@ -79,7 +80,7 @@ def _isPossible(port: SimulatedPort, now: PortInfo, said: PortInfo) -> bool:
 
 
 def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:
-    """Whether the states may be asked for, from those that are."""
+    """True if the port may go from its present states to these."""
     now = port.state
     if state > PortState.ACTIVE or state == PortState.INIT and now != PortState.INIT:
         return False

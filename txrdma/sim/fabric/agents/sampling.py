@@ -1,5 +1,5 @@
 """
-Samples of what a simulated fabric's ports count: how much it is in an interval.
+Sampling of counters at a simulated fabric's ports: their growth in an interval.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.2 (PortSamplesControl), 16.1.3.4 (PortSamplesResult), 16.1.4.12
 (PortSamplesResultExtended). Each adapter port, and each switch, samples one port at a time.
@@ -22,13 +22,15 @@ EXTENDED: Final = PortSamplesResultExtended.attributeID
 ATTRIBUTES: Final = frozenset((CONTROL, RESULT, EXTENDED))
 
 DONE, STARTING, SAMPLING = 0, 1, 2
-"""Values of SampleStatus."""
+"""Values of the field SampleStatus in PortSamplesControl."""
 
 SAMPLED: Final = {1: "portXmitData", 2: "portRcvData", 3: "portXmitPkts", 4: "portRcvPkts", 5: "portXmitWait"}
-"""What can be selected: the quantities that every port has."""
+"""Counters that can be sampled, by CounterSelect code: those that every port has."""
 
 CLOCK_NANOSECONDS: Final = 4.0
-"""About how long a tick is; in the units of the field, the times of ten bits on a lane, it is whole."""
+"""
+Approximate length of a tick; it is a whole number of the field's units, the times of ten bits on a lane.
+"""
 
 _32_BITS: Final = 4
 _64_BITS: Final = 2
@@ -39,7 +41,7 @@ _speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo
 
 
 def tickOf(port: SimulatedPort) -> tuple[int, float]:
-    """How long a tick of a port's sampling is: as the field has it, and in seconds."""
+    """Length of a port's sampling tick: as the field Tick has it, and in seconds."""
     extended = _extendedActive(port.info)
     gigabits = (
         EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
@@ -66,10 +68,13 @@ class _Sampler:
 
 
 class Samplers:
-    """All of them."""
+    """Sampling at all ports of a simulated fabric, at most one sample for each end port at a time."""
 
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
-        """@param later: takes seconds and what is to be called then."""
+        """
+        @param seconds: returns the present time.
+        @param later: takes seconds and the call to make then.
+        """
         self._seconds = seconds
         self._later = later
         self._samplers: dict[SimulatedPort, _Sampler] = {}
@@ -93,7 +98,7 @@ class Samplers:
         sampler.counts = [max(0, end - begin) for begin, end in zip(sampler.counts, now, strict=True)]
 
     def control(self, end: SimulatedPort, port: SimulatedPort) -> PortSamplesControl:
-        """What was asked for, and how far it is."""
+        """PortSamplesControl of a port, with the settings and the status of its sample."""
         sampler = self._samplers.get(end)
         said: dict[str, Any] = {}
         status = DONE
@@ -112,7 +117,7 @@ class Samplers:
         )
 
     def result(self, end: SimulatedPort, attribute: int) -> PortSamplesResult | PortSamplesResultExtended:
-        """What was counted; zeros until that is known."""
+        """Results of a sample; zeros while it is not done."""
         sampler = self._samplers.get(end)
         status, tag, counts = DONE, 0, [0] * 15
         if sampler is not None:

@@ -1,5 +1,5 @@
 """
-The subnet management agents of a simulated fabric: what its ports tell of themselves, and let be set.
+Subnet management agents of a simulated fabric, which answer SMPs by the attributes of its ports.
 
 Follows InfiniBand Architecture vol. 1, 14.2 (SMPs), 14.2.4 (M_Keys) and 14.2.5 (attributes). Every agent is
 the same; it works on the bytes of the port that was asked.
@@ -38,17 +38,17 @@ from txrdma.sim.fabric.model.nodes import (
 )
 
 Result = tuple[int, bytes]
-"""The status, and what stands in the answer."""
+"""MAD status of an answer, and the bytes of its attribute."""
 
 
 class SMInfoKeeper(Protocol):
-    """A subnet manager, as its node's agent knows it."""
+    """A subnet manager, as the agent of its node needs it."""
 
     def info(self) -> SMInfo:
-        """What it says of itself."""
+        """SMInfo of the subnet manager: state, priority, activity count."""
 
     def control(self, command: int, info: SMInfo) -> int:
-        """Do what another manager says (IBA 14.4.1); the status."""
+        """Carry out a Set of SMInfo by another SM (IBA 14.4.1); returns the MAD status."""
 
 
 GET: Final = 0x01
@@ -94,10 +94,10 @@ _HIGH: Final = VLArbitrationTable(
 
 class SubnetManagementAgents:
     """
-    All of them.
+    Subnet management agents of all nodes of a simulated fabric.
 
-    @ivar mkeys: the M_Keys.
-    @ivar managers: of the subnet, by the ports that they are at; several when some stand by.
+    @ivar mkeys: M_Keys of all ports.
+    @ivar managers: subnet managers by their ports; several when some are standby.
     """
 
     def __init__(
@@ -105,9 +105,7 @@ class SubnetManagementAgents:
         changed: Callable[[SimulatedPort], None],
         mkeys: ManagementKeys,
     ) -> None:
-        """
-        @param changed: is told of ports whose state was set.
-        """
+        """@param changed: called with each port whose state a Set has changed."""
         self._changed = changed
         self.mkeys = mkeys
         self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
@@ -188,7 +186,7 @@ class SubnetManagementAgents:
         return reply
 
     def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
-        """What a port tells without being asked by a datagram."""
+        """Bytes of an attribute of a port, as an SMP would get them."""
         status, content = self._gets[attribute](port.node, port, modifier)
         assert not status
         return content
@@ -419,7 +417,7 @@ def nodeInfoAt(port: SimulatedPort) -> bytes:
 
 
 def portInfoAt(port: SimulatedPort, number: int) -> bytes:
-    """The PortInfo of a port, as the port of that number tells it."""
+    """PortInfo of a port, with this number as its LocalPortNum."""
     info = bytearray(port.info)
     _setNumber(info, number)
     return bytes(info)
@@ -433,7 +431,7 @@ def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPo
 
 
 def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
-    """The out port, and the number of the in port, whose table a modifier names."""
+    """Output port, and number of the input port, whose SLtoVLMappingTable an attribute modifier names."""
     if not node.isSwitch:
         return port, 0
     incoming, outgoing = modifier >> 8 & 0xFF, modifier & 0xFF
@@ -443,7 +441,10 @@ def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[Sim
 
 
 def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
-    """A port and a block of its arbitration tables; these have 8 entries, so that there are no 2 and 4."""
+    """
+    Port and block of its VLArbitrationTable for a modifier; tables have 8 entries, so blocks 2 and 4 do not
+    exist.
+    """
     block, number = modifier >> 16, modifier & 0xFF
     if block not in (1, 3) or (node.isSwitch and number > node.numPorts):
         return None, 0
@@ -451,7 +452,7 @@ def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tupl
 
 
 def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
-    """What was set, or what is when nobody has."""
+    """Bytes of a table's block as they were set, or the default if nobody has set them."""
     tables = port.tables
     return default if tables is None else tables.get((attribute, block), default)
 

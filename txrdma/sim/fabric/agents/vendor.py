@@ -23,7 +23,7 @@ _ATTRIBUTES: Final = {
 
 
 def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
-    """What a host answers; None where nobody serves this."""
+    """Answer of a host to a vendor-class MAD; None where it has no server for that."""
     node = port.node
     if (
         node.kind is not NodeType.CHANNEL_ADAPTER

@@ -1,8 +1,8 @@
 """
-What a simulated port has counted: numbers that are set, and numbers that grow with time.
+Counters of a simulated port: numbers that are set, and numbers that grow with time.
 
-Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended). One set
-of numbers is behind both; a counter of 8, 16 or 32 bits stops where its bits end.
+Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended). Both
+read one set of numbers; a counter of 8, 16 or 32 bits stops where its bits end.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ CASTS: Final = (
     *("portUnicastXmitPkts", "portUnicastRcvPkts", "portMulticastXmitPkts", "portMulticastRcvPkts"),
 )
 NAMES: Final = frozenset((*ERRORS, *DATA, *CASTS, "portXmitWait", "qp1Dropped"))
-"""What can be counted; other names are those of fields of the other attributes of performance management."""
+"""
+Names of the basic counters; others have the names of fields in further attributes of performance management.
+"""
 
 
 class Counters:
     """
-    The counters of a port.
+    Counters of a simulated port.
 
-    Those of data count units of four bytes.
+    Data counters count units of four bytes.
     """
 
     __slots__ = ("_now", "_rates", "_values")
@@ -38,20 +40,20 @@ class Counters:
         self._now = 0.0
 
     def value(self, name: str, now: float) -> int:
-        """What a counter stands at."""
+        """Present value of a counter."""
         said = self._values.get(name, 0.0)
         rate = self._rates.get(name)
         return int(said if rate is None else said + rate * (now - self._now))
 
     def set(self, now: float | None = None, /, **values: int) -> None:
-        """Let counters stand at these values."""
+        """Set counters to these values."""
         if now is not None:
             self._settle(now)
         for name, value in values.items():
             self._values[name] = value
 
     def add(self, **values: int) -> None:
-        """Let counters go on by so much."""
+        """Increase counters by these numbers."""
         for name, value in values.items():
             self._values[name] = self._values.get(name, 0) + value
 
@@ -65,7 +67,7 @@ class Counters:
                 self._rates.pop(name, None)
 
     def _settle(self, now: float) -> None:
-        """What has grown until now is had."""
+        """Add the growth until now to the values, before rates or values change."""
         for name, rate in self._rates.items():
             self._values[name] = self._values.get(name, 0.0) + rate * (now - self._now)
         self._now = now

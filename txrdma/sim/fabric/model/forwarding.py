@@ -11,7 +11,7 @@ from txrdma.sim.fabric.model.rft import capacity, defaultPort, entriesOf, isRand
 
 
 def tableOf(switch: SimulatedNode) -> bytearray:
-    """The forwarding table that a switch has got, made when somebody looks at it first."""
+    """Linear forwarding table of a switch, computed by the subnet's routing when it is first read."""
     if switch.linear is None:
         table = bytearray() if switch.routing is None else switch.routing.table(switch)
         if isRandom(switch):
@@ -22,7 +22,7 @@ def tableOf(switch: SimulatedNode) -> bytearray:
 
 
 def outOf(switch: SimulatedNode, lid: int) -> SimulatedPort | None:
-    """The port by which a switch sends what is for a LID; None where its table names none."""
+    """Port by which a switch sends packets for a LID; None where its table names none."""
     table = switch.linear
     if table is None:
         table = tableOf(switch)

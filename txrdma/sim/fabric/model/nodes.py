@@ -1,9 +1,9 @@
 """
-The nodes and ports of a simulated fabric, and what becomes of their links.
+Nodes and ports of a simulated fabric, and the states of their links.
 
-Follows InfiniBand Architecture vol. 1, 7.2.7 (states of a port) and 14.2.5.6 (PortInfo). What nodes are like
-when nobody has set anything is as ibsim has it. A port's PortInfo is kept as its bytes: a fabric of ten
-thousand hosts has a hundred thousand ports.
+Follows InfiniBand Architecture vol. 1, 7.2.7 (states of a port) and 14.2.5.6 (PortInfo). Initial values of
+attributes are those of ibsim. A port's PortInfo is kept as its bytes: a fabric of ten thousand hosts has a
+hundred thousand ports.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
 
 SUBNET_TIMEOUT: Final = 14
-"""Code of 67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
+"""
+SubnetTimeout code of 67 ms, the longest time of a packet in a simulated fabric, unless it is set otherwise.
+"""
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7
 DEFAULT_WIDTH: Final = 2
 DEFAULT_SPEED: Final = 1
-"""4X and SDR, where a net file says nothing."""
+"""Speed of links without one in the net file: SDR, as a mask; C{DEFAULT_WIDTH} is the mask of 4X."""
 
 PKEYS_PER_PORT: Final = 64
 PKEYS_PER_SWITCH: Final = 8
@@ -37,8 +39,8 @@ FIRST_GUIDS: Final = {
     NodeType.ROUTER: 0x300000,
 }
 """
-Of nodes whose net file says none: they go on from the one before; those of channel adapters and routers have
-one more for each port.
+First GUIDs by node type, for nodes without one in the net file: each gets the next; those of channel adapters
+and routers are followed by one for each port.
 """
 
 LINEAR_CAP: Final = 0x7800
@@ -85,15 +87,15 @@ _smLID, _guidCap = peek(PortInfo, "masterSMLID"), peek(PortInfo, "guidCap")
 
 
 def guidCap(port: SimulatedPort) -> int:
-    """How many GUIDs a port has room for."""
+    """Number of GUIDs that a port has room for (GUIDCap)."""
     return int(_guidCap(port.info))
 
 
 class Attachment(Protocol):
-    """A management port at a port of the fabric, as its node and the wire see it."""
+    """A management port attached to a port of the fabric, as its node and the wire need it."""
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """Whether requests of this class with this method are for the attachment, not for its node."""
+        """True if requests of this class and method go to the attachment, not to its node's own agent."""
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
         """Take a datagram that has come to the port."""
@@ -103,10 +105,10 @@ class Attachment(Protocol):
 
 
 class Forwarder(Protocol):
-    """Ways through the fabric, by which switches fill their tables."""
+    """Routing of a subnet, by which its switches fill their tables."""
 
     def table(self, switch: SimulatedNode) -> bytearray:
-        """The linear forwarding table of a switch."""
+        """Linear forwarding table of one switch."""
 
 
 class SimulatedPort:
@@ -114,8 +116,8 @@ class SimulatedPort:
     A port of a simulated node.
 
     @ivar info: its PortInfo.
-    @ivar peer: the port that its cable leads to; C{way} is the same while the link is up.
-    @ivar attachments: the management ports here.
+    @ivar peer: the port that its cable leads to; C{way} is the same port while the link is up, else None.
+    @ivar attachments: management ports attached to it.
     """
 
     __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "way")
@@ -161,7 +163,7 @@ class SimulatedPort:
 
     @property
     def lmc(self) -> int:
-        """The LID mask control: the port has two to the power of it LIDs."""
+        """LID mask control of the port, which has two to the power of it LIDs."""
         return int(_lmc(self.info))
 
     @lmc.setter
@@ -169,7 +171,7 @@ class SimulatedPort:
         _setLMC(self.info, lmc)
 
     def owns(self, lid: int) -> bool:
-        """Whether a LID is one of the port's own."""
+        """True if a LID is one of the port's own."""
         base: int = _lid(self.info)
         return base != 0 and base <= lid < base + (1 << _lmc(self.info))
 
@@ -203,7 +205,7 @@ class SimulatedPort:
         _setPhysical(self.info, physical)
 
     def count(self) -> Counters:
-        """The counters, made when somebody wants them."""
+        """Counters of the port, made when they are first used."""
         if self.counters is None:
             self.counters = Counters()
         return self.counters
@@ -211,18 +213,18 @@ class SimulatedPort:
 
 class SimulatedNode:
     """
-    A switch, a host's channel adapter, a router.
+    A simulated switch, channel adapter or router.
 
-    @ivar info: its NodeInfo; the fields of a port are the asked one's.
-    @ivar ports: by number; that of 0 is only a switch's.
-    @ivar isDead: it answers nothing, and forwards no directed routes.
-    @ivar delaySeconds: how much longer than others it takes for an answer.
-    @ivar busyFor: to how many requests more it answers BUSY.
-    @ivar redirects: by class, to whose LID its GMPs are sent instead.
-    @ivar linear: a switch's forwarding table; None until somebody looks at it.
-    @ivar random: the entries of one that has a random table.
-    @ivar routing: what makes its table.
-    @ivar multicast: by position and block.
+    @ivar info: its NodeInfo; answers have the fields of the port that was asked.
+    @ivar ports: ports by number; only a switch has one of number 0.
+    @ivar isDead: True for a node that answers nothing, and forwards no directed routes.
+    @ivar delaySeconds: time that its answers take beyond those of other nodes.
+    @ivar busyFor: number of further requests that are answered with BUSY.
+    @ivar redirects: LID to which GMPs are redirected, by their class.
+    @ivar linear: linear forwarding table of a switch; None until it is first read.
+    @ivar random: entries of a switch's random forwarding table, if it has one.
+    @ivar routing: computes the forwarding table of a switch.
+    @ivar multicast: blocks of a switch's multicast forwarding table, by position and block number.
     """
 
     __slots__ = (
@@ -260,17 +262,17 @@ class SimulatedNode:
 
     @property
     def external(self) -> list[SimulatedPort]:
-        """All ports that can have a link."""
+        """Ports of the node that can have a link: all but a switch's port 0."""
         return self.ports[1:]
 
     def setGUID(self, guid: GUID) -> None:
-        """Give the node this GUID, whatever other node may have it."""
+        """Give the node this GUID, even if another node has it."""
         self.info = NodeInfo.decode(self.info).replace(nodeGUID=guid).encode()
         self.guid = guid
 
 
 def buildNodes(net: Net) -> dict[str, SimulatedNode]:
-    """The nodes of a net, with all links up that it has."""
+    """Nodes of a net by identifier, with all of its links up."""
     builder = _Builder(net)
     nodes = {name: builder.node(node) for name, node in net.nodes.items()}
     for name, netNode in net.nodes.items():
@@ -294,7 +296,7 @@ class _Builder:
         self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
 
     def node(self, said: NetNode) -> SimulatedNode:
-        """One of them, its ports without links."""
+        """A node as the net file has it, its ports without links."""
         guid = said.guid
         if guid is None:
             guid = GUID.fromInt(self._next[said.kind])
@@ -339,7 +341,10 @@ class _Builder:
 
 
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
-    """Of a port that is no switch's port 0, without a link; one that never had one knows less, as ibsim's."""
+    """
+    PortInfo of a port that is no switch's port 0, without a link; an uncabled port has fewer capabilities, as
+    in ibsim.
+    """
     if not isCabled:
         extended = 0
     return PortInfo(
@@ -371,7 +376,7 @@ def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: 
 
 
 def _switchPort(width: int, speed: int) -> PortInfo:
-    """A switch's port 0."""
+    """PortInfo of a switch's port 0."""
     return PortInfo(
         capabilityMask=_SWITCH_CAPABILITIES,
         mkeyLeasePeriod=_LEASE,
@@ -409,7 +414,7 @@ def _switchInfo() -> SwitchInfo:
 
 
 def learnFDR10(port: SimulatedPort) -> None:
-    """Let a port be a vendor's that knows FDR10, and has it enabled in place of the extended speeds."""
+    """Give a port the vendor's ExtendedPortInfo, with FDR10 enabled in place of the extended speeds."""
     node = port.node
     info = NodeInfo.decode(node.info)
     if not mayHaveFDR10(info):  # else nobody asks for the vendor's attribute
@@ -436,7 +441,7 @@ setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
 
 
 def bringUp(port: SimulatedPort) -> bool:
-    """Join a port with its peer, if both are ready; tell whether they were."""
+    """Bring up the link between a port and its peer; False if one of them is not ready."""
     peer = port.peer
     if peer is None or port.isCut or port.way is not None:
         return False
@@ -471,7 +476,7 @@ def _changed(port: SimulatedPort) -> None:
 
 
 def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
-    """What is active is the best that both have enabled (IBA 14.2.5.6)."""
+    """Set width and speed of a link to the best that both ends have enabled (IBA 14.2.5.6)."""
     one, other = port.info, peer.info
     widths = _widthEnabled(one) & _widthEnabled(other)
     speeds = _speedEnabled(one) & _speedEnabled(other)
@@ -485,7 +490,7 @@ def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
 
 
 def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
-    """A link at QDR, with no extended speed, runs at FDR10 if both ends know it and have it enabled."""
+    """Run a link at FDR10 that is at QDR without an extended speed, if both ends have that enabled."""
     known = [
         ExtendedPortInfo.decode((end.tables or {}).get(EXTENDED_PORT_INFO, bytes(ExtendedPortInfo.size)))
         for end in (port, peer)

@@ -1,8 +1,8 @@
 """
-Switches of a simulated fabric with random forwarding tables, whose entries stand in any order.
+Random forwarding tables (RFT) of simulated switches, whose entries stand in any order.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.11 and 18.2.4.3. What such a switch does with a packet is the
-same as of one with a linear table, so that one is made from its entries.
+Follows InfiniBand Architecture vol. 1, 14.2.5.11 and 18.2.4.3. Such a switch forwards like one with a linear
+table, so a linear table is made from its entries.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def defaultPort(switch: SimulatedNode) -> int:
 
 
 def isRandom(switch: SimulatedNode) -> bool:
-    """Whether a switch has a random table in place of a linear one."""
+    """True of a switch with a random forwarding table in place of a linear one."""
     return not _linearCap(switch.switchInfo) and _randomCap(switch.switchInfo) != 0
 
 
 def capacity(switch: SimulatedNode) -> int:
-    """How many entries it has room for."""
+    """Number of entries in a switch's random forwarding table (RandomFDBCap)."""
     return int(_randomCap(switch.switchInfo))
 
 
 def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
-    """A linear table's ways, as entries; what there is no room for is left out."""
+    """Entries of a random table that forwards like a linear one; those beyond its capacity are left out."""
     entries = bytearray()
     for lid, port in enumerate(linear):
         if lid and port != _NO_PORT and len(entries) < most * _ENTRY.size:
@@ -52,7 +52,7 @@ def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
 
 def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
     """
-    The linear table that does the same.
+    Linear table that forwards like the entries of a random one.
 
     @param default: the port for all LIDs that no entry names (IBA 14.2.5.4, DefaultPort); 0 drops them.
     """
@@ -69,13 +69,13 @@ def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
 
 
 def block(switch: SimulatedNode, number: int) -> bytes:
-    """16 entries."""
+    """Block of 64 bytes of a switch's random forwarding table, which is 16 entries."""
     entries = switch.random or b""
     return bytes(entries[number * BLOCK : (number + 1) * BLOCK]).ljust(BLOCK, b"\0")
 
 
 def setBlock(switch: SimulatedNode, number: int, content: bytes) -> None:
-    """Write 16 entries, and forward by them."""
+    """Write a block of 16 entries into a switch's random table, and make its linear table anew."""
     entries = switch.random = switch.random if switch.random is not None else bytearray()
     entries.extend(bytes(max(0, (number + 1) * BLOCK - len(entries))))
     entries[number * BLOCK : (number + 1) * BLOCK] = content

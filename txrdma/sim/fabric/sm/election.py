@@ -1,8 +1,8 @@
 """
-Which of several subnet managers is the master, and how another one becomes it.
+Election of the master among several subnet managers, and handover from one to another.
 
-Follows InfiniBand Architecture vol. 1, 14.4.1 (states of a subnet manager, and SMInfo, by which they command
-each other). They find each other as their sweeps would; they poll, and command, by datagrams.
+Follows InfiniBand Architecture vol. 1, 14.4.1 (states of a subnet manager, and SMInfo, by which SMs control
+each other). The SMs know each other as if from their sweeps; they poll, and command, by SMPs.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from txrdma.sim.fabric.sm.manager import SubnetManager
 from txrdma.sim.fabric.sm.subnet import Subnet
 
 HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
-"""The commands: modifiers of Set(SMInfo)."""
+"""Commands to another SM: attribute modifiers of a Set of SMInfo."""
 
 PRIORITY: Final = 4
 STANDBY_PRIORITY: Final = 3
 POLL_SECONDS: Final = 1.0
 POLLS: Final = 4
-"""How often a master is asked, each poll, before it is given up."""
+"""Number of SMPs without an answer, in one poll, after which a standby SM gives up the master."""
 
 
 class Candidate:
     """
-    A subnet manager at a port of the fabric: the master, or one that stands by.
+    A subnet manager at a port of the fabric: the master, or a standby SM.
 
-    @ivar manager: what it does as the master.
-    @ivar state: at present.
+    @ivar manager: sweeps the subnet while this SM is the master.
+    @ivar state: state of the SM at present.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Whose is highest should be the master: by priority, then by the lower GUID."""
+        """Rank in the election, highest wins: by priority, then by the lower GUID."""
         return self.priority, -int(self.port.guid)
 
     def lead(self) -> None:
-        """Be the master."""
+        """Become the master SM of the fabric."""
         self.state = SMState.MASTER
         self._fabric.lead(self.manager)
 
     def start(self) -> None:
-        """There are others: look after them from now on."""
+        """Begin to poll the other SMs."""
         if self._timer is None:
             self._agent = MADAgent(self._fabric.clock, self._fabric.attachTo(self.port))
             self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
 
     def close(self) -> None:
-        """Manage no more. Twice is fine."""
+        """End polling, and close the agent. Twice is fine."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         agent, self._agent = self._agent, None
@@ -89,13 +89,13 @@ class Candidate:
     # SMInfo, as its node's agent tells it and lets it be set.
 
     def info(self) -> SMInfo:
-        """What it says of itself."""
+        """SMInfo of this SM: state, priority, and its sweeps as activity count."""
         return SMInfo(
             guid=self.port.guid, actCount=self.manager.sweeps, priority=self.priority, smState=self.state
         )
 
     def control(self, command: int, info: SMInfo) -> int:
-        """Do what a master says, or who takes over; a command that the state has no use for is refused."""
+        """Carry out a Set of SMInfo from another SM; a command that does not fit the state is refused."""
         if command != ACKNOWLEDGE and info.smState is not SMState.MASTER:
             return MADStatus.INVALID_FIELD
         states = {
@@ -114,7 +114,7 @@ class Candidate:
         return 0
 
     def _inherit(self, giver: LID) -> None:
-        """Take over from who handed over, and say so."""
+        """Become the master after a HANDOVER, and send the old one an ACKNOWLEDGE."""
         self.lead()
         self._command(giver, ACKNOWLEDGE)
 
@@ -138,7 +138,7 @@ class Candidate:
             self.discover()
 
     def discover(self) -> None:
-        """Stand by where there is a master, or somebody better; else be the master."""
+        """Become standby where there is a master, or an SM of higher rank; else become the master."""
         others = tuple(self._others())
         if any(other.state is SMState.MASTER or other.rank > self.rank for other in others):
             self.state = SMState.STANDBY
@@ -146,7 +146,7 @@ class Candidate:
             self.lead()
 
     def _others(self) -> Iterator[Candidate]:
-        """All that a sweep would find, and that want to be something."""
+        """Other SMs that a sweep of this one would find, without those that are not active."""
         reachable = self.manager.reachable()
         for port, other in self._fabric.sma.managers.items():
             assert isinstance(other, Candidate)
@@ -155,7 +155,7 @@ class Candidate:
                 yield other
 
     def _poll(self) -> None:
-        """Ask whether the master still is one."""
+        """Ask the master for its SMInfo; without an answer of a master the state becomes DISCOVERING."""
         master = self.port.smLID
         if self._agent is None or not master:
             self.state = SMState.DISCOVERING

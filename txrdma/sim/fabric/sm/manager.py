@@ -1,8 +1,8 @@
 """
-The manager of a simulated fabric's subnet: it sees all nodes at once, and sends nothing.
+Subnet manager of a simulated fabric: it sees all nodes at once, and sends nothing.
 
-Follows InfiniBand Architecture vol. 1, 14.4 (what a subnet manager does). It gives LIDs, brings ports to
-ACTIVE, and lays the ways through the switches.
+Follows InfiniBand Architecture vol. 1, 14.4 (what a subnet manager does). It assigns LIDs, brings ports to
+ACTIVE, and fills forwarding tables.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _mtuCap, _vlCap = peek(PortInfo, "mtuCap"), peek(PortInfo, "vlCap")
 
 class SubnetManager:
     """
-    The manager.
+    Subnet manager (SM) of a simulated fabric.
 
-    @ivar port: where it is.
-    @ivar ports: whom each base LID belongs to.
-    @ivar sweeps: how often it looked.
+    @ivar port: port that it runs at.
+    @ivar ports: end ports by their base LIDs.
+    @ivar sweeps: number of its sweeps.
     """
 
     def __init__(self, nodes: Mapping[str, SimulatedNode], port: SimulatedPort, lmc: int = 0) -> None:
@@ -61,7 +61,7 @@ class SubnetManager:
 
     def sweep(self) -> None:
         """
-        Look at everything, and make it work.
+        Sweep: assign LIDs, bring ports to ACTIVE, and route.
 
         @raise ValueError: there are more ports than LIDs.
         """
@@ -86,9 +86,7 @@ class SubnetManager:
                 _setLinearCap(info, _HIGHEST_LID + 1)
 
     def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
-        """
-        Lay the ways of a multicast group: along those that lead from its members to the first of them.
-        """
+        """Set multicast tables for a group: a tree along the paths from its members to the first of them."""
         block, place = divmod(mlid - _FIRST_MLID, 32)
         masks: dict[SimulatedNode, int] = {}
         first: SimulatedPort | None = None
@@ -102,7 +100,7 @@ class SubnetManager:
                 _setMulticast(node, block, place, masks.get(node, 0))
 
     def _way(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
-        """Every port that a packet from a port to a LID enters and leaves by."""
+        """Ports by which a packet from a port to a LID enters and leaves nodes."""
         port = member
         if member.node.isSwitch:
             yield member
@@ -126,7 +124,7 @@ class SubnetManager:
             yield port
 
     def reachable(self) -> set[SimulatedNode]:
-        """All nodes that a sweep from the manager's port would find."""
+        """Nodes that a sweep from the manager's port would find."""
         found = {self.port.node}
         waiting = [self.port.node]
         while waiting:
@@ -140,7 +138,7 @@ class SubnetManager:
         return found
 
     def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
-        """All end ports that are to be managed: hosts first, so that theirs are the first LIDs."""
+        """End ports to be managed: those of hosts first, so that these get the first LIDs."""
         nodes = sorted(self.nodes.values(), key=lambda node: node.kind is NodeType.SWITCH)
         return [
             port
@@ -151,7 +149,7 @@ class SubnetManager:
         ]
 
     def _assign(self, present: Iterable[SimulatedPort]) -> None:
-        """A LID for everybody who has none, or somebody else's."""
+        """Assign LIDs to ports that have none, or that of another port."""
         taken: dict[int, SimulatedPort] = {}
         without = []
         for port in present:
@@ -182,7 +180,7 @@ class SubnetManager:
 
     @staticmethod
     def _activate(port: SimulatedPort, smLID: int) -> None:
-        """Say to a port, and on a switch to all others, that they are managed."""
+        """Bring a port, or all ports of a switch, to ACTIVE, and set its master SM."""
         info = port.info
         _setPrefix(info, GID_PREFIX)
         _setSMLID(info, smLID)
@@ -198,7 +196,7 @@ class SubnetManager:
 
 
 def _setMulticast(switch: SimulatedNode, block: int, place: int, ports: int) -> None:
-    """Say by which ports a switch sends what is for a multicast LID."""
+    """Set the output ports of a multicast LID in a switch's multicast forwarding table."""
     table = switch.multicast = switch.multicast or {}
     for position in range(switch.numPorts // 16 + 1):
         mask = ports >> position * 16 & 0xFFFF

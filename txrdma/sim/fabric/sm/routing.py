@@ -27,7 +27,7 @@ class _Class(NamedTuple):
 
 class Routing:
     """
-    The ways between a fabric's switches, as they are when it is made.
+    Shortest paths between a fabric's switches, from its links when this is made.
 
     @ivar switches: in the order of their bits.
     """
@@ -43,7 +43,7 @@ class Routing:
         self._levels = self._rank()
 
     def table(self, switch: SimulatedNode) -> bytearray:
-        """The forwarding table of a switch, as long as there are LIDs."""
+        """Linear forwarding table of a switch, up to the highest LID."""
         table = bytearray(b"\xff") * (self._top + 1)
         bit = self._bits.get(switch)
         if bit is None:
@@ -66,13 +66,13 @@ class Routing:
         return table
 
     def distance(self, one: SimulatedNode, other: SimulatedNode) -> int | None:
-        """How many links are between two switches; None when there is no way."""
+        """Number of links between two switches; None when there is no path."""
         wanted = 1 << self._bits[other]
         sets = self._atDistance[self._bits[one]]
         return next((number for number, members in enumerate(sets) if members & wanted), None)
 
     def _waysOf(self, switch: SimulatedNode) -> dict[int, list[int]]:
-        """The neighbours, and by what ports."""
+        """Neighbours of a switch by their bits, with the ports that lead there."""
         ways: dict[int, list[int]] = {}
         bits = self._bits
         for port in switch.ports[1:]:
@@ -82,7 +82,7 @@ class Routing:
         return ways
 
     def _distances(self) -> list[list[int]]:
-        """For each switch, those at distance 0, 1, 2..."""
+        """Masks of the switches at distance 0, 1, 2... from each switch."""
         count = len(self._ways)
         near = [1 << number for number in range(count)]
         found = [[members] for members in near]
@@ -101,7 +101,7 @@ class Routing:
         return found
 
     def _rank(self) -> list[int]:
-        """How far each switch is from one that hosts are on."""
+        """Distance of each switch from the nearest one with hosts."""
         withHosts = 0
         for number, ends in enumerate(self._ends):
             if any(port for _first, _last, port in ends):
@@ -112,7 +112,7 @@ class Routing:
         ]
 
     def _classes(self, bit: int) -> list[_Class]:
-        """All other switches that can be reached, by which ports bring nearest."""
+        """Other switches that can be reached, in classes with the same output ports for shortest paths."""
         mine = self._atDistance[bit]
         everybody = 0
         for members in mine[1:]:
@@ -133,7 +133,7 @@ class Routing:
         return classes
 
     def _pattern(self, bit: int, ports: tuple[int, ...], first: int, last: int) -> bytes:
-        """A port for each of these LIDs."""
+        """Output port for each LID of a range, spread over several ports."""
         many = len(ports)
         length = last + 1 - first
         if many == 1:
@@ -147,7 +147,10 @@ class Routing:
 
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
-    """The LIDs that end at a switch, from and to, and by what port each; neighbours by one port are one."""
+    """
+    Ranges of LIDs at a switch, with first, last and output port: its own, and those of its neighbours
+    other than switches.
+    """
     own = switch.ports[0]
     if own.lid:
         yield own.lid, own.lid + (1 << own.lmc) - 1, 0

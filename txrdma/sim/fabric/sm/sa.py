@@ -1,8 +1,8 @@
 """
-The subnet administration of a simulated fabric: good enough for every query.
+Subnet administration (SA) of a simulated fabric: records, paths, groups, services, reports.
 
 Follows InfiniBand Architecture vol. 1, 15.4. It sits behind an agent and a server like anybody's, at the port
-of the subnet's manager, so that long answers go by RMPP and notices by reports.
+of the master SM, so that answers of several segments are RMPP transfers and notices are reports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from txrdma.sim.fabric.sm.subnet import Subnet
 from txrdma.sim.fabric.wire.traps import gidChanged
 
 SM_KEY: Final = 1
-"""Who has it is trusted: it sees who the members of groups are."""
+"""SM_Key of trusted requests, whose sender sees the members of multicast groups."""
 
 CAPABILITIES: Final = 0x2700
 """Optional records, multicast, several paths at once, port records by single bits of the capability mask."""
@@ -63,13 +63,13 @@ _BY_LID: Final = ("lid", "endPortLID", "fromLID")
 @implementer(IMADHandler)
 class SubnetAdministration:
     """
-    It.
+    Subnet administration (SA) of a simulated fabric.
 
-    @ivar asked: how many requests it got.
+    @ivar asked: number of requests so far.
     """
 
     def __init__(self, fabric: Subnet, port: SimulatedPort) -> None:
-        """@param port: the manager's."""
+        """@param port: port of the master SM."""
         self.asked = 0
         self._fabric = fabric
         self._records = Records(fabric.sma)
@@ -84,11 +84,11 @@ class SubnetAdministration:
         self._server.listen(lambda notice, request: self.tell(notice))
 
     def close(self) -> None:
-        """Answer no more."""
+        """Close the agent of the SA, which answers no more."""
         self._agent.close()
 
     def tell(self, notice: Notice) -> None:
-        """Report it to those who want to hear of it (IBA 13.4.11)."""
+        """Report a notice to its subscribers (IBA 13.4.11)."""
         issuer = self._fabric.portOf(notice.issuerLID)
         gid = GID(bytes(16)) if issuer is None else GID.fromParts(GID_PREFIX, issuer.guid)
         report = ReportedNotice.of(notice, gid)
@@ -98,7 +98,7 @@ class SubnetAdministration:
     # IMADHandler
 
     def handle(self, request: MADRequest) -> object:
-        """Answer one."""
+        """Answer one request to the SA."""
         self.asked += 1
         frame, wanted, method = request.frame, request.payload, request.header.method
         assert isinstance(frame, SAFormat)
@@ -148,7 +148,7 @@ class SubnetAdministration:
                     yield record
 
     def _told(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
-        """Records that do not come from nodes."""
+        """Records of a kind that is not made from nodes; None for other kinds."""
         if kind is sa.MCMemberRecord:
             return self.groups.records(isTrusted)
         if kind is sa.ServiceRecord:
@@ -160,7 +160,7 @@ class SubnetAdministration:
         return None
 
     def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
-        """Which ends can be meant: with a LID that is one."""
+        """End ports whose records a query can mean: at most one if it names a LID."""
         said = saidComponents(type(wanted), mask)
         for name in _BY_LID:
             if name in said:
@@ -208,7 +208,7 @@ class SubnetAdministration:
         raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
 
     def _alias(self, wanted: sa.GUIDInfoRecord, mask: int, isSet: bool) -> Attribute:
-        """Give a port GUIDs besides its own, or take them away (IBA 15.2.5.18)."""
+        """Add alias GUIDs to a port, or remove them (GUIDInfoRecord, IBA 15.2.5.18)."""
         masks, _owners = sa.componentsOf(sa.GUIDInfoRecord)
         port = self._fabric.portOf(wanted.lid)
         if port is None or wanted.blockNum * 8 >= guidCap(port):
@@ -241,14 +241,16 @@ class SubnetAdministration:
         return next((port for port in self._ends() if port.guid.raw == gid.raw[8:]), None)
 
     def _measure(self, gid: GID) -> tuple[PathMTU, Rate]:
-        """The MTU and the rate of who creates a group without saying them."""
+        """MTU and rate of a port that creates a multicast group without giving them."""
         port = self._with(gid)
         if port is None:
             return PathMTU.MTU_2048, Rate.GBPS_10
         return PathMTU(neighborMTU(port.info) or mtuCap(port.info)), rateOf(port)
 
     def _regrouped(self, group: Group) -> None:
-        """Lay the ways of a group anew: a tree in the switches between its members."""
+        """
+        Set the multicast forwarding tables for a group anew: a tree in the switches between its members.
+        """
         manager = self._fabric.manager
         assert manager is not None
         guids = {gid.raw[8:] for gid in group.members}
@@ -266,7 +268,7 @@ _NO_GUID: Final = GUID(bytes(8))
 
 
 def _hasBits(wanted: Any, record: Any) -> bool:
-    """Whether a port has all the capabilities that are asked for."""
+    """True if a port has all the capabilities that a query asks for."""
     bits: int = wanted.portInfo.capabilityMask
     return bool(bits & record.portInfo.capabilityMask == bits)
 

@@ -1,5 +1,5 @@
 """
-What others tell the subnet administration of a simulated fabric: groups, services, subscriptions.
+State that clients keep at the SA of a simulated fabric: multicast groups, services, subscriptions.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.17 (MCMemberRecord), 15.2.5.14 (ServiceRecord) and 13.4.8.3
 (InformInfo).
@@ -39,7 +39,7 @@ IPOIB_BROADCAST: Final = GID(bytes.fromhex("ff12401bffff000000000000ffffffff"))
 
 
 def saidComponents(kind: type[Record], mask: int) -> set[str]:
-    """The names of those components that a mask names."""
+    """Names of the components in a component mask."""
     masks, _owners = componentsOf(kind)
     return {name for name, bits in masks.items() if mask & bits}
 
@@ -47,11 +47,11 @@ def saidComponents(kind: type[Record], mask: int) -> set[str]:
 @dataclass(slots=True)
 class Group:
     """
-    A multicast group.
+    A multicast group and its members.
 
-    @ivar record: what all members share.
-    @ivar members: by port GID, the state they joined in.
-    @ivar isPermanent: it stays without members.
+    @ivar record: MCMemberRecord with the components that all members share.
+    @ivar members: MCMemberRecords by port GID.
+    @ivar isPermanent: the group stays without members.
     """
 
     record: MCMemberRecord
@@ -60,9 +60,7 @@ class Group:
 
 
 class Groups:
-    """
-    The multicast groups. IPoIB's broadcast group is there from the beginning.
-    """
+    """Multicast groups of a subnet. IPoIB's broadcast group is there from the beginning."""
 
     def __init__(
         self,
@@ -71,9 +69,9 @@ class Groups:
         measure: Callable[[GID], tuple[PathMTU, Rate]],
     ) -> None:
         """
-        @param changed: a group's members are others now.
-        @param told: is called with 66 and 67 when a group comes and goes.
-        @param measure: tells the MTU and the rate of a port.
+        @param changed: called with a group whose members have changed.
+        @param told: called with the trap number 66 or 67 and the MGID when a group comes or goes.
+        @param measure: returns the MTU and the rate of a port GID.
         """
         self._changed = changed
         self._told = told
@@ -95,7 +93,7 @@ class Groups:
         self.groups[IPOIB_BROADCAST] = Group(broadcast, isPermanent=True)
 
     def records(self, isTrusted: bool) -> Iterator[MCMemberRecord]:
-        """One of each group, or, for who is trusted, one of each member."""
+        """Record of each group, or, for a trusted request, of each member."""
         for group in self.groups.values():
             if isTrusted and group.members:
                 yield from group.members.values()
@@ -104,9 +102,9 @@ class Groups:
 
     def join(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """
-        Join, or create and join.
+        Join a port to a group, which is created if need be; returns the member's record.
 
-        @raise MADRefusal: it says too little, or contradicts the group.
+        @raise MADRefusal: the record lacks a component, or contradicts the group.
         """
         said = saidComponents(MCMemberRecord, mask)
         if not {"portGID", "joinState"} <= said:
@@ -163,9 +161,9 @@ class Groups:
 
     def leave(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """
-        Leave.
+        End a port's membership of a group, for some join states or all.
 
-        @raise MADRefusal: it was no member.
+        @raise MADRefusal: the port is no such member.
         """
         said = saidComponents(MCMemberRecord, mask)
         if not {"mgid", "portGID", "joinState"} <= said:
@@ -208,14 +206,14 @@ def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
 
 
 class Services:
-    """The services that somebody offers, as long as their leases last."""
+    """Services registered with the SA, as long as their leases last."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
         self._services: dict[tuple[int, GID, int], tuple[ServiceRecord, float]] = {}
 
     def records(self) -> Iterator[ServiceRecord]:
-        """Those that still hold, with what is left of their leases."""
+        """ServiceRecords whose leases last, each with the seconds that are left."""
         now = self._seconds()
         for key, (record, until) in tuple(self._services.items()):
             if until <= now:
@@ -226,15 +224,15 @@ class Services:
                 yield record.replace(serviceLease=int(until - now))
 
     def associations(self) -> Iterator[ServiceAssociationRecord]:
-        """The key and the name of each."""
+        """Key and name of each service."""
         for record in self.records():
             yield ServiceAssociationRecord(serviceKey=record.serviceKey, serviceName=record.serviceName)
 
     def set(self, record: ServiceRecord, mask: int) -> ServiceRecord:
         """
-        Offer one.
+        Register a service, or renew its lease.
 
-        @raise MADRefusal: it does not say which, and where.
+        @raise MADRefusal: the record has no service ID, or no GID.
         """
         if not {"serviceID", "serviceGID"} <= saidComponents(ServiceRecord, mask):
             raise MADRefusal(SAStatus.INVALID, "a service has an ID and a GID")
@@ -246,9 +244,9 @@ class Services:
 
     def delete(self, record: ServiceRecord) -> ServiceRecord:
         """
-        Offer one no more: that with these identifiers (IBA 15.2.5.14).
+        Remove the service with these identifiers (IBA 15.2.5.14).
 
-        @raise MADRefusal: there was none.
+        @raise MADRefusal: there is no such service.
         """
         kept = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
         if kept is None:
@@ -257,16 +255,16 @@ class Services:
 
 
 class Subscriptions:
-    """Who wants to be told of what."""
+    """Subscriptions to notices, which InformInfo begins and ends."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[tuple[int, bytes], tuple[InformInfo, IBPath, GID]] = {}
 
     def inform(self, wanted: InformInfo, path: IBPath, gid: GID) -> InformInfo:
         """
-        Begin or end one.
+        Begin or end a subscription.
 
-        @param path: leads to who asks, whose port has C{gid}.
+        @param path: leads to the subscriber, whose port has C{gid}.
         """
         who = path.dqpn if wanted.subscribe else wanted.qpn  # which names itself to end it (IBA 13.4.8.3)
         about = wanted.replace(subscribe=1, qpn=who, responseTimeValue=0)
@@ -279,12 +277,12 @@ class Subscriptions:
         return wanted
 
     def records(self) -> Iterator[InformInfoRecord]:
-        """Each of them."""
+        """Record of each subscription (InformInfoRecord)."""
         for number, (info, _path, gid) in enumerate(self._subscriptions.values()):
             yield InformInfoRecord(subscriberGID=gid, enum=number, informInfo=info)
 
     def interested(self, notice: Notice) -> Iterator[IBPath]:
-        """The ways to those who want to be told of this."""
+        """Paths to the subscribers of a notice."""
         for info, path, _gid in tuple(self._subscriptions.values()):
             if _wants(info, notice):
                 yield path

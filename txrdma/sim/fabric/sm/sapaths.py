@@ -1,5 +1,5 @@
 """
-Paths through a simulated fabric, as its subnet administration tells them.
+Paths through a simulated fabric, as PathRecords of its SA.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord).
 """
@@ -32,11 +32,11 @@ from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 
 MOST_PATHS: Final = 100_000
-"""More are not told at once."""
+"""Most PathRecords in one answer."""
 
 _MOST_LINKS: Final = 64
 _MOST_HOPS: Final = 255
-"""Of a path that leaves the subnet."""
+"""HopLimit of a path that leaves the subnet."""
 
 _RATES: Final = {rate.gigabits: rate for rate in Rate}
 _GIGABITS: Final = [gigabits for gigabits in _RATES if gigabits is not None]
@@ -47,7 +47,7 @@ _MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
 
 
 def rateOf(port: SimulatedPort) -> Rate:
-    """What a link carries, by its width and speed (IBA 15.2.5.16, table 207)."""
+    """Rate of a port's link, by its width and speed (IBA 15.2.5.16, table 207)."""
     info = port.info
     lanes = LANES.get(LinkWidth(_width(info)), 1)
     extended = _extended(info)
@@ -61,9 +61,7 @@ def rateOf(port: SimulatedPort) -> Rate:
 
 
 class Paths:
-    """
-    The paths that there are.
-    """
+    """Source of the PathRecords and TraceRecords of a simulated subnet."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class Paths:
     ) -> None:
         """
         @param ends: all end ports with a LID.
-        @param portOf: whose a LID is.
+        @param portOf: returns the port of a LID.
         """
         self._ends = ends
         self._portOf = portOf
@@ -80,7 +78,7 @@ class Paths:
         self._rates: dict[tuple[int, int, int], Rate] = {}
 
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
-        """All that a query means; a GID that nobody has leads nowhere."""
+        """PathRecords that match a query; none for a GID that no port has."""
         masks, _ = componentsOf(PathRecord)
         said = {name for name, bits in masks.items() if mask & bits}
         sources = self._named(
@@ -98,7 +96,7 @@ class Paths:
                 yield from islice(self._between(source, target, wanted, said), most)
 
     def trace(self, wanted: PathRecord, mask: int) -> Iterator[TraceRecord]:
-        """Every node on the first path that a query means (IBA 15.2.5.19)."""
+        """TraceRecords of all nodes on the first path that a query matches (IBA 15.2.5.19)."""
         path = next(self.find(wanted, mask), None)
         port = None if path is None else self._portOf(path.slid)
         if path is None or port is None:
@@ -113,7 +111,7 @@ class Paths:
 
     @staticmethod
     def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
-        """The port by which a packet that is at a node leaves it again; None where it stays."""
+        """Port by which a packet leaves a node again; None where it stays."""
         if port.end.owns(dlid):
             return None
         if not port.node.isSwitch:
@@ -121,7 +119,7 @@ class Paths:
         return outOf(port.node, dlid)
 
     def _routers(self, lid: int | None) -> list[SimulatedPort]:
-        """By which router's port other subnets are reached: by the first one's."""
+        """Port of the first router, by which other subnets are reached; empty if the LID is not its own."""
         routers = (port for port in self._ends() if port.node.kind is NodeType.ROUTER)
         return [port for port in islice(routers, 1) if lid is None or self._portOf(lid) is port]
 
@@ -186,7 +184,9 @@ class Paths:
 
     @staticmethod
     def _pkey(source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
-        """A partition that both are in, one of them as a full member."""
+        """
+        P_Key of a partition that both ports are in, one of them as a full member; None if there is none.
+        """
         theirs = keysOf(target)
         for key in keysOf(source):
             if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
@@ -196,7 +196,7 @@ class Paths:
         return None
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
-        """The MTU and the rate of the narrowest link on the way; None when there is no way."""
+        """MTU and rate of the narrowest link on the path to a LID; None when the tables do not lead there."""
         mtu, port = neighborMTU(source.info) if source.number else mtuCap(source.info), source
         slowest, rate = _byGigabits(self._rate(source))
         for hop in range(64):
@@ -232,7 +232,7 @@ class Paths:
 
 
 def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
-    """The port's own, and its aliases."""
+    """GUID of the port, and its alias GUIDs."""
     yield port.guid.raw
     for (attribute, _block), content in (port.tables or {}).items():
         if attribute == GUIDInfo.attributeID:
@@ -240,7 +240,9 @@ def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
 
 
 def _hopOf(node: SimulatedNode, entry: SimulatedPort | None, out: SimulatedPort | None) -> TraceRecord:
-    """A node, and the ports by which a path comes and goes; 0 where it begins and ends."""
+    """
+    TraceRecord of a node, with the ports by which a path enters and leaves it; 0 where it begins or ends.
+    """
     return TraceRecord(
         gidPrefix=GID_PREFIX,
         nodeType=node.kind,
@@ -257,13 +259,13 @@ def _byGigabits(rate: Rate) -> tuple[float, Rate]:
 
 
 def isOfAnother(gid: GID) -> bool:
-    """Whether a GID is that of a port in another subnet (IBA 4.1.1)."""
+    """True of the GID of a port in another subnet (IBA 4.1.1)."""
     first = gid.raw[0]
     return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
 
 
 def _limited(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
-    """The MTU and the rate at which a path can be used as is asked for; None when it can't."""
+    """MTU and rate of a path within the limits of a query; None when these cannot be met."""
     use: float | None
     if "mtu" in said:
         use = used(wanted.mtuSelector, mtu, wanted.mtu, _MTUS)
@@ -284,9 +286,9 @@ def _limited(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> tuple[
 
 def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]) -> float | None:
     """
-    What is used of an MTU or a rate: less than there is can be, more can't.
+    Value of an MTU or a rate within a query's limit: at most what there is; None when the limit can't be met.
 
-    @param steps: all that there can be.
+    @param steps: all values that exist.
     """
     if selector is Selector.LARGEST:
         return there
@@ -299,7 +301,7 @@ def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]
 
 
 def _suits(selector: Selector, there: int, wanted: int) -> bool:
-    """Whether a time suits."""
+    """True if a time is within a query's limit."""
     if selector is Selector.GREATER:
         return there > wanted
     if selector is Selector.LESS:

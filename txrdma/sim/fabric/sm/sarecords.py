@@ -1,5 +1,5 @@
 """
-The records of a simulated fabric, as its subnet administration has them, and which of them a query means.
+Records that the SA of a simulated fabric makes from nodes, and the match of records with queries.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5 (records) and 15.4.4 (component masks).
 """
@@ -24,10 +24,10 @@ _LID: Final = span(PortInfo, "lid")
 
 
 class Matcher:
-    """Tells what a query asks for: the bits of those components that its mask names."""
+    """Comparison of encoded records with a query, by the bits of the components in its mask."""
 
     def __init__(self, wanted: Record, mask: int, leaveOut: Iterable[str] = ()) -> None:
-        """@param leaveOut: components that are not for comparing."""
+        """@param leaveOut: components that are not compared."""
         size = wanted.size * 8
         self.bits = 0
         for offset, width in _places(type(wanted), mask, frozenset(leaveOut)):
@@ -35,12 +35,12 @@ class Matcher:
         self.value = int.from_bytes(wanted.encode(), "big") & self.bits
 
     def matches(self, record: bytes) -> bool:
-        """Whether an encoded record is one of them."""
+        """True if an encoded record matches the query."""
         return int.from_bytes(record, "big") & self.bits == self.value
 
 
 def _places(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator[tuple[int, int]]:
-    """Offset and width of what a component mask names."""
+    """Bit offset and width of each component in a component mask."""
     masks, owners = componentsOf(kind)
     fields = {field.name: field for field in kind.fields}
     for name, bits in masks.items():
@@ -68,11 +68,14 @@ ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
     sa.SLtoVLMappingTableRecord: ("inputPortNum", "outputPortNum"),
     sa.VLArbitrationTableRecord: ("outputPortNum",),
 }
-"""Components that say nothing of other nodes, which have one port each with a LID (IBA 15.2.5.3, 9, 15)."""
+"""
+Components that are compared at switches only, as other nodes have one port each with a LID (IBA 15.2.5.3, 9,
+15).
+"""
 
 
 class Records:
-    """All records that come from nodes, encoded, one after the other."""
+    """Records that are made from nodes, encoded, one after the other."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Records:
         }
 
     def knows(self, kind: type[Record]) -> bool:
-        """Whether such records are here."""
+        """True of kinds of records that are made from nodes."""
         return kind in self._makers
 
     def all(
@@ -106,10 +109,10 @@ class Records:
         adapters: Matcher,
     ) -> Iterator[bytes]:
         """
-        Every record of a kind that is asked for.
+        Records of a kind that match a query.
 
-        @param ends: the end ports whose records can be meant at all.
-        @param adapters: tells which ones of nodes that are no switches are.
+        @param ends: end ports whose records can match at all.
+        @param adapters: matcher for the records of nodes that are no switches.
         """
         make = self._makers[kind]
         for port in ends:

@@ -1,6 +1,4 @@
-"""
-The subnet, as managers and the SA of a simulated fabric need it.
-"""
+"""Interface of a simulated subnet towards its subnet managers and its SA."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from txrdma.sim.fabric.wire.timetable import Timetable
 
 class Subnet(Protocol):
     """
-    A simulated subnet.
+    A simulated subnet, as its SMs and its SA need it.
 
-    @ivar nodes: by their identifiers.
-    @ivar sma: the agents of all nodes, which know who manages the subnet.
-    @ivar manager: the master's; None where nobody manages the subnet.
-    @ivar timetable: for what is to happen later.
+    @ivar nodes: nodes by their identifiers.
+    @ivar sma: agents of all nodes, which know the subnet managers.
+    @ivar manager: the master SM; None in a subnet without one.
+    @ivar timetable: takes calls for later.
     """
 
     clock: IReactorTime
@@ -31,21 +29,21 @@ class Subnet(Protocol):
 
     @property
     def nodes(self) -> Mapping[str, SimulatedNode]:
-        """See above."""
+        """Nodes by their identifiers in the net file."""
 
     @property
     def sma(self) -> SubnetManagementAgents:
-        """See above."""
+        """Subnet management agents of all nodes."""
 
     @property
     def timetable(self) -> Timetable:
-        """See above."""
+        """Timetable for calls that are to be made later."""
 
     def portOf(self, lid: int) -> SimulatedPort | None:
-        """The port that has a LID."""
+        """Port that has this LID; None without one."""
 
     def attachTo(self, port: SimulatedPort) -> SimulatedMADPort:
         """A management port at a port of the fabric."""
 
     def lead(self, manager: SubnetManager) -> None:
-        """Let this manager be the master from now on."""
+        """Make this SM the master from now on."""

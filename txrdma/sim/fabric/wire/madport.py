@@ -27,9 +27,9 @@ _log = Logger()
 
 class SimulatedEnvelope(NamedTuple):
     """
-    What was on a datagram that LIDs led here: its path is made when somebody wants to know.
+    Headers of a datagram that was routed by LID; the path is made from them on demand.
 
-    @ivar lid: of whom it really comes.
+    @ivar lid: LID of the port that has really sent the datagram.
     """
 
     sent: IBPath
@@ -38,11 +38,11 @@ class SimulatedEnvelope(NamedTuple):
     isAnswer: bool = False
 
     def back(self) -> SimulatedEnvelope:
-        """That of the answer."""
+        """Headers of the answer to this datagram."""
         return self._replace(isAnswer=True)
 
     def path(self) -> IBPath:
-        """The way that the datagram took."""
+        """Path that the datagram took, as its receiver sees it."""
         sent = self.sent
         path = IBPath(
             slid=self.lid,
@@ -59,10 +59,10 @@ class SimulatedEnvelope(NamedTuple):
 
 
 class Carrier(Protocol):
-    """The wire, as a management port needs it."""
+    """The links of a fabric, as a management port needs them."""
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """Carry a datagram that a port sends."""
+        """Carry a datagram that an attached port sends."""
 
 
 class Fabric(Protocol):
@@ -70,7 +70,7 @@ class Fabric(Protocol):
 
     @property
     def wire(self) -> Carrier:
-        """Carries what ports send."""
+        """Carrier of the datagrams that ports send."""
 
 
 @implementer(IMADPort)
@@ -103,11 +103,11 @@ class SimulatedMADPort:
         return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
 
     def start(self, receiver: IMADReceiver) -> None:
-        """Bring what comes from now on."""
+        """Start handing datagrams to a receiver."""
         self._receiver = receiver
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Bring requests of this class with these methods, too; the answer ends it."""
+        """Hand over requests of this class with these methods, too; the returned function ends that."""
         wanted = {(managementClass, method): oui for method in methods}
         for attachment in self.port.attachments:
             if any(attachment.serves(*key) for key in wanted):
@@ -121,11 +121,11 @@ class SimulatedMADPort:
         return end
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """Whether such requests are for it."""
+        """True if requests of this class and method go to this port."""
         return (managementClass, method) in self._served
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """Send one."""
+        """Send one datagram into the fabric."""
         if self._isClosed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != MAD_LENGTH:
@@ -133,7 +133,7 @@ class SimulatedMADPort:
         self._sent(self, bytes(datagram), path)
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
-        """Something has come."""
+        """Hand a datagram that has come to the receiver; its exceptions are logged."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
             try:
@@ -142,14 +142,14 @@ class SimulatedMADPort:
                 _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """The way that a datagram took."""
+        """Path that a datagram took, from its envelope."""
         if isinstance(envelope, SimulatedEnvelope):
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Whether a datagram can be an answer of whom this path leads to."""
+        """True if a datagram can be an answer from the end of this path."""
         if not isinstance(envelope, SimulatedEnvelope):
             return True
         sent = envelope.sent
@@ -157,7 +157,7 @@ class SimulatedMADPort:
         return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """Look anew at what the port is."""
+        """Read the port's attributes again: LID, GIDs, P_Keys, SM."""
         port = self.port
         info = PortInfo.decode(port.info)
         keys = PKeyTable.decode(block(port, 0)).pkeys
@@ -176,11 +176,11 @@ class SimulatedMADPort:
         return self.endPort
 
     def whenClosed(self, callback: Callable[[], None]) -> None:
-        """Be told of its end."""
+        """Add a function that L{close} will call."""
         self._closers.append(callback)
 
     def close(self) -> None:
-        """Detach. Twice is fine."""
+        """Detach from the fabric. Twice is fine."""
         if self._isClosed:
             return
         self._isClosed = True
@@ -190,7 +190,7 @@ class SimulatedMADPort:
             callback()
 
     def changed(self, wantsRegistration: bool) -> None:
-        """See that the port has been set, and tell."""
+        """Read the port again after a Set of its PortInfo, and tell the receiver of changes."""
         receiver, before = self._receiver, self.endPort
         if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
             receiver.portChanged(wantsRegistration)

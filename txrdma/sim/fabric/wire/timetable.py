@@ -1,6 +1,4 @@
-"""
-What is due when: thousands of things that happen later, by one timer.
-"""
+"""Timetable of a simulation: thousands of calls to be made later, by one timer."""
 
 from __future__ import annotations
 
@@ -13,15 +11,15 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import Clock
 
 LATENESS_SECONDS: Final = 0.1
-"""How much lateness is made up for. Timers are late by up to a millisecond; by load, by much more."""
+"""Lateness in seconds that is made up for. Timers are late by up to a millisecond; by load, by much more."""
 
 
 class Timetable:
     """
-    Calls in the order of their times; of those of one time, in the order in which they came.
+    Calls in the order of their times; those of one time in the order in which they were added.
 
-    A real reactor's timers are late. So what is due is due by a time, not by a timer: all that is due by now
-    happens at once, and what follows from it counts from when it was due, so that lateness does not add up.
+    A real reactor's timers are late. So calls are due by a time, not by a timer: all that are due by now are
+    made at once, and the calls that they add count from when they were due, so that lateness does not add up.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -38,7 +36,7 @@ class Timetable:
         return len(self._due)
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
-        """Do something then."""
+        """Add a call to be made after some seconds."""
         base = self._base
         at = (self._seconds() if base is None else base) + seconds
         heappush(self._due, (at, next(self._number), call, args))
@@ -46,7 +44,7 @@ class Timetable:
             self._wake(at, seconds)
 
     def clear(self) -> None:
-        """Nothing is due any more."""
+        """Remove all calls, and cancel the timer."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -30,7 +30,7 @@ def linkChanged(lid: LID) -> Notice:
 
 
 def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
-    """Trap 256: somebody asked with a wrong M_Key."""
+    """Notice of trap 256: an SMP had a wrong M_Key."""
     method, attribute, modifier, mkey = _ASKED.unpack_from(request)
     isDirected = request[1] == _DIRECTED
     details = BadMKeyDetails(
@@ -47,7 +47,7 @@ def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
 
 
 def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice:
-    """Traps 257 and 258: somebody sent with a wrong P_Key or Q_Key."""
+    """Notice of traps 257 and 258: a datagram had a wrong P_Key or Q_Key."""
     details = BadKeyDetails(
         lid1=path.slid, lid2=path.dlid, key=key, serviceLevel=path.serviceLevel, qp1=path.sqpn, qp2=path.dqpn
     )
@@ -60,7 +60,7 @@ def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
 
 
 def trapDatagram(notice: Notice, transaction: int) -> bytes:
-    """The datagram that carries one."""
+    """Datagram of a Trap with this notice."""
     return managementPacket(Method.TRAP, transaction, Notice.attributeID, 0, notice.encode(), IBPath(), 0)
 
 

@@ -1,8 +1,8 @@
 """
-The ways of management datagrams through a simulated fabric, and who answers them.
+Transport of management datagrams through a simulated fabric, and their dispatch to agents.
 
 Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 13.5 (dispatch to agents). A datagram's
-way is walked when it is sent; what comes of it arrives later.
+path is walked when it is sent; it is delivered later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txrdma.sim.fabric.wire.traps import badKey, trapDatagram
 
 MOST_HOPS: Final = 63
 _DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
-"""The path that a port tells of a datagram on a directed route: the route is in the datagram itself."""
+"""Path of a received directed-route SMP: permissive LIDs, as the route is in the SMP itself."""
 
 _LID_HOPS: Final = 64
 _SUBN: Final = 0x01
@@ -54,11 +54,11 @@ _top = peek(SwitchInfo, "linearFDBTop")
 
 class Wire:
     """
-    The links and switches of a fabric, as datagrams pass them, and the agents at their ends.
+    Links and switches of a fabric, as datagrams pass them, and the agents at their ends.
 
-    @ivar datagrams: how many were sent, C{lost} how many the fabric has lost by chance.
-    @ivar latencySeconds: from a request to its answer. C{jitterSeconds} is what may be added, C{loss} how
-        probably a datagram is lost; all three can be changed at any time.
+    @ivar datagrams: number of datagrams sent; C{lost} are those that were lost by chance.
+    @ivar latencySeconds: time from a request to its answer. C{jitterSeconds} is the most that chance adds,
+        C{loss} the probability that a datagram is lost; all three can be changed at any time.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Wire:
         seed: int,
     ) -> None:
         """
-        @param seconds: tells the time.
-        @param later: takes seconds and what is to be called then.
-        @param seed: of what is lost, and of jitter.
+        @param seconds: returns the present time.
+        @param later: takes seconds and the call to make then.
+        @param seed: seed of losses and of jitter.
         """
         self.datagrams = self.lost = 0
         self.latencySeconds = latencySeconds
@@ -89,7 +89,7 @@ class Wire:
         self._traps = count()
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """A datagram enters the fabric."""
+        """Carry a datagram that an attached port sends."""
         self.datagrams += 1
         if self.loss and self._isLost():
             return
@@ -157,7 +157,7 @@ class Wire:
         self._answer(node, sender, bytes(reply), path)
 
     def _askDirected(self, server: Attachment, datagram: bytes, back: bytearray) -> None:
-        """Somebody attached answers, not the node's own agent."""
+        """Deliver a directed-route request to an attached server, instead of the node's own agent."""
         request = bytearray(datagram)
         request[6] = len(back)
         request[192 : 192 + len(back)] = back
@@ -183,7 +183,10 @@ class Wire:
             self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_WAY)
 
     def walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
-        """The port by which a LID's owner is entered, hop by hop by forwarding tables."""
+        """
+        Port by which a datagram reaches the owner of a LID, hop by hop by forwarding tables; None if it does
+        not.
+        """
         port = start
         node = port.node
         for hop in range(_LID_HOPS):
@@ -207,7 +210,7 @@ class Wire:
         return None
 
     def _arrived(self, sender: SimulatedMADPort, port: SimulatedPort, datagram: bytes, path: IBPath) -> None:
-        """A datagram that was routed by LID is where it was sent to."""
+        """Deliver a datagram that was routed by LID, to an attached port or the node's own agent."""
         node = port.node
         end = node.ports[0] if node.isSwitch else port
         managementClass, method = datagram[1], datagram[3]
@@ -237,7 +240,7 @@ class Wire:
             self._answer(node, sender, bytes(reply), came.back())
 
     def _isAdmitted(self, end: SimulatedPort, came: SimulatedEnvelope) -> bool:
-        """Whether the keys of a datagram are right; if not, that is counted, and the manager is told."""
+        """True if P_Key and Q_Key of a datagram are right; a wrong key is counted, and the SM gets a trap."""
         sent = came.sent
         if end.tables is not None or sent.pkey != DEFAULT_PKEY:
             if not any(sharesPartition(key, sent.pkey) for key in keysOf(end)):
@@ -256,7 +259,7 @@ class Wire:
         self.trap(end, badKey(trap, end.lid, end.node.kind, came.path(), key))
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
-        """What a node's own agents answer; None for silence."""
+        """Answer of a node's own agents; None if there is none."""
         if datagram[1] == _SUBN:
             return self._sma.answer(port, datagram)
         if datagram[1] in CLASSES:
@@ -274,14 +277,14 @@ class Wire:
         self._later(delay, to.deliver, reply, envelope)
 
     def _halfway(self) -> float:
-        """How long it takes one way."""
+        """Latency in one direction, in seconds."""
         jitter = self.jitterSeconds and self._random.random() * self.jitterSeconds
         return (self.latencySeconds + jitter) / 2
 
     # What nodes send by themselves.
 
     def trap(self, end: SimulatedPort, notice: Notice) -> None:
-        """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""
+        """Send a trap to the subnet manager, if one is attached at its LID (IBA 13.4.9)."""
         smLID = end.smLID
         if not smLID or end.node.isDead:
             return
@@ -296,7 +299,7 @@ class Wire:
 
 
 def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | None:
-    """The other end of a cable of the node that was entered by C{port}; a host is left only as the first."""
+    """Port at the other end of a cable of C{port}'s node; packets leave a host only where they begin."""
     node = port.node
     if node.isDead or not 0 < out < len(node.ports):
         return None
@@ -306,7 +309,7 @@ def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | Non
 
 
 def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
-    """The LID that a port puts on what it sends: one of its own, whatever the path says."""
+    """Source LID of what a port sends: one of its own, whatever the path has."""
     return path.slid if path.slid and port.end.owns(path.slid) else port.lid
 
 
@@ -326,7 +329,7 @@ def _isAboutRMPP(datagram: bytes) -> bool:
 
 
 def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
-    """What a node says that is busy, or would have somebody else asked."""
+    """Answer of a node that is busy (BUSY), or that redirects (REDIRECT); None of others."""
     if node.busyFor:
         node.busyFor -= 1
         return _said(datagram, _BUSY)
@@ -342,7 +345,7 @@ def _said(datagram: bytes, status: int) -> bytearray:
 
 
 def _redirecting(datagram: bytes, lid: LID) -> bytearray:
-    """Ask somebody else (IBA 13.4.8.1)."""
+    """Redirect answer with the LID of another node (IBA 13.4.8.1)."""
     reply = _said(datagram, _REDIRECT)
     where = ClassPortInfo(
         baseVersion=1,

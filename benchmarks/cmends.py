@@ -1,0 +1,114 @@
+"""
+The two processes of a measurement of RDMA connections: C{python -m benchmarks.cmends server|client ORDERS}.
+
+They are joined by the software device, each at a loopback address of its own. Orders and results are JSON:
+C{options} of the device string, and for the client C{count} and C{parallel}, or C{connections}.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from benchmarks.ends import cpuSeconds, memoryBytes, Orders, prepare, tell
+
+
+def _address(number: int) -> str:
+    """A loopback address that no other process of this host has, but by accident."""
+    pid = os.getpid()
+    return f"127.{64 + number}.{pid >> 8 & 0xFF}.{pid & 0xFF or 1}"
+
+
+def main(role: str, orders: Orders) -> None:
+    """Run one end."""
+    prepare(orders)
+    from twisted.internet.defer import Deferred, gatherResults
+    from twisted.internet.stdio import StandardIO
+    from twisted.internet.task import deferLater, react
+    from twisted.python.failure import Failure
+
+    from benchmarks.connecting import held
+    from benchmarks.scenarios import Waiting
+    from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+    from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+    from txrdma.cm.connections.terms import Terms
+
+    terms = Terms(responseTimeout=20)
+    connected: dict[Any, None] = {}
+
+    class Staying(MessageProtocol):
+        """A server's end of a connection."""
+
+        def connectionMade(self) -> None:
+            connected[self] = None
+
+        def connectionLost(self, reason: Failure) -> None:
+            connected.pop(self, None)
+
+    class Visiting(MessageProtocol):
+        """A client's end of a connection, which leaves at once if it is told to."""
+
+        def __init__(self) -> None:
+            self.over: Deferred[None] = Deferred()
+
+        def connectionLost(self, reason: Failure) -> None:
+            self.over.callback(None)
+
+    def device(number: int) -> str:
+        return f"soft:{_address(number)}{orders['options']}"
+
+    async def server(reactor: Any) -> None:
+        endpoint = RDMAServerEndpoint(reactor, 0, device(0), terms)
+        port: Any = await endpoint.listen(MessageFactory(Staying))
+        told: Deferred[None] = Deferred()
+        StandardIO(Waiting(told))
+        gc.collect()
+        before = memoryBytes()
+        tell({"port": f"{_address(0)} {port.getHost().port}"})
+        await told
+        tell({"cpu": cpuSeconds(), "memory": held(before, max(len(connected), 1))})
+
+    async def client(reactor: Any) -> None:
+        host, port = orders["port"].split()
+        endpoint = RDMAClientEndpoint(reactor, host, int(port), device(1), terms)
+
+        async def visit(isBrief: bool = True) -> Any:
+            protocol: Any = await endpoint.connect(MessageFactory(Visiting))
+            route = protocol.transport.queuePair.route
+            if isBrief:
+                protocol.transport.loseConnection()
+                await protocol.over
+            return route
+
+        route = await visit()
+        if "connections" in orders:
+            gc.collect()
+            before = memoryBytes()
+            for _ in range(orders["connections"] // 20):
+                await gatherResults([Deferred.fromCoroutine(visit(False)) for _ in range(20)])
+            await deferLater(reactor, 0.5)
+            tell({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
+            await Deferred()  # what is shared with a process that is gone would be the other's alone
+        left = orders["count"]
+
+        async def some() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await visit()
+
+        begun, spent = time.perf_counter(), cpuSeconds()
+        await gatherResults([Deferred.fromCoroutine(some()) for _ in range(orders["parallel"])])
+        taken = time.perf_counter() - begun
+        cpu = (cpuSeconds() - spent) / orders["count"]
+        tell({"value": orders["count"] / taken, "cpu": cpu, "mode": f"RDMA CM {route}"})
+
+    react(server if role == "server" else client)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

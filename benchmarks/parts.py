@@ -1,0 +1,99 @@
+"""
+The parts of C{docs/benchmarks.md}: each is measured, and replaced on the page, by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks import cases
+from benchmarks.measuring import Case, Outcome, run
+from benchmarks.report import show
+from benchmarks.results import Section, section
+
+
+@dataclass(frozen=True)
+class Part:
+    """
+    Cases that stand in one table.
+
+    @ivar name: as it is chosen on the command line, and as its section of the results is named.
+    @ivar about: a paragraph before the table.
+    @ivar cases: makes them, fewer bytes and turns in each when quick.
+    """
+
+    name: str
+    title: str
+    about: str
+    cases: Callable[[bool], list[Case]]
+    ours: str = "SMC-R"
+    theirs: str = "Twisted TCP"
+
+    def result(self, outcomes: Sequence[Outcome]) -> Section:
+        """For JSON."""
+        return section(self.name, self.title, outcomes, self.ours, self.theirs, about=self.about)
+
+
+PARTS: Final = (
+    Part(
+        "streams",
+        "Streams",
+        "Two processes, each on a core of its own. What is written comes from a fresh source of 64 MiB.",
+        cases.streams,
+    ),
+    Part(
+        "programs",
+        "Programs at both ends",
+        "Two processes as above, which work between messages: round trips with work, AMP, files by HTTP.",
+        cases.programs,
+    ),
+    Part(
+        "connects",
+        "Connections that come, go and stay",
+        "Two processes as above. Memory is all that a process has beyond what it had before, its share of "
+        "what it shares included, of the end that has more. First contacts are between devices of their own, "
+        "`device=soft` with one address or two at each end. By shared memory a link group has one link, for "
+        "want of another path; several links are those of UDP.",
+        cases.comingAndGoing,
+    ),
+    Part(
+        "managed",
+        "Connections of RDMA's communication manager",
+        "Two processes as above, each with a software device. A connection is made by REQ, REP and RTU, and "
+        "ended by DREQ and DREP.",
+        cases.managed,
+    ),
+    Part(
+        "failover",
+        "When a link fails",
+        "A server streams to a client over UDP, by a link group of two links. Each time the client's port of "
+        "the link in use goes down, and is up again until both links are there. A pause is the longest time "
+        "without a byte within 0.3 seconds.",
+        cases.failing,
+    ),
+    Part(
+        "verbs",
+        "Verbs",
+        "The software device by its queue pairs, without SMC-R: two processes as above. Messages of bulk "
+        "transfers come from 64 MiB, too; up to 4 MiB are outstanding. Completions are counted in one of "
+        "the two processes, on its one core: those that its `CompletionReader` has taken on the polling "
+        "reactor and handed over, of 64-byte messages, posted again as they complete, 256 of them "
+        "outstanding.",
+        cases.verbs,
+        "software device",
+        "Twisted",
+    ),
+)
+
+
+def measured(found: Sequence[Case], rounds: int) -> list[Outcome]:
+    """Measure cases, and print what comes of each as soon as it is known."""
+    outcomes: list[Outcome] = []
+    for number, case in enumerate(found, 1):
+        print(f"({number} of {len(found)}) {case.title}", flush=True)
+        for outcome in run(case, rounds):
+            outcomes.append(outcome)
+            show(outcome)
+    return outcomes

@@ -1,0 +1,90 @@
+"""
+Figures in the text of pages, out of what was measured last: of benchmarks, and with the Linux kernel.
+
+In Markdown: C{measured} with a row of C{benchmarks.json}, and C{witnessed} with a row of the table in
+C{interoperability.md}. See L{measured} and L{witnessed} for what they may say.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxRole
+from sphinx.util.typing import ExtensionMetadata
+
+from benchmarks.parts import PARTS
+from benchmarks.results import factor, load, shortly
+
+DOCS: Final = Path(__file__).resolve().parent.parent
+NOT_YET: Final = "(not measured yet)"
+_ROW: Final = re.compile(r"^\| (?P<ours>[^|]+?) \|.*\| (?P<measured>[^|]*?) \|$", re.MULTILINE)
+
+
+def measured(text: str) -> str:
+    """
+    A figure of the benchmarks.
+
+    @param text: the name of a row for by how much SMC-R is better than TCP; with C{ours} or C{theirs} behind
+        it for the median and its unit, with C{ratio} for ours divided by theirs.
+    @raise ValueError: there is no such case.
+    """
+    name, _, what = text.partition(" ")
+    sections = load(DOCS / "benchmarks.json")["sections"]
+    row = {row["name"]: row for section in sections for row in section["rows"]}.get(name)
+    if row is None:
+        cases = [each for part in PARTS for case in part.cases(False) for each in (case, *case.also)]
+        if name not in {case.name for case in cases}:
+            raise ValueError(f"there is no case {name!r}")
+        return NOT_YET
+    if row["failure"]:
+        return NOT_YET
+    if what in ("ours", "theirs"):
+        return f"{shortly(median(row[what]))} {row['unit']}"
+    if what not in ("", "ratio"):
+        raise ValueError(f"{text!r}: no such figure")
+    value = row["ratio"] if what else factor(row)
+    return NOT_YET if value is None else f"{value:.2g}"
+
+
+def witnessed(text: str) -> str:
+    """
+    A figure of the last run with the kernel.
+
+    @param text: the first column of the row, C{>}, and the words before the figure in its last one.
+    @raise ValueError: there is none.
+    """
+    ours, _, words = text.partition(" > ")
+    page = (DOCS / "interoperability.md").read_text()
+    for row in _ROW.finditer(page):
+        for said in row["measured"].split("; "):
+            if row["ours"] == ours and said.startswith(f"{words} "):
+                return said[len(words) + 1 :]
+    raise ValueError(f"the table of interoperability.md has no {text!r}")
+
+
+class Measured(SphinxRole):
+    """A figure of C{benchmarks.json}."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_reread()
+        return [nodes.Text(measured(self.text))], []
+
+
+class Witnessed(SphinxRole):
+    """A figure of C{interoperability.md}."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_reread()
+        return [nodes.Text(witnessed(self.text))], []
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Called by Sphinx."""
+    app.add_role("measured", Measured())
+    app.add_role("witnessed", Witnessed())
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,3 @@
+from txrdma.cm.rsocket.strings import RSocketClientParser, RSocketServerParser
+
+rsocketClientParser, rsocketServerParser = RSocketClientParser(), RSocketServerParser()

@@ -1,0 +1,104 @@
+"""
+The wire format of rsockets: connection data, targets, and what 32 bits of immediate data say.
+
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Every message is an RDMA write with
+immediate data. Where the peer may be written to next stands in a table of targets: memory of the writer, that
+the peer fills.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.types import RKey
+from txrdma.wire import bits, Code, Layout, reserved, wire
+
+VERSION: Final = 1
+"""The version of the protocol in connection data."""
+
+NETWORK_ORDER: Final = 0x01
+"""The flag of an end whose table of targets is in network byte order."""
+
+MAPPINGS: Final = 0x02
+"""The flag of an end that knows of mapped memory (C{riomap})."""
+
+SEQUENCE: Final = 0xFFFF
+"""The bits of sequence numbers, and of the limit in a message that gives credits."""
+
+LENGTH: Final = (1 << 29) - 1
+"""The bits of immediate data that are not the operation."""
+
+
+@wire(16)
+class Target(Layout):
+    """Memory of the peer to write to next, in bytes, as connection data have it."""
+
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    length: int = bits(32)
+
+
+@wire(16, little=True)
+class LittleTarget(Layout):
+    """Memory of the peer to write to next, in the table of a host that is little-endian."""
+
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    length: int = bits(32)
+
+
+TARGET_BYTES: Final = 16
+"""The length of a target in a table."""
+
+
+@wire(40)
+class ConnectionData(Layout):
+    """
+    The private data of a REQ, behind the addresses, and of a REP: the beginning of the end that sends it.
+
+    C{credits} are messages that may be sent to it. C{tableLength} counts targets, and C{bufferLength} bytes
+    of the first half of its buffer. C{mappings} are entries for mapped memory, scaled above 128.
+    """
+
+    version: int = bits(8)
+    flags: int = bits(8)
+    credits: int = bits(16)
+    reserved1: int = reserved(24)
+    mappings: int = bits(8)
+    tableAddress: int = bits(64)
+    tableKey: RKey = bits(32)
+    tableLength: int = bits(32)
+    bufferAddress: int = bits(64)
+    bufferKey: RKey = bits(32)
+    bufferLength: int = bits(32)
+
+
+class Kind(Code):
+    """The operation of a message: the upper 3 bits of its immediate data."""
+
+    DATA = 0
+    CREDITS = 4
+    MAPPING = 6
+    CONTROL = 7
+
+
+IGNORED: Final = 2
+"""The operation that librdmacm passes over."""
+
+
+class Control(Code):
+    """The lower 29 bits of a control message."""
+
+    DISCONNECT = 0
+    KEEPALIVE = 1
+    SHUTDOWN = 2
+
+
+def immediate(kind: Kind, value: int) -> int:
+    """The immediate data that stand for an operation and its value in a request."""
+    return int(kind) << 29 | value
+
+
+def meaning(number: int) -> tuple[int, int]:
+    """The operation and the value that immediate data stand for."""
+    return number >> 29, number & LENGTH

@@ -1,0 +1,125 @@
+r"""
+The endpoint strings C{rsocket:...}: what stands in them, made into endpoints.
+
+Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
+names is imported when a string is parsed.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from ipaddress import ip_address
+from secrets import randbelow
+from typing import Any, Final, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import (
+    IStreamClientEndpoint,
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpoint,
+    IStreamServerEndpointStringParser,
+)
+from twisted.plugin import IPlugin
+
+from txrdma.cm.strings import Keys
+
+if TYPE_CHECKING:
+    from txrdma.cm.rsocket.endpoints import Options
+
+_LOOPBACK: Final = 127 << 24
+
+
+@cache
+def ownLoopback(process: int) -> str:
+    """
+    A loopback address for the software device of a client process, which hardly any other process has.
+
+    Queue pair 1 of an address belongs to one process, and that of 127.0.0.1 may be a server's.
+    """
+    return str(ip_address(_LOOPBACK + (1 << 16) + randbelow((1 << 24) - (1 << 17))))
+
+
+def _deviceTo(host: str) -> str:
+    """The device by which a client reaches a host: the software device at an address of this host."""
+    from txrdma.cm.connections.endpoints import softDeviceAt, softDeviceTo
+
+    address = ip_address(host)
+    if address.version == 4 and address.is_loopback:
+        return softDeviceAt(ownLoopback(os.getpid()))
+    return softDeviceTo(host)
+
+
+def _options(keys: Keys) -> Options:
+    """The options that either side's keys have."""
+    from txrdma.cm.rsocket._core import Sizes
+    from txrdma.cm.rsocket.endpoints import Options
+    from txrdma.cm.rsocket.transport import KEEPALIVE
+
+    usual = Sizes()
+    sizes = Sizes(
+        keys.number("receives", usual.receives, 16, 0xFFFE - 8),
+        keys.number("sends", usual.sends, 16, 0xFFFE - 8),
+        keys.number("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
+        keys.number("sndbuf", usual.sendBuffer, 2048, 1 << 29),
+    )
+    keepalive = keys.number("keepalive", int(KEEPALIVE), 0, 1 << 20)
+    return Options(sizes, keepalive or None)
+
+
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
+class RSocketClientParser:
+    """
+    C{rsocket:HOST:PORT}, with C{device} or C{bindAddress}, C{receives}, C{sends}, C{rcvbuf}, C{sndbuf},
+    C{keepalive}.
+
+    Hosts are IP addresses. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never. Without a
+    device the software device is used, where the way to the host begins; to a loopback address it begins at
+    one that the process has for itself.
+    """
+
+    prefix = "rsocket"
+
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IStreamClientEndpoint:
+        """Parse C{rsocket:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
+        from txrdma.cm.connections.endpoints import softDeviceAt
+        from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
+
+        keys = Keys("rsocket", ("host", "port"), args, kwargs)
+        host, port = keys.address("host"), keys.number("port", None, 1, 65535)
+        source, device = keys.take("bindAddress"), keys.take("device")
+        options = _options(keys)
+        keys.end()
+        device = device or (softDeviceAt(source) if source else _deviceTo(host))
+        return RSocketClientEndpoint(reactor, host, port, device, options)
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser)
+class RSocketServerParser:
+    """
+    C{rsocket:PORT}, C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS}, with C{device}, C{backlog},
+    and the keys of a client's sizes.
+
+    Without a device the software device is used, at the address, or at 127.0.0.1.
+    """
+
+    prefix = "rsocket"
+
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IStreamServerEndpoint:
+        """Parse C{rsocket:port}, as L{IStreamServerEndpointStringParser} asks."""
+        from txrdma.cm._manager import BACKLOG
+        from txrdma.cm.connections.endpoints import softDeviceAt
+        from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
+
+        keys = Keys("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        port = keys.number("port", None, 0, 65535)
+        device = softDeviceAt(keys.address("interface", "127.0.0.1"))
+        device, backlog = keys.take("device", device), keys.number("backlog", BACKLOG, 1, 1 << 31)
+        options = _options(keys)
+        keys.end()
+        return RSocketServerEndpoint(reactor, port, device, options, backlog)

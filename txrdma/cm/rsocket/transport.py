@@ -1,0 +1,58 @@
+"""
+The transport of an rsocket stream: for protocols it is as Twisted's TCP transport.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
+
+from txrdma.cm.rsocket.stream import StreamEnd
+from txrdma.streams import StreamTransport
+
+KEEPALIVE: Final = 15.0
+"""Seconds between probes of a peer that says nothing."""
+
+
+@implementer(ITCPTransport, ITLSTransport)
+class RSocketTransport(StreamTransport[StreamEnd]):
+    """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to a L{StreamEnd}."""
+
+    __slots__ = ()
+
+    def __init__(self, stream: StreamEnd, protocol: IProtocol) -> None:
+        role = "client" if stream.isClient else str(stream.host.port)
+        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
+
+    def __repr__(self) -> str:
+        stream = self.stream
+        role = "client" if stream.isClient else "server"
+        return f"<RSocketTransport {role} to {stream.peer.host}:{stream.peer.port}>"
+
+    # ITCPTransport
+
+    def getTcpNoDelay(self) -> bool:
+        """Whether data are sent without a delay: always."""
+        return True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Leave all as it is: nothing is ever delayed."""
+
+    def getTcpKeepAlive(self) -> bool:
+        """Whether an idle peer is probed."""
+        return self.stream.keepalive is not None
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Probe an idle peer from now on, or no more."""
+        if enabled != self.getTcpKeepAlive():
+            self.stream.setKeepAlive(KEEPALIVE if enabled else None)
+
+    def getHandle(self) -> None:
+        """The socket of the connection: there is none."""
+
+    @property
+    def _tlsClientDefault(self) -> bool:
+        return self.stream.isClient

@@ -1,0 +1,110 @@
+"""
+C{txrdma cm-stats}: messages of communication managers, in each process of this user and in all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from txrdma.cm.insight import NAMESPACE
+from txrdma.commands.common.counted import added, number, Rates
+from txrdma.commands.common.tables import lines, makeTable, show
+from txrdma.commands.common.watching import told, watch, WatchingOptions
+from txrdma.unixanswers import askProcess, IReactor, processesIn
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ALL: Final = "all"
+"""The name under which sums over all processes are shown."""
+
+WHATS: Final = ("sent", "retried", "received", "duplicate", "stray", "dropped")
+"""Counters of each kind of message, in the order of their columns."""
+
+KINDS: Final = (
+    *("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "LAP", "APR"),
+    *("SIDRREQ", "SIDRREP"),
+)
+"""Kinds of messages, in the order of their rows."""
+
+
+class CommandOptions(WatchingOptions):
+    """Options of C{txrdma cm-stats}: how often to look, and how long to wait."""
+
+    longdesc = (
+        "Tell what messages the communication managers of this user's processes have sent and received, by "
+        "kind, for each process and for all: how many of them were sent again or came again, which were of "
+        "no connection, and what was dropped because a listener's backlog was full. With --watch the first "
+        "look tells all, and each later one what was counted in a second meanwhile."
+    )
+
+
+async def _ask(reactor: IReactor, pid: int, timeout: float) -> dict[str, Any]:
+    try:
+        said = await askProcess(reactor, NAMESPACE, pid, timeout)
+        return {
+            "pid": pid,
+            "command": [str(word) for word in said["command"]],
+            "counters": dict(said["counters"]),
+            "gauges": dict(said["gauges"]),
+        }
+    except Exception as error:  # whatever it is, the other processes' answers are still wanted
+        return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}
+
+
+async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+    """Entries for JSON and tables: one for each process, and one for all where there are several."""
+    asked = [Deferred.fromCoroutine(_ask(reactor, pid, timeout)) for pid in processesIn(NAMESPACE)]
+    found = await gatherResults(asked)
+    counted = [each for each in found if "error" not in each]
+    if len(counted) > 1:
+        sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
+        found.append({"pid": ALL, "command": [], **sums})
+    return found
+
+
+def countersTable(found: list[dict[str, Any]]) -> Table:
+    """Make a table of counters, as L{entries} gives them, or of rates."""
+    from rich.markup import escape
+
+    isRate = any("seconds" in entry for entry in found)
+    columns = ("process", "connections", "message", *WHATS)
+    table = makeTable(*columns, title="in a second" if isRate else None)
+    for entry in found:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
+            continue
+        gauges = entry["gauges"]
+        states = sorted(gauges["connections"].items())
+        head = [
+            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
+            lines(*(f"{n:,} {state}" for state, n in states), f"{gauges['listeners']} listeners"),
+        ]
+        counters = entry["counters"]
+        kinds = [kind for kind in KINDS if any(counters.get(kind, {}).values())]
+        counts = [[counters[kind].get(what, 0) for kind in kinds] for what in WHATS]
+        cells = [lines(*(number(count) if count else "-" for count in column)) for column in counts]
+        table.add_row(*map(escape, head), lines(*kinds), *cells)
+    return table
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """C{txrdma cm-stats}: once, or again and again."""
+    rates = Rates()
+    isFirst = True
+
+    async def look() -> None:
+        nonlocal isFirst
+        found = await entries(reactor, options["timeout"])
+        changed = rates.since(found, reactor.seconds())
+        found, isFirst = (found if isFirst else changed), False
+        if options["json"]:
+            told(found, options)
+        elif found:
+            show(countersTable(found))
+        else:
+            print("No process of yours has a communication manager.", flush=True)
+
+    await watch(reactor, options, look)

@@ -1,0 +1,163 @@
+"""
+C{txrdma resolve}: how a host and a port become a service id, a device and a path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.python import usage
+
+from txrdma.cm._exchange import Patience
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.endpoints import LIFE_TIME, softDeviceAt, softDeviceTo
+from txrdma.cm.connections.names import addressesOf
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol
+from txrdma.cm.ipcm import portOf, PortSpace, serviceIDOf
+from txrdma.cm.paths import pathFor
+from txrdma.commands.common.options import CommandOptions as BaseOptions
+from txrdma.commands.common.options import IReactor
+from txrdma.commands.common.rows import tellJSON
+from txrdma.iba.path import IBPath, lifetimeSeconds
+from txrdma.iba.types import GID
+
+_HOPS = 64
+
+
+class CommandOptions(BaseOptions):
+    """Options of C{txrdma resolve}: a host and a port, or a service id."""
+
+    synopsis = "[options] HOST PORT | SERVICE"
+    longdesc = (
+        "Explain what rdma:HOST:PORT means: the host's addresses, the service id, the device and the path of "
+        "packets, and how long a connection takes to fail where nobody answers. Or explain a service id, "
+        "decimal or with 0x before it. Nothing is sent without --ask."
+    )
+    isCancelledByInterrupts = True
+    optFlags = [
+        ["json", None, "JSON instead of lines."],
+        ["udp", "u", "The port is one of RDMA CM's UDP port space: of a service of datagrams."],
+        ["ask", None, "With --udp: ask the host for the service's queue pair, by a SIDR_REQ."],
+    ]
+    optParameters = [
+        ["bind", "I", None, "The IP address to connect from."],
+        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+    ]
+
+    def parseArgs(self, what: str = "", port: str = "") -> None:
+        self["what"], self["port"] = what, port
+
+    def postOptions(self) -> None:
+        try:
+            if self["port"]:
+                self["number"] = int(self["port"])
+                if not 0 < self["number"] < 1 << 16:
+                    raise ValueError
+            else:
+                self["number"] = int(self["what"], 0)
+                if not 0 <= self["number"] < 1 << 64:
+                    raise ValueError
+        except ValueError:
+            said = f"{self['what']} {self['port']}".strip()
+            raise usage.UsageError(f"{said!r} is neither a host and a port nor a service id") from None
+        if self["ask"] and not (self["udp"] and self["port"]):
+            raise usage.UsageError("--ask needs --udp, a host and a port")
+
+
+def serviceDict(serviceID: int) -> dict[str, Any]:
+    """The meaning of a service id: its port space and port, or none."""
+    found = portOf(serviceID)
+    space, port = (None, None) if found is None else (found[0].name, found[1])
+    return {"id": serviceID, "portSpace": space, "port": port}
+
+
+async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
+    """
+    All that is known of the way to a host and a port.
+
+    @raise txrdma.error.RDMAError: the host has no address, or there is no way there.
+    """
+    host, bind = options["what"], options["bind"]
+    addresses = await addressesOf(reactor, host)
+    address = addresses[0]
+    place = options["device"] or (softDeviceAt(bind) if bind else softDeviceTo(address))
+    adapter = adapterOf(reactor, place)
+    release = adapter.hold()
+    try:
+        source = adapter.usualGID()
+        port, index = adapter.placeFrom(source)
+        mtu = int(adapter.mtuOf(port).bytes)
+    finally:
+        release()
+    path = IBPath(sgid=source, dgid=GID.fromIP(address), hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
+    terms = Terms()
+    request = Patience(terms.responseTimeout, LIFE_TIME, terms.maxCMRetries)
+    space = PortSpace.UDP if options["udp"] else PortSpace.TCP
+    found: dict[str, Any] = {
+        "service": serviceDict(serviceIDOf(space, options["number"])),
+        "host": host,
+        "addresses": addresses,
+        "device": place,
+        "port": port,
+        "gidIndex": index,
+        "path": str(path),
+        "mtuBytes": mtu,
+        "packetLifeSeconds": lifetimeSeconds(LIFE_TIME),
+        "ackTimeoutSeconds": lifetimeSeconds(pathFor(path).localACKTimeout),
+        "retryCount": terms.retryCount,
+        "requestSeconds": request.seconds,
+        "requestRetries": terms.maxCMRetries,
+    }
+    if options["ask"]:
+        endpoint = DatagramClientEndpoint(reactor, address, options["number"], place)
+        protocol = await endpoint.connect(DatagramProtocol())
+        peer = protocol.transport.peer
+        assert peer is not None  # of a client there is one
+        protocol.transport.loseConnection()
+        found["answer"] = {"qpn": peer.qpn, "qkey": peer.qkey, "privateData": peer.privateData.hex()}
+    return found
+
+
+def explained(service: dict[str, Any]) -> str:
+    """The meaning of a service id, for people."""
+    if service["portSpace"] is None:
+        return f"{service['id']:#018x}: none of RDMA CM's; ib:service={service['id']:#x} connects to it"
+    return f"{service['id']:#018x}: port {service['port']} of RDMA CM's {service['portSpace']} port space"
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Lines for people of what L{resolved} has found."""
+    others = ", ".join(found["addresses"][1:])
+    silent = found["requestSeconds"] * (1 + found["requestRetries"])
+    what = "REQ" if found["service"]["portSpace"] == "TCP" else "SIDR_REQ"
+    packets = f"again after {found['ackTimeoutSeconds']:.2f} s, {found['retryCount']} times"
+    requests = f"again after {found['requestSeconds']:.2f} s, {found['requestRetries']} times"
+    told = [
+        f"host     {found['host']}: {found['addresses'][0]}" + (f"; then {others}" if others else ""),
+        f"service  {explained(found['service'])}",
+        f"device   {found['device']}: port {found['port']}, GID {found['gidIndex']}",
+        f"path     {found['path']}",
+        f"packets  {found['mtuBytes']} bytes of payload; {packets}",
+        f"{what:8} {requests}; the peer is silent after {silent:.1f} s",
+    ]
+    if "answer" in found:
+        answer = found["answer"]
+        told.append(f"answer   queue pair {answer['qpn']:#x}, Q_Key {answer['qkey']:#010x}")
+    return told
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """Carry out C{txrdma resolve}: explain a service id, or the way to a host."""
+    if not options["port"]:
+        service = serviceDict(options["number"])
+        if options["json"]:
+            tellJSON(service)
+        else:
+            print(explained(service))
+        return
+    found = await resolved(reactor, options)
+    if options["json"]:
+        tellJSON(found)
+    else:
+        print(*lines(found), sep="\n")

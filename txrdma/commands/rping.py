@@ -1,0 +1,148 @@
+"""
+C{txrdma rping}: pings by RDMA reads and writes, with librdmacm's C{rping} or with itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import MessagePeer
+from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
+from txrdma.commands.common.options import CommandOptions as BaseOptions
+from txrdma.commands.common.options import IReactor
+
+
+class CommandOptions(BaseOptions):
+    """Options of C{txrdma rping}: the end, the address, and how many pings, as C{rping} has them."""
+
+    synopsis = "-s [options] | -c -a ADDRESS [options]"
+    longdesc = (
+        "Connect by the RDMA connection manager, and have pings read and written back: a server and a "
+        "client, each with the other or with librdmacm's rping. Options are those of rping."
+    )
+    isCancelledByInterrupts = True
+    optFlags = [
+        ["server", "s", "Be the server."],
+        ["client", "c", "Be the client."],
+        ["verbose", "v", "Show each ping."],
+        ["validate", "V", "Client: compare what comes back, and give up where it differs."],
+        ["debug", "d", "Tell of connections and their ends."],
+        ["persistent", "P", "Server: serve clients until Ctrl-C, as many at once as there are."],
+    ]
+    optParameters = [
+        [
+            "address",
+            "a",
+            None,
+            "Server: listen at this IP address, else 127.0.0.1. Client: the server's address or name.",
+        ],
+        ["bind", "I", None, "Client: the IP address to connect from."],
+        ["port", "p", PORT, "The server's port.", int],
+        ["count", "C", 0, "Client: pings; 0 is without end.", int],
+        ["size", "S", 100, "Client: bytes of a ping.", int],
+        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+    ]
+
+    def postOptions(self) -> None:
+        if bool(self["server"]) == bool(self["client"]):
+            raise usage.UsageError("either -s or -c")
+        if self["client"] and not self["address"]:
+            raise usage.UsageError("-c needs -a, the server's address")
+        for name, low, high in (("port", 1, 65535), ("count", 0, 1 << 40), ("size", 1, LARGEST)):
+            if not low <= self[name] <= high:
+                raise usage.UsageError(f"--{name} {self[name]}: say from {low} to {high}")
+
+    def show(self, ping: str) -> None:
+        """Show a ping, if that is wanted."""
+        if self["verbose"]:
+            print(f"{'server ' if self['server'] else ''}ping data: {ping}", flush=True)
+
+    def debug(self, line: str) -> None:
+        """Tell what happens, if that is wanted."""
+        if self["debug"]:
+            print(line, file=sys.stderr, flush=True)
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """Carry out C{txrdma rping}: be the server or the client."""
+    await (serve if options["server"] else ping)(reactor, options)
+
+
+async def ping(reactor: IReactor, options: CommandOptions) -> None:
+    """Connect, and ping so often."""
+    source = options["bind"]
+    device = options["device"] or (softDeviceAt(source) if source else None)
+    endpoint = RDMAClientEndpoint(reactor, options["address"], options["port"], device, TERMS)
+    client = PingClient(options["count"], options["size"], bool(options["validate"]), options.show)
+    await endpoint.connect(MessageFactory(lambda: client))
+    options.debug(f"connected: {client.transport!r}")
+    pings = await client.ended
+    options.debug(f"disconnected after {pings} pings")
+
+
+@implementer(IMessageProtocolFactory)
+class PingFactory:
+    """
+    The factory of a server: for one client, or for all that come.
+
+    @ivar over: fires when the one client has gone, or fails as it did.
+    """
+
+    def __init__(self, options: CommandOptions) -> None:
+        self._options = options
+        self._living: dict[PingServer, None] = {}
+        self.over: Deferred[None] = Deferred()
+
+    def buildProtocol(self, peer: MessagePeer) -> IMessageProtocol | None:
+        """Make a protocol; while a server for one client has one, others are rejected."""
+        who = f"{peer.address.host} port {peer.address.port}"
+        if self._living and not self._options["persistent"]:
+            self._options.debug(f"rejected: {who}")
+            return None
+        self._options.debug(f"asked by {who}")
+        return PingServer(self._options.show, self._began)
+
+    def abort(self) -> None:
+        """Abort all connections that clients have."""
+        for server in tuple(self._living):
+            server.transport.abortConnection()
+
+    def _began(self, server: PingServer) -> None:
+        self._living[server] = None
+        self._options.debug(f"connected: {server.transport!r}")
+        server.ended.addCallback(self._finished).addBoth(self._left, server)
+
+    def _finished(self, pings: int) -> None:
+        self._options.debug(f"disconnected after {pings} pings")
+
+    def _left(self, result: Failure | None, server: PingServer) -> None:
+        del self._living[server]
+        if not self._options["persistent"]:
+            if not self.over.called:
+                self.over.callback(result)
+        elif result is not None:
+            self._options.debug(f"failed: {result.getErrorMessage()}")
+
+
+async def serve(reactor: IReactor, options: CommandOptions) -> None:
+    """Listen, and serve one client, or all until Ctrl-C."""
+    host = options["address"] or "127.0.0.1"
+    device = options["device"] or softDeviceAt(host)
+    factory = PingFactory(options)
+    endpoint = RDMAServerEndpoint(reactor, options["port"], device, TERMS)
+    port = await endpoint.listen(factory)
+    options.debug(f"listening at {host} port {options['port']}")
+    try:
+        await factory.over
+    finally:
+        factory.abort()
+        await maybeDeferred(port.stopListening)

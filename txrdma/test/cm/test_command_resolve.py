@@ -1,0 +1,93 @@
+"""
+C{txrdma resolve}: ways and service ids explained.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import TestCase
+
+import txrdma
+from txrdma.cm.connections.endpoints import softDeviceAt
+from txrdma.cm.datagrams import DatagramProtocol, DatagramServerEndpoint
+from txrdma.cm.errors import HostUnknown
+from txrdma.command import Options
+from txrdma.commands.resolve import lines, resolved
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+def options(*words: str) -> Any:
+    """The command's options."""
+    parsed = Options()
+    parsed.parseOptions(["resolve", *words])
+    return parsed.subOptions
+
+
+class ResolveTests(TestCase):
+    """What is told of hosts and ports."""
+
+    def setUp(self) -> None:
+        random = Random()
+        self.here, self.there = (
+            f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2)
+        )
+
+    async def test_way(self) -> None:
+        """Address, service, device, path and timeouts of a host and a port are told."""
+        found = await resolved(reactor, options(self.there, "7471", "-I", self.here))
+        self.assertEqual(found["addresses"], [self.there])
+        self.assertEqual(found["service"], {"id": 0x1061D2F, "portSpace": "TCP", "port": 7471})
+        self.assertEqual(found["device"], f"soft:{self.here}")
+        self.assertIn(f"sgid ::ffff:{self.here}", found["path"])
+        self.assertAlmostEqual(found["requestSeconds"], 4.096e-6 * ((1 << 18) + (2 << 16)))
+        self.assertNotIn("answer", found)
+        text = "\n".join(lines(found))
+        for words in (self.there, "0x0000000001061d2f", "port 7471", "TCP port space", "REQ  ", "12.9 s"):
+            self.assertIn(words, text)
+
+    async def test_ask(self) -> None:
+        """A service of datagrams is asked for its queue pair."""
+        protocol = DatagramProtocol()
+        port: Any = await DatagramServerEndpoint(reactor, 7471, softDeviceAt(self.there)).listen(protocol)
+        found = await resolved(reactor, options(self.there, "7471", "--udp", "--ask", "-I", self.here))
+        self.assertEqual(found["answer"]["qpn"], protocol.transport.qpn)
+        self.assertIn(f"queue pair {protocol.transport.qpn:#x}, Q_Key 0x01234567", lines(found)[-1])
+        self.assertIn("UDP port space", "\n".join(lines(found)))
+        await port.stopListening()
+
+    async def test_unknown(self) -> None:
+        """A name without an address fails."""
+        await self.assertFailure(self.asked("nobody.invalid"), HostUnknown)
+
+    def asked(self, host: str) -> Any:
+        """The answer for a host, as a Deferred."""
+        return Deferred.fromCoroutine(resolved(reactor, options(host, "7471", "-I", self.here)))
+
+    def test_services(self) -> None:
+        """A service id is explained without a host."""
+        for word, told in (
+            ("0x1061d2f", {"id": 0x1061D2F, "portSpace": "TCP", "port": 7471}),
+            ("17899823", {"id": 0x111212F, "portSpace": "UDP", "port": 0x212F}),
+            ("66", {"id": 66, "portSpace": None, "port": None}),
+        ):
+            command = [sys.executable, "-m", "txrdma.command", "resolve", word]
+            done = subprocess.run([*command, "--json"], cwd=CHECKOUT, capture_output=True, text=True)
+            self.assertEqual(json.loads(done.stdout), told)
+            done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+            self.assertIn("RDMA CM", done.stdout)
+
+    def test_mistakes(self) -> None:
+        """What is neither a host with a port nor a service id is refused."""
+        for words in ((), ("somewhere",), ("somewhere", "http"), ("somewhere", "0"), ("somewhere", "65536")):
+            self.assertIn("neither", str(self.assertRaises(UsageError, options, *words)))
+        self.assertIn("--udp", str(self.assertRaises(UsageError, options, "somewhere", "1", "--ask")))

@@ -1,0 +1,381 @@
+"""
+The core of rsockets: two ends that write into each other's memory, and peers that lie.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, understood
+from txrdma.cm.rsocket._receiving import Violation
+from txrdma.cm.rsocket._sending import Post
+from txrdma.cm.rsocket.messages import (
+    ConnectionData,
+    Control,
+    immediate,
+    Kind,
+    LittleTarget,
+    NETWORK_ORDER,
+    Target,
+)
+from txrdma.error import WireError
+from txrdma.iba.types import RKey
+
+ADDRESS = 0x7F00_0000_1000
+KEY = RKey(0x1234)
+
+
+class End:
+    """
+    An end with its memory, and a queue pair that delivers and completes in order.
+
+    @ivar sent: posts on their way to the peer; C{arrived}: those that wait in this end's completion queue.
+    @ivar acknowledged: completions that this end has not looked at.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.remote, self.local = bytearray(sizes.remote), bytearray(sizes.local)
+        self.core = RSocket(sizes, memoryview(self.remote), memoryview(self.local))
+        self.greeting = self.core.greeting(ADDRESS, KEY)
+        self.sent: deque[tuple[Post, bytes]] = deque()
+        self.arrived: deque[tuple[int, int]] = deque()
+        self.acknowledged = 0
+        self.written = self.heard = b""
+
+    def post(self) -> None:
+        """Post all that can be posted; a device may read memory later, but it is not to change till then."""
+        for post in self.core.outgoing():
+            self.sent.append((post, bytes(self.local[post.begin : post.begin + post.length])))
+
+    def deliver(self, peer: End) -> None:
+        """Have the first message written into the peer's memory."""
+        post, data = self.sent.popleft()
+        assert data == self.local[post.begin : post.begin + post.length], "changed under way"
+        if data:
+            begin = post.address - ADDRESS
+            assert post.rkey == KEY and 0 <= begin <= len(peer.remote) - len(data)
+            peer.remote[begin : begin + len(data)] = data
+        if post.immediate is not None:
+            peer.arrived.append((post.immediate, post.length))
+            assert len(peer.arrived) <= peer.sizes.receives + CONTROLS, "no receive left"
+        self.acknowledged += 1
+
+    def look(self) -> None:
+        """Take what has come and what has completed."""
+        while self.acknowledged:
+            self.acknowledged -= 1
+            self.core.completed()
+        while self.arrived:
+            self.core.arrived(*self.arrived.popleft())
+
+    def read(self) -> None:
+        """Read all that is there."""
+        while self.core.unread:
+            self.heard += self.core.read()
+
+
+def pair(*sizes: Sizes) -> tuple[End, End]:
+    """Two ends that know each other."""
+    one, other = (End(each) for each in sizes)
+    one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)))
+    other.core.begin(other.greeting, understood(one.greeting.encode()))
+    return one, other
+
+
+def settle(*ends: End) -> None:
+    """Go on until nothing happens any more."""
+    one, other = ends
+    for _ in range(100_000):
+        for end, peer in ((one, other), (other, one)):
+            end.post()
+            while end.sent:
+                end.deliver(peer)
+            end.look()
+            end.read()
+        if not any(each.core.backlog or each.sent or each.arrived or each.acknowledged for each in ends):
+            for end in ends:
+                end.post()
+            if not any(each.sent for each in ends):
+                return
+    raise AssertionError("it never settles")
+
+
+SMALL = Sizes(16, 16, 4096, 2048)
+
+
+class StreamTests(SynchronousTestCase):
+    """Two ends, and all that they have for each other."""
+
+    def play(self, seed: int) -> None:
+        """Let both ends write, post, deliver, look, read and close in any order; then all arrives."""
+        random = Random(seed)
+        one, other = pair(
+            *(
+                Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
+                for _ in range(2)
+            )
+        )
+        ends = ((one, other), (other, one))
+        for _ in range(random.randrange(10, 400)):
+            end, peer = random.choice(ends)
+            step = random.randrange(7)
+            if step == 0 and end.core.isWritable:
+                data = random.randbytes(random.choice((0, 1, 40, 2000, 30_000)))
+                end.core.write(data)
+                end.written += data
+            elif step == 1:
+                end.post()
+            elif step in (2, 3):
+                for _ in range(min(len(end.sent), random.randrange(1, 9))):
+                    end.deliver(peer)
+            elif step == 4:
+                end.look()
+            elif step == 5:
+                end.heard += end.core.read()
+            elif random.random() < 0.05:
+                end.core.closeWriting()
+        for end, _ in random.sample(ends, 2):
+            end.core.closeWriting()
+        settle(one, other)
+        for end, peer in ends:
+            self.assertEqual(end.heard, peer.written)
+            self.assertTrue(end.core.isOver or end.core.hasParted)
+            self.assertFalse(end.core.wasCut)
+            self.assertTrue(end.core.isDelivered)
+
+    def test_seeds(self) -> None:
+        """Whatever the order of things, both ends hear all that was written, and of the end."""
+        for seed in range(150):
+            try:
+                self.play(seed)
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}") from error
+
+    def test_long(self) -> None:
+        """Sequence numbers go round, more than once: they have 16 bits."""
+        one, other = pair(SMALL, SMALL)
+        for number in range(140_000):
+            one.core.write(b"%d" % (number % 10))
+            one.post()
+            while one.sent:
+                one.deliver(other)
+            other.look()
+            self.assertEqual(other.core.read(), b"%d" % (number % 10))
+            other.post()
+            while other.sent:
+                other.deliver(one)
+            one.look()
+
+    def test_unread(self) -> None:
+        """Who does not read holds up the writer after the whole buffer, and not before."""
+        one, other = pair(SMALL, SMALL)
+        one.core.write(bytes(100_000))
+        for _ in range(100):
+            for end, peer in ((one, other), (other, one)):
+                end.post()
+                while end.sent:
+                    end.deliver(peer)
+                end.look()
+        self.assertEqual((other.core.unread, one.core.backlog), (4096, 100_000 - 4096))
+        settle(one, other)
+        self.assertEqual(other.heard, bytes(100_000))
+
+    def test_first(self) -> None:
+        """The first that each end says is where the second half of its buffer is, as librdmacm does."""
+        one, other = pair(SMALL, SMALL)
+        (post,) = one.core.outgoing()
+        self.assertEqual(post.address, ADDRESS + 16)
+        self.assertEqual(post.immediate, 0x8000_0000 + 16)
+        kind = LittleTarget if sys.byteorder == "little" else Target
+        said = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
+        self.assertEqual(said, kind(address=ADDRESS + 32 + 2048, rkey=KEY, length=2048))
+
+    def test_order(self) -> None:
+        """Targets are in the byte order of the end that has the table."""
+        one, other = End(SMALL), End(SMALL)
+        peer = ConnectionData.decode(other.greeting.encode())
+        for flags, kind in ((0, LittleTarget), (NETWORK_ORDER, Target)):
+            one = End(SMALL)
+            said = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
+            one.core.begin(one.greeting, understood(said))
+            (post,) = one.core.outgoing()
+            target = kind.decode(bytes(one.local[post.begin : post.begin + 16]))
+            self.assertEqual((target.address, target.length), (ADDRESS + 32 + 2048, 2048))
+
+    def test_probe(self) -> None:
+        """A probe is a write of nothing that the peer does not hear of, only where nothing is under way."""
+        one, other = pair(SMALL, SMALL)
+        one.core.write(b"x")
+        one.post()
+        one.core.probe()
+        self.assertEqual(one.core.outgoing(), [])
+        settle(one, other)
+        one.core.probe()
+        (post,) = one.core.outgoing()
+        self.assertEqual(post[1:], (0, 0, 0, None))
+        one.core.completed()
+        self.assertTrue(one.core.isQuiet)
+
+
+class EndTests(SynchronousTestCase):
+    """The end of a connection."""
+
+    def test_close(self) -> None:
+        """All that was written comes before the end; and the end is said by one message."""
+        one, other = pair(SMALL, SMALL)
+        one.core.write(bytes(30_000))
+        one.core.close()
+        settle(one, other)
+        self.assertEqual(len(other.heard), 30_000)
+        self.assertTrue(one.core.hasParted and other.core.isOver)
+        self.assertFalse(other.core.wasCut)
+        other.core.write(b"late")
+        self.assertTrue(other.core.wasCut)
+
+    def test_halves(self) -> None:
+        """After C{SHUTDOWN} of one end the other one can write on; its own end is C{DISCONNECT}."""
+        one, other = pair(SMALL, SMALL)
+        one.core.closeWriting()
+        settle(one, other)
+        self.assertEqual(
+            (other.core.isReadable, other.core.isOver, one.core.isReadable), (False, False, True)
+        )
+        other.core.write(bytes(20_000))
+        other.core.closeWriting()
+        settle(one, other)
+        self.assertEqual(len(one.heard), 20_000)
+        self.assertTrue(one.core.isOver and other.core.hasParted)
+
+    def test_crossed(self) -> None:
+        """Two C{SHUTDOWN} that cross are the end, too."""
+        one, other = pair(SMALL, SMALL)
+        for each in (one, other):
+            each.core.closeWriting()
+            each.post()
+        settle(one, other)
+        self.assertTrue(one.core.isOver and other.core.isOver)
+
+    def test_cut(self) -> None:
+        """Who has bytes left when the peer disconnects knows that they are lost."""
+        one, other = pair(SMALL, SMALL)
+        other.core.write(bytes(30_000))
+        one.core.close()
+        one.post()
+        while one.sent:
+            one.deliver(other)
+        other.look()
+        self.assertTrue(other.core.isOver and other.core.wasCut)
+        self.assertEqual((other.core.backlog, other.core.outgoing()), (0, []))
+
+
+class LyingTests(SynchronousTestCase):
+    """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
+
+    def hears(self, number: int, length: int = 0) -> RSocket:
+        """The core of an end that hears one message."""
+        one, _ = pair(SMALL, SMALL)
+        one.core.arrived(number, length)
+        one.core.outgoing()
+        return one.core
+
+    def test_operations(self) -> None:
+        """Operations that librdmacm passes over are passed over; those that it takes for data are none."""
+        for operation in (1, 3, 5):
+            self.assertRaises(Violation, self.hears, operation << 29)
+        for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
+            self.assertTrue(self.hears(number).isReadable)
+        self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
+
+    def test_tooMuch(self) -> None:
+        """Data beyond what was told, or without credits, or behind the end, are a violation."""
+        self.assertRaises(Violation, self.hears, 2049, 2049)
+        self.assertRaises(Violation, self.hears, (1 << 29) - 1)
+        one, _ = pair(SMALL, SMALL)
+        for _ in range(16):
+            one.core.arrived(0, 0)
+        self.assertRaises(Violation, one.core.arrived, 0, 0)
+        one, _ = pair(SMALL, SMALL)
+        one.core.arrived(immediate(Kind.CONTROL, Control.SHUTDOWN), 0)
+        self.assertRaises(Violation, one.core.arrived, 1, 1)
+
+    def test_limits(self) -> None:
+        """A limit counts by its lower 16 bits alone, as librdmacm's may have more."""
+        one, other = pair(SMALL, SMALL)
+        one.core.outgoing()
+        one.core.arrived(immediate(Kind.CREDITS, 0x10000), 0)
+        one.core.write(b"x")
+        self.assertEqual(one.core.outgoing(), [])
+        one.core.arrived(immediate(Kind.CREDITS, 0x10001), 0)
+        self.assertEqual(len(one.core.outgoing()), 1)
+
+    def test_any(self) -> None:
+        """Whatever comes, with whatever in the table: reading and writing go on, and memory is bounded."""
+        for seed in range(300):
+            random = Random(seed)
+            one, _ = pair(SMALL, SMALL)
+            flying = 0
+            try:
+                for _ in range(200):
+                    operation = random.choice((0, 0, 0, 2, 4, 4, 6, 7, random.randrange(8)))
+                    value = random.choice((0, 1, 2, 40, random.getrandbits(16), random.getrandbits(29)))
+                    one.remote[:32] = random.randbytes(32) if random.random() < 0.5 else bytes(32)
+                    one.core.arrived(operation << 29 | value, random.choice((0, 16, value)))
+                    one.core.write(bytes(random.randrange(3000)))
+                    for post in one.core.outgoing():
+                        flying += 1
+                        self.assertLessEqual(post.begin + post.length, SMALL.local)
+                    while flying and random.random() < 0.7:
+                        one.core.completed()
+                        flying -= 1
+                    self.assertLessEqual(flying, SMALL.sends)
+                    self.assertLessEqual(one.core.unread, SMALL.receiveBuffer)
+                    self.assertLessEqual(len(one.core.read()), SMALL.receiveBuffer)
+            except Violation:
+                pass
+
+    def test_connectionData(self) -> None:
+        """Connection data of any content can be begun with, or are refused with a reason."""
+        random = Random(5)
+        good = End(SMALL).greeting.encode()
+        self.assertRaises(WireError, understood, good[:39])
+        self.assertRaises(WireError, understood, b"\2" + good[1:])
+        self.assertRaises(WireError, understood, good[:20] + bytes(4) + good[24:])
+        for _ in range(500):
+            end = End(SMALL)
+            said = b"\1" + random.randbytes(39)
+            try:
+                peer = understood(said)
+            except WireError:
+                continue
+            end.core.begin(end.greeting, peer)
+            end.core.write(bytes(5000))
+            for post in end.core.outgoing():
+                self.assertLessEqual(post.begin + post.length, SMALL.local)
+                self.assertLess(post.address, 1 << 64)
+
+
+class LayoutTests(SynchronousTestCase):
+    """Bytes, as the specification has them."""
+
+    def test_connectionData(self) -> None:
+        """Each field stands where librdmacm has it."""
+        raw = bytes.fromhex(
+            "01020180 00000000 00007f0011223344 aabbccdd 00000002 00007f0055667788 aabbccde 00010000"
+        )
+        said = ConnectionData.decode(raw)
+        self.assertEqual((said.version, said.flags, said.credits, said.tableLength), (1, 2, 384, 2))
+        self.assertEqual((said.tableAddress, said.tableKey), (0x7F0011223344, 0xAABBCCDD))
+        self.assertEqual((said.bufferAddress, said.bufferKey), (0x7F0055667788, 0xAABBCCDE))
+        self.assertEqual(said.bufferLength, 65536)
+        self.assertEqual(said.encode(), raw)
+
+    def test_target(self) -> None:
+        """A target of a little-endian host is all little-endian."""
+        raw = bytes.fromhex("88776655007f0000ddccbbaa00000100")
+        target = LittleTarget(address=0x7F0055667788, rkey=RKey(0xAABBCCDD), length=65536)
+        self.assertEqual(LittleTarget.decode(raw), target)
