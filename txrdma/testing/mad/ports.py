@@ -384,9 +384,9 @@ class MADPortContract(Base):
 
         It sends no more and brings no more, which is no loss; its peer goes on, and its place is free.
         """
-        moments = count()
-        self.converse(lambda: next(moments) and None)
-        last = next(moments)
+        passed: list[None] = []
+        self.converse(lambda: passed.append(None))
+        last = len(passed)
         self.assertGreater(last, 4 * QUESTIONS)
         for number in (0, 1):
             for moment in range(last):
