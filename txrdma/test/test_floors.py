@@ -117,7 +117,7 @@ CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 LONGEST = 600
 
-FOR_STRANGERS = {"cm", "commands", "fabric", "mad", "sim", "smc", "soft", "testing", "verbs"}
+FOR_STRANGERS = {"btl", "cm", "commands", "fabric", "mad", "sim", "smc", "soft", "testing", "verbs"}
 """Rooms whose docstrings are held to be understood by somebody who sees nothing else."""
 
 RIDDLE = re.compile(

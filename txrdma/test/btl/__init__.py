@@ -1,0 +1,3 @@
+"""
+Suites for the byte transfer layer.
+"""

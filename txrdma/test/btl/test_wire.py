@@ -1,0 +1,141 @@
+"""
+Packets of the byte transfer layer: their bytes, and bytes that are none.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._counters import Counters
+from txrdma.btl.wire import (
+    ACK,
+    ACK_LENGTH,
+    AcknowledgementPart,
+    CHUNK,
+    CHUNK_LENGTH,
+    ChunkPart,
+    Header,
+    HEADER_LENGTH,
+    Kind,
+    PUT,
+    PUT_LENGTH,
+    PutPart,
+    Segment,
+    VERSION,
+)
+from txrdma.error import WireError
+
+_PLAIN = (Kind.FRAG, Kind.VOID, Kind.BYE, Kind.REFUSED)
+
+
+def _number(width: int) -> st.SearchStrategy[int]:
+    return st.integers(0, (1 << width) - 1)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    """Any segment that can travel."""
+    kind = draw(st.sampled_from(list(Kind)))
+    told = draw(_number(16) if kind == ACK else st.none() | _number(16))
+    plain = Segment(
+        *(int(kind), draw(_number(64)), draw(_number(16)), told, draw(_number(16))),
+        draw(st.binary(max_size=70)),
+    )
+    if kind == CHUNK:
+        fragment, total, offset = draw(st.tuples(_number(32), _number(32), _number(32)))
+        return plain._replace(fragment=fragment, total=total, offset=offset)
+    if kind == PUT:
+        return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
+    if kind == ACK:
+        return plain._replace(duplicates=draw(_number(16)))
+    return plain
+
+
+class SegmentTests(SynchronousTestCase):
+    """A segment says the same before and after its travel."""
+
+    def test_bytes(self) -> None:
+        """The bytes of a chunk stand where the page on the packets has them."""
+        chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0x41, 0x51, 0, 0x61)
+        expected = "13 80 3132 0102030405060708 1112 2122 0003 00000041 00000051 00000061 616263"
+        self.assertEqual(chunk.encode(), bytes.fromhex(expected))
+
+    @given(segments(), st.binary(max_size=5))
+    def test_roundTrip(self, segment: Segment, padding: bytes) -> None:
+        """Whatever is encoded is decoded, padding of the link apart."""
+        self.assertEqual(Segment.decode(segment.encode() + padding), segment)
+
+    @given(segments())
+    def test_layouts(self, segment: Segment) -> None:
+        """The declared layouts, which are made by other code, read the same from the bytes."""
+        raw = segment.encode()
+        header = Header.decode(raw)
+        self.assertEqual(
+            (header.version, header.kind, header.tag, header.sender, header.sequence, header.length),
+            (VERSION, segment.kind, segment.tag, segment.sender, segment.sequence, len(segment.payload)),
+        )
+        self.assertEqual(header.acknowledged if header.acknowledges else None, segment.acknowledged)
+        if segment.kind == CHUNK:
+            chunk = ChunkPart.decode(raw, Header.size)
+            self.assertEqual(
+                (chunk.fragment, chunk.total, chunk.offset), (segment.fragment, segment.total, segment.offset)
+            )
+        elif segment.kind == PUT:
+            put = PutPart.decode(raw, Header.size)
+            self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
+        elif segment.kind == ACK:
+            part = AcknowledgementPart.decode(raw, Header.size)
+            self.assertEqual(part.duplicates, segment.duplicates)
+
+    def test_lengths(self) -> None:
+        """The lengths that senders count on are those of the layouts."""
+        self.assertEqual(
+            (HEADER_LENGTH, CHUNK_LENGTH, PUT_LENGTH, ACK_LENGTH),
+            (
+                Header.size,
+                Header.size + ChunkPart.size,
+                Header.size + PutPart.size,
+                Header.size + AcknowledgementPart.size,
+            ),
+        )
+
+    @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
+    def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:
+        """Bytes of whatever kind are a segment, or raise a WireError."""
+        raw = raw[: data.draw(st.integers(0, len(raw)))]
+        try:
+            segment = Segment.decode(raw)
+        except WireError:
+            return
+        self.assertEqual(Segment.decode(segment.encode()), segment)
+
+    @given(segments(), st.data())
+    def test_tooShort(self, segment: Segment, data: st.DataObject) -> None:
+        """A segment of which bytes are missing is none."""
+        raw = segment.encode()
+        short = raw[: data.draw(st.integers(0, len(raw) - 1))]
+        self.assertRaises(WireError, Segment.decode, short)
+
+    def test_foreign(self) -> None:
+        """Another version, and kinds that nobody knows, are no segments."""
+        raw = Segment(int(Kind.FRAG), 1).encode()
+        for first in (0x02, 0x22, 0xF2, 0x10, 0x18, 0x1F):
+            self.assertRaises(WireError, Segment.decode, bytes((first,)) + raw[1:])
+
+
+class CountersTests(SynchronousTestCase):
+    """Counters read like those of the original."""
+
+    def test_names(self) -> None:
+        """The names are the component's."""
+        counters = Counters()
+        counters.oowLowRecvs = 3
+        counters.maxSentWindowSize = 4
+        named = counters.named()
+        self.assertEqual((named["num_oow_low_recvs"], named["max_sent_window_size"]), (3, 4))
+        self.assertLess(
+            {"num_total_sends", "num_timeout_retrans", "num_old_dup_acks", "num_unk_recvs"}, named.keys()
+        )
