@@ -55,6 +55,7 @@ class Header(Layout):
     The header of every segment.
 
     @ivar acknowledges: whether C{acknowledged} means something; of an C{ACK} it always does.
+    @ivar attempt: number of transmissions of this segment, this one included, modulo 128.
     @ivar tag: chooses the receiver's callback.
     @ivar sender: the number that the receiver gave to this peer when they connected.
     @ivar sequence: of the segment, in its sender's window; zero in an C{ACK}.
@@ -65,7 +66,7 @@ class Header(Layout):
     version: int = bits(4)
     kind: Kind = bits(4)
     acknowledges: bool = bits(1)
-    reserved: int = reserved(7)
+    attempt: int = bits(7)
     tag: int = bits(16)
     sender: int = bits(64)
     sequence: int = bits(16)
@@ -101,7 +102,7 @@ class PutPart(Layout):
     offset: int = bits(64)
 
 
-@wire(2)
+@wire(6)
 class AcknowledgementPart(Layout):
     """
     The part of a L{Kind.ACK}, before a bitmap of segments that have arrived behind a gap.
@@ -110,9 +111,14 @@ class AcknowledgementPart(Layout):
     C{acknowledged + 2 + 8 * k + j}: the one behind C{acknowledged} is the first that is missing.
 
     @ivar duplicates: segments of this sender that came again since the connection began, modulo 65536.
+    @ivar latest: sequence number of the segment that came last, and C{latestAttempt}: which transmission it
+        was, so that a round trip can be measured of what is sent again, too.
     """
 
     duplicates: int = bits(16)
+    latest: int = bits(16)
+    latestAttempt: int = bits(8)
+    reserved: int = reserved(8)
 
 
 class Segment(NamedTuple):
@@ -133,6 +139,9 @@ class Segment(NamedTuple):
     region: int = 0
     offset: int = 0
     duplicates: int = 0
+    latest: int = 0
+    latestAttempt: int = 0
+    attempt: int = 0
 
     @classmethod
     def decode(cls, packet: Buffer) -> Segment:
@@ -148,6 +157,7 @@ class Segment(NamedTuple):
         head = encodeHead(
             *(self.kind, self.sender, self.sequence, self.acknowledged, self.tag, len(self.payload)),
             *(self.fragment, self.total, self.region, self.offset, self.duplicates),
+            *(self.latest, self.latestAttempt, self.attempt),
         )
         return head + bytes(self.payload)
 
@@ -165,7 +175,7 @@ REFUSED: Final = 7
 HEADER_LENGTH: Final = 18
 CHUNK_LENGTH: Final = 30
 PUT_LENGTH: Final = 30
-ACK_LENGTH: Final = 20
+ACK_LENGTH: Final = 24
 
 LONGEST_PAYLOAD: Final = 0xFFFF
 """Bytes that the field of a segment's length can tell."""
@@ -176,7 +186,7 @@ LONGEST_MESSAGE: Final = 0xFFFFFFFF
 _HEADER: Final = Struct(">BBHQHHH")
 _CHUNK: Final = Struct(">BBHQHHHIII")
 _PUT: Final = Struct(">BBHQHHHIQ")
-_ACK: Final = Struct(">BBHQHHHH")
+_ACK: Final = Struct(">BBHQHHHHHBx")
 
 
 def encodeHead(
@@ -191,19 +201,23 @@ def encodeHead(
     region: int = 0,
     offset: int = 0,
     duplicates: int = 0,
+    latest: int = 0,
+    latestAttempt: int = 0,
+    attempt: int = 0,
 ) -> bytes:
     """Make header and part of a segment with C{length} bytes behind them; parameters as in L{Segment}."""
-    first, flags = VERSION << 4 | kind, 0
+    first, flags = VERSION << 4 | kind, attempt & 0x7F
     if acknowledged is None:
         acknowledged = 0
     else:
-        flags = 0x80
+        flags |= 0x80
     if kind == CHUNK:
         return _CHUNK.pack(first, flags, tag, sender, sequence, acknowledged, length, fragment, total, offset)
     if kind == PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
-        return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, duplicates)
+        latestOf = (latest, latestAttempt & 0x7F)
+        return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, duplicates, *latestOf)
     return _HEADER.pack(first, flags, tag, sender, sequence, acknowledged, length)
 
 
@@ -232,14 +246,19 @@ def decodeSegment(packet: Buffer) -> Segment:
     if have < begin + length:
         raise WireError("Header", 16, f"{length} bytes behind the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
+    attempt = flags & 0x7F
     told = acknowledged if flags & 0x80 or kind == ACK else None
     if kind == CHUNK:
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
-        return Segment(kind, sender, sequence, told, tag, payload, fragment, total, 0, offset)
+        return Segment(
+            kind, sender, sequence, told, tag, payload, fragment, total, 0, offset, 0, 0, 0, attempt
+        )
     if kind == PUT:
         region, offset = _PUT.unpack_from(packet)[7:]
-        return Segment(kind, sender, sequence, told, tag, payload, 0, 0, region, offset)
+        return Segment(kind, sender, sequence, told, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt)
     if kind == ACK:
-        duplicates = _ACK.unpack_from(packet)[7]
-        return Segment(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, duplicates)
-    return Segment(kind, sender, sequence, told, tag, payload)
+        again, latest, latestAttempt = _ACK.unpack_from(packet)[7:]
+        return Segment(
+            *(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, again, latest, latestAttempt, attempt)
+        )
+    return Segment(kind, sender, sequence, told, tag, payload, attempt=attempt)

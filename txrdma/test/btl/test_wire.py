@@ -44,13 +44,16 @@ def segments(draw: st.DrawFn) -> Segment:
         *(int(kind), draw(_number(64)), draw(_number(16)), told, draw(_number(16))),
         draw(st.binary(max_size=70)),
     )
+    plain = plain._replace(attempt=draw(_number(7)))
     if kind == CHUNK:
         fragment, total, offset = draw(st.tuples(_number(32), _number(32), _number(32)))
         return plain._replace(fragment=fragment, total=total, offset=offset)
     if kind == PUT:
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
-        return plain._replace(duplicates=draw(_number(16)))
+        return plain._replace(
+            duplicates=draw(_number(16)), latest=draw(_number(16)), latestAttempt=draw(_number(7))
+        )
     return plain
 
 
@@ -77,6 +80,7 @@ class SegmentTests(SynchronousTestCase):
             (header.version, header.kind, header.tag, header.sender, header.sequence, header.length),
             (VERSION, segment.kind, segment.tag, segment.sender, segment.sequence, len(segment.payload)),
         )
+        self.assertEqual(header.attempt, segment.attempt)
         self.assertEqual(header.acknowledged if header.acknowledges else None, segment.acknowledged)
         if segment.kind == CHUNK:
             chunk = ChunkPart.decode(raw, Header.size)
@@ -88,7 +92,8 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
             part = AcknowledgementPart.decode(raw, Header.size)
-            self.assertEqual(part.duplicates, segment.duplicates)
+            told = (part.duplicates, part.latest, part.latestAttempt)
+            self.assertEqual(told, (segment.duplicates, segment.latest, segment.latestAttempt))
 
     def test_lengths(self) -> None:
         """The lengths that senders count on are those of the layouts."""

@@ -1,0 +1,125 @@
+"""
+Messages that come in chunks, until they are whole: bounded in number, in bytes and in age.
+
+A chunk for which there is no room at present is not taken, so that it is sent again; one for which there
+never will be any is refused. What is sent again could wait for room that a later message of the same peer
+has: so every peer has room for one message beside, for the segment that is the first to be missing.
+Chunks that overlap harm only their own message: sequence numbers show which ones have come before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.btl.wire import Segment
+
+TAKEN: Final = 0
+NO_ROOM: Final = 1
+WRONG: Final = 2
+
+MOST_MESSAGES: Final = 64
+"""Incomplete messages of one peer; a peer of ours sends the chunks of one after those of the other."""
+
+LONGEST: Final = 64 << 20
+"""Bytes of the longest message that is taken in chunks."""
+
+MOST_BYTES: Final = 256 << 20
+"""Bytes of incomplete messages of all peers of a module, but for the one that each may have beside."""
+
+OLDEST: Final = 60.0
+"""Seconds without a new chunk of a message after which its sender is given up."""
+
+
+class Budget:
+    """
+    The room that all peers of a module share.
+
+    @ivar used: bytes of incomplete messages, of C{most}; a message may be C{longest} bytes.
+    """
+
+    __slots__ = ("longest", "most", "used")
+
+    def __init__(self, most: int = MOST_BYTES, longest: int = LONGEST) -> None:
+        self.most, self.longest, self.used = most, min(longest, most), 0
+
+
+class _Incomplete:
+    __slots__ = ("at", "data", "isBeside", "missing", "tag")
+
+    def __init__(self, tag: int, total: int, isBeside: bool) -> None:
+        self.isBeside = isBeside
+        self.tag, self.data, self.missing, self.at = tag, bytearray(total), total, 0.0
+
+
+class Assembly:
+    """The messages of one peer that are incomplete."""
+
+    __slots__ = ("_budget", "_hasBeside", "_incomplete")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._hasBeside = False
+        self._incomplete: dict[int, _Incomplete] = {}  # the one that waits longest for a chunk first
+
+    def __len__(self) -> int:
+        return len(self._incomplete)
+
+    def judge(self, chunk: Segment, isNext: bool) -> int:
+        """
+        Tell whether a chunk can be taken: TAKEN, NO_ROOM or WRONG.
+
+        @param isNext: whether this is the first segment of its peer that is missing.
+        """
+        length = len(chunk.payload)
+        if not length or chunk.offset + length > chunk.total or chunk.total > self._budget.longest:
+            return WRONG
+        found = self._incomplete.get(chunk.fragment)
+        if found is None:
+            return TAKEN if self._hasRoom(chunk.total) or (isNext and not self._hasBeside) else NO_ROOM
+        if len(found.data) != chunk.total or found.tag != chunk.tag:
+            return WRONG
+        return WRONG if length > found.missing else TAKEN
+
+    def _hasRoom(self, total: int) -> bool:
+        return len(self._incomplete) < MOST_MESSAGES and self._budget.used + total <= self._budget.most
+
+    def take(self, chunk: Segment, now: float) -> bytearray | None:
+        """
+        Enter a chunk that was judged to be TAKEN.
+
+        @return: the message when it is whole.
+        """
+        found = self._incomplete.pop(chunk.fragment, None)
+        if found is None:
+            found = _Incomplete(chunk.tag, chunk.total, not self._hasRoom(chunk.total))
+            if found.isBeside:
+                self._hasBeside = True
+            else:
+                self._budget.used += chunk.total
+        length = len(chunk.payload)
+        found.data[chunk.offset : chunk.offset + length] = chunk.payload
+        found.missing -= length
+        found.at = now
+        if not found.missing:
+            self._release(found)
+            return found.data
+        self._incomplete[chunk.fragment] = found
+        return None
+
+    def _release(self, found: _Incomplete) -> None:
+        if found.isBeside:
+            self._hasBeside = False
+        else:
+            self._budget.used -= len(found.data)
+
+    def deadline(self) -> float | None:
+        """Time at which the peer has made a message wait for too long; None without an incomplete one."""
+        for found in self._incomplete.values():
+            return found.at + OLDEST
+        return None
+
+    def drop(self) -> None:
+        """Forget all messages that are incomplete: their sender is gone."""
+        for found in self._incomplete.values():
+            self._release(found)
+        self._incomplete.clear()

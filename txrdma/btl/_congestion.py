@@ -1,0 +1,96 @@
+"""
+The number of segments that may be on their way to one peer.
+
+Additive increase, with a decrease that depends on why segments are lost. Where round trips have become longer
+a queue is full: the window shrinks to seven tenths, as CUBIC's does (RFC 9438, 4.6), so that many senders to
+one receiver share it evenly. Where they have not, the path loses by itself, as radio links and bad cables do:
+the window shrinks by half of the share that was lost, so that at 1 % the window is some 200 segments, where
+TCP's rule leaves 12 (RFC 5681). After a timeout almost nothing is known, and it begins anew (RFC 5681, 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_WINDOW: Final = 32
+"""Segments at the beginning, and after the peer was silent."""
+
+NARROWEST: Final = 2
+"""Segments that may always be on their way: one of them brings an answer although the other is lost."""
+
+WIDEST: Final = 4096
+"""Segments: the window of sequence numbers itself."""
+
+_LONGER: Final = 2.0
+_TURN: Final = 0.0005
+_SHRUNK: Final = 0.7
+
+
+class Congestion:
+    """
+    The congestion window of one peer, judged once in each round: while a window of segments is acknowledged.
+
+    @ivar size: segments.
+    """
+
+    __slots__ = ("_arrived", "_lost", "_shortest", "_threshold", "_until", "_wasFull", "size")
+
+    def __init__(self) -> None:
+        self.size = FIRST_WINDOW
+        self._threshold = WIDEST
+        self._until = 0  # transmissions from this number on belong to the next round
+        self._arrived = self._lost = 0
+        self._shortest = 0.0
+        self._wasFull = False
+
+    def filled(self) -> None:
+        """Note that the window keeps segments from going: else there is no reason to widen it."""
+        self._wasFull = True
+
+    def lost(self, segments: int) -> None:
+        """Count segments that others have overtaken for long, and that are sent again."""
+        self._lost += segments
+
+    def measured(self, seconds: float) -> None:
+        """Take a round trip of a segment."""
+        if not self._shortest or seconds < self._shortest:
+            self._shortest = seconds
+
+    def arrived(self, segments: int, newest: int, following: int, base: float) -> None:
+        """
+        Count segments that were acknowledged.
+
+        @param newest: the number of the newest transmission among them.
+        @param following: the number of the next transmission.
+        @param base: the shortest round trip that is known, in seconds.
+        """
+        self._arrived += segments
+        if self._wasFull and self.size < self._threshold and not self._lost:
+            self.size = min(self._threshold, self.size + segments)
+        if newest >= self._until:
+            self._judge(base)
+            self._until = following
+
+    def silent(self) -> None:
+        """Shrink to almost nothing: no acknowledgement came in time."""
+        if self.size > NARROWEST:
+            self._threshold = max(NARROWEST, self.size // 2)
+        self.size = NARROWEST
+        self._arrived = self._lost = 0
+
+    def _judge(self, base: float) -> None:
+        isLonger = self._shortest > _LONGER * base + _TURN
+        if self._lost:
+            if isLonger:
+                size = int(self.size * _SHRUNK)
+            else:
+                size = self.size - int(self.size * self._lost / (self._lost + self._arrived) / 2 + 0.5)
+                size += 1
+            self.size = self._threshold = max(NARROWEST, min(size, WIDEST))
+        elif self.size >= self._threshold and self._wasFull and self.size < WIDEST:
+            self.size += 1
+        elif isLonger and self.size < self._threshold:
+            self._threshold = self.size  # a queue builds up: from here on by single segments
+        self._arrived = self._lost = 0
+        self._shortest = 0.0
+        self._wasFull = False

@@ -1,0 +1,271 @@
+"""
+Windows of the byte transfer layer: acknowledgements, losses, round trips and congestion.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._congestion import Congestion, FIRST_WINDOW, NARROWEST, WIDEST
+from txrdma.btl._counters import Counters
+from txrdma.btl._receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
+from txrdma.btl._roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTrip, SHORTEST_TIMEOUT
+from txrdma.btl._window import COMMAND, DATA, FEWEST_TRIES, Message, SendWindow, Sent
+from txrdma.btl.wire import ACK, FRAG, Segment, VOID
+
+_SEQUENCES = st.integers(0, 0xFFFF)
+
+
+class ReceiveWindowTests(SynchronousTestCase):
+    """The receive window against a set of all that has come."""
+
+    @given(_SEQUENCES, st.lists(st.integers(-3, 40) | st.integers(WINDOW - 2, WINDOW + 40), max_size=80))
+    def test_model(self, first: int, steps: list[int]) -> None:
+        """Every segment is taken once, within the window only, and the acknowledgement tells of all."""
+        window, seen, following = ReceiveWindow(first), set[int](), 0
+        for step in steps:
+            number = following + step
+            place = window.place((first + number) & 0xFFFF)
+            expected = (
+                BELOW if step < 0 else ABOVE if step >= WINDOW else DUPLICATE if number in seen else NEW
+            )
+            self.assertEqual(place, expected)
+            if place == NEW:
+                seen.add(number)
+                window.take((first + number) & 0xFFFF, 1, 0.0)
+                while following in seen:
+                    following += 1
+            self.assertEqual(window.following, (first + following) & 0xFFFF)
+            bitmap = int.from_bytes(window.bitmap(), "little")
+            told = {following + 1 + bit for bit in range(bitmap.bit_length()) if bitmap >> bit & 1}
+            self.assertEqual(told, {each for each in seen if each > following})
+            self.assertLessEqual(len(window.bitmap()), WINDOW // 8)
+
+    def test_owed(self) -> None:
+        """An acknowledgement beside a segment is enough, unless there is a gap to tell of."""
+        window = ReceiveWindow(5)
+        window.take(5, 1, 1.0)
+        self.assertEqual((window.isOwed, window.owedSince), (True, 1.0))
+        window.toldBeside()
+        self.assertFalse(window.isOwed)
+        window.take(7, 1, 2.0)
+        window.toldBeside()
+        self.assertTrue(window.isOwed)
+        window.told()
+        self.assertFalse(window.isOwed)
+
+
+class SendWindowTests(SynchronousTestCase):
+    """The send window, segment by segment."""
+
+    def setUp(self) -> None:
+        self.counters = Counters()
+        self.window = SendWindow(0xFFFE, self.counters, 10.0)
+
+    def add(self, count: int, channel: int = DATA, now: float = 0.0) -> list[Sent]:
+        made = []
+        for _each in range(count):
+            made.append(Sent(FRAG, 0, b"", Message(FRAG, 0, b"", None)))
+            self.window.add(made[-1], channel, now)
+        return made
+
+    def tell(
+        self,
+        acknowledged: int,
+        now: float,
+        beyond: int = 0,
+        latest: int = 0,
+        attempt: int = 1,
+        again: int = 0,
+    ) -> list[Sent] | None:
+        """Let an acknowledgement come; all but C{beyond} and the numbers relative to the first segment."""
+        ack = Segment(
+            ACK,
+            0,
+            acknowledged=(0xFFFE + acknowledged) & 0xFFFF,
+            payload=beyond.to_bytes((beyond.bit_length() + 7) // 8, "little"),
+            duplicates=again,
+            latest=(0xFFFE + latest) & 0xFFFF,
+            latestAttempt=attempt,
+        )
+        return self.window.acknowledged(ack, now)
+
+    @given(st.data())
+    def test_model(self, data: st.DataObject) -> None:
+        """Whatever acknowledgements come, in any order, each segment arrives once; lies change nothing."""
+        window = SendWindow(data.draw(_SEQUENCES), Counters())
+        first, sent, arrived = window.base, list[Sent](), set[int]()
+        for _step in range(data.draw(st.integers(1, 20))):
+            for _each in range(data.draw(st.integers(0, 8))):
+                sent.append(Sent(FRAG, 0, b"", None))
+                window.add(sent[-1], data.draw(st.sampled_from((COMMAND, DATA))), 0.0)
+            told, beyond = data.draw(st.integers(-3, len(sent) + 2)), data.draw(st.integers(0, 255))
+            ack = Segment(ACK, 0, acknowledged=(first + told) & 0xFFFF, payload=bytes((beyond,)))
+            before = difference(window.base, first)
+            named = {*range(told + 1), *(told + 2 + bit for bit in range(8) if beyond >> bit & 1)}
+            found = window.acknowledged(ack, 0.001)
+            if max(named, default=-1) >= len(sent) or told >= len(sent):
+                self.assertIsNone(found)
+                continue
+            assert found is not None
+            numbers = [difference(each.sequence, first) for each in found]
+            if told >= before - 1:
+                self.assertEqual(sorted(numbers), sorted(named - arrived - set(range(-9, 0))))
+                arrived |= named - set(range(-9, 0))
+            else:
+                self.assertEqual(numbers, [])
+            oldest = next(each for each in range(len(sent) + 1) if each not in arrived)
+            self.assertEqual(difference(window.base, first), oldest)
+            self.assertEqual(window.inFlight, sum(not (each.isArrived or each.isLost) for each in sent))
+
+    def test_neverSent(self) -> None:
+        """An acknowledgement of what was never sent is counted, and changes nothing."""
+        self.add(3)
+        self.assertIsNone(self.tell(3, 0.1))
+        self.assertIsNone(self.tell(0, 0.1, beyond=0b10))
+        self.assertEqual((self.counters.badAckRecvs, self.window.outstanding), (2, 3))
+
+    def test_overtaken(self) -> None:
+        """A segment that others on its channel have overtaken is sent again after a round trip."""
+        self.add(1)
+        self.tell(0, 0.010)  # a round trip of 10 ms
+        self.add(2, now=1.0)
+        self.tell(0, 1.005, beyond=0b1, latest=2)
+        self.assertFalse(self.window.hasLost())
+        due = self.window.deadline()
+        assert due is not None
+        self.assertTrue(1.01 <= due <= 1.03, due)
+        self.window.expired(due)
+        self.assertTrue(self.window.hasLost())
+        self.assertEqual((self.counters.fastRetrans, self.counters.timeoutRetrans), (1, 0))
+
+    def test_otherChannel(self) -> None:
+        """What another channel brings overtakes nothing."""
+        self.add(1)
+        self.tell(0, 0.010)
+        self.add(1, DATA, 1.0)
+        self.add(30, COMMAND, 1.0)
+        self.tell(0, 1.014, beyond=(1 << 30) - 1, latest=31)
+        due = self.window.deadline()
+        assert due is not None
+        self.window.expired(due - 0.001)
+        self.assertEqual((self.counters.fastRetrans, self.window.hasLost()), (0, False))
+
+    def test_oldestFirst(self) -> None:
+        """What is sent again goes in order, the oldest first."""
+        sent = self.add(4)
+        self.window.expired(FIRST_TIMEOUT)
+        self.assertTrue(self.window.hasLost())
+        first = self.window.again(0.2)
+        self.tell(0, 0.3, latest=0, attempt=2)
+        self.assertIs(first, sent[0])
+        self.assertIs(self.window.again(0.3), sent[1])
+
+    def test_measuredAgain(self) -> None:
+        """A round trip is measured of what was sent again, too: the peer tells which transmission came."""
+        self.add(1)
+        self.window.expired(FIRST_TIMEOUT)
+        self.window.hasLost()
+        self.window.again(0.5)
+        self.tell(0, 0.52, latest=0, attempt=2)
+        self.assertAlmostEqual(self.window.roundTrips[DATA].smoothed, 0.02)
+
+    def test_givesUp(self) -> None:
+        """A peer is given up after the time that was asked for, and not before it had some tries."""
+        self.add(1)
+        now = 1000.0  # this process has slept
+        tries = 0
+        while not self.window.expired(now):
+            tries += 1
+            if self.window.hasLost():
+                self.window.again(now)
+            due = self.window.deadline()
+            assert due is not None
+            now = max(now, due)
+        self.assertEqual(tries, FEWEST_TRIES - 1)
+
+    def test_refused(self) -> None:
+        """A refused segment becomes a void one, which is sent at once; its message is known."""
+        sent = self.add(2)
+        message = sent[1].message
+        self.assertIs(self.window.refused(sent[1].sequence), message)
+        self.assertTrue(self.window.hasLost())
+        self.assertEqual(self.window.again(0.1).kind, VOID)
+        self.assertIsNone(self.window.refused(sent[1].sequence))
+        self.assertIsNone(self.window.refused(7))
+
+    def test_spurious(self) -> None:
+        """Resends that the peer had no need of are counted, and what the network has doubled is not."""
+        self.add(1)
+        self.window.expired(FIRST_TIMEOUT)
+        self.window.hasLost()
+        self.window.again(0.2)
+        self.tell(0, 0.3, again=5)
+        self.assertEqual(self.counters.spuriousResends, 1)
+
+
+class RoundTripTests(SynchronousTestCase):
+    """How long to wait."""
+
+    @given(st.lists(st.floats(0, 3), min_size=1, max_size=50))
+    def test_bounds(self, samples: list[float]) -> None:
+        """The timeout is between the floor and the longest, and a silence doubles it."""
+        trip = RoundTrip()
+        for sample in samples:
+            trip.measured(sample, 0.0)
+            self.assertTrue(SHORTEST_TIMEOUT <= trip.timeout <= LONGEST_TIMEOUT)
+            self.assertTrue(trip.timeout >= min(trip.overtaken(), LONGEST_TIMEOUT))
+        before = trip.timeout
+        trip.expired()
+        self.assertEqual(trip.timeout, min(2 * before, LONGEST_TIMEOUT))
+        trip.answered()
+        self.assertEqual(trip.timeout, before)
+
+    def test_borrowed(self) -> None:
+        """A sample of the other channel is forgotten with the first one of its own."""
+        trip = RoundTrip()
+        trip.measured(0.5, 0.0, False)
+        self.assertEqual(trip.smoothed, 0.5)
+        trip.measured(0.001, 0.0)
+        trip.measured(0.5, 0.0, False)
+        self.assertEqual(trip.smoothed, 0.001)
+
+
+class CongestionTests(SynchronousTestCase):
+    """The congestion window, round by round."""
+
+    def round(self, window: Congestion, lost: int, seconds: float, number: int) -> None:
+        """Let a full window come back, but for those that are lost."""
+        window.filled()
+        window.lost(lost)
+        window.measured(seconds)
+        window.arrived(window.size - lost, number, number + 1, 0.001)
+
+    def test_rounds(self) -> None:
+        """It doubles until something is lost, then shrinks by half of the share, and then grows by ones."""
+        window = Congestion()
+        self.round(window, 0, 0.001, 1)
+        self.assertEqual(window.size, 2 * FIRST_WINDOW)
+        self.round(window, 6, 0.001, 2)
+        self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 1)
+        self.round(window, 0, 0.001, 3)
+        self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 2)
+
+    def test_queue(self) -> None:
+        """Losses with round trips that have become long are those of a full queue: three tenths less."""
+        window = Congestion()
+        self.round(window, 1, 0.010, 1)
+        self.assertEqual(window.size, int(FIRST_WINDOW * 0.7))
+
+    @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0.001, 0.1), st.booleans()), max_size=200))
+    def test_bounds(self, rounds: list[tuple[int, float, bool]]) -> None:
+        """Whatever happens it stays within its bounds."""
+        window = Congestion()
+        for number, (lost, seconds, isSilent) in enumerate(rounds, 1):
+            if isSilent:
+                window.silent()
+            self.round(window, min(lost, window.size), seconds, number)
+            self.assertTrue(NARROWEST <= window.size <= WIDEST)
