@@ -96,6 +96,7 @@ bench-compiled: $(COMPILED)/.installed
 
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.verbs.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.btl.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route shared-memory --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))

@@ -1,0 +1,60 @@
+"""
+Packets that a module sends, and events that its program hears.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from typing_extensions import NamedTuple
+
+from txrdma.btl._peer import Peer
+from txrdma.wire import Buffer
+
+
+class Packet(NamedTuple):
+    """A packet to send: C{head} and C{payload}, one behind the other; copied before the next call."""
+
+    peer: Peer
+    channel: int
+    head: bytes
+    payload: Buffer
+
+
+class MessageReceived(NamedTuple):
+    """A message of a peer; its bytes are valid until the packet's buffer is used again."""
+
+    peer: Peer
+    tag: int
+    data: Buffer
+
+
+class SendCompleted(NamedTuple):
+    """All of a message, or of a put, has arrived: the peer's program has it, or its memory."""
+
+    peer: Peer
+    context: object
+
+
+class SendFailed(NamedTuple):
+    """A message will not be sent again; unless it was refused it may have arrived."""
+
+    peer: Peer
+    context: object
+    reason: str
+
+
+class PeerClosed(NamedTuple):
+    """A peer has ended, or all that was sent to it has arrived before this end was closed."""
+
+    peer: Peer
+
+
+class PeerLost(NamedTuple):
+    """A peer was given up: its messages have failed before this."""
+
+    peer: Peer
+    reason: str
+
+
+Event = Union[MessageReceived, SendCompleted, SendFailed, PeerClosed, PeerLost]

@@ -1,0 +1,141 @@
+"""
+Two modules as a state machine: whatever happens to their packets, each message is delivered once or told of.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachine
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._events import MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._module import Module
+from txrdma.btl._peer import OPEN, Peer
+
+_MTU = 80
+_SIDES = st.integers(0, 1)
+
+
+class TwoModules(RuleBasedStateMachine):
+    """
+    Two modules, and packets between them that are delivered in any order, several times or never.
+
+    The model is what each program knows: which messages it has sent, what it was told, and what has come.
+    """
+
+    @initialize(first=st.integers(0, 0xFFFF), second=st.integers(0, 0xFFFF))
+    def begin(self, first: int, second: int) -> None:
+        """Make the modules peers of each other."""
+        self.now = 0.0
+        self.modules = [Module(_MTU, (40, 40), giveUp=5.0, keepAlive=0.0) for _side in (0, 1)]
+        self.peers: list[Peer] = [
+            self.modules[0].addPeer(11, 22, ((1, 0), (1, 1)), first, second, None, 0.0),
+            self.modules[1].addPeer(22, 11, ((0, 0), (0, 1)), second, first, None, 0.0),
+        ]
+        self.wire: list[tuple[int, int, bytes]] = []  # receiver, channel, packet
+        self.sent: list[dict[int, bytes]] = [{}, {}]
+        self.told: list[dict[int, bool]] = [{}, {}]
+        self.came: list[dict[int, bytes]] = [{}, {}]
+        self.ended = [False, False]
+
+    @rule(side=_SIDES, size=st.sampled_from((0, 1, 40, 62, 63, 300)), isUrgent=st.booleans())
+    def send(self, side: int, size: int, isUrgent: bool) -> None:
+        """Send a message, whose tag is its number."""
+        if self.peers[side].state == OPEN:
+            number = len(self.sent[side])
+            self.sent[side][number] = bytes((number & 0xFF,)) * size
+            self.modules[side].send(self.peers[side], number, self.sent[side][number], number, isUrgent)
+        self.turn(side)
+
+    @rule(at=st.integers(0, 400), keeps=st.booleans())
+    def deliver(self, at: int, keeps: bool) -> None:
+        """Deliver some packet, and keep it for another time or not."""
+        if self.wire:
+            at %= len(self.wire)
+            side, channel, packet = self.wire[at] if keeps else self.wire.pop(at)
+            self.modules[side].received(channel, (1 - side, channel), packet, self.now)
+            self.modules[side].batchEnded()
+            self.turn(side)
+
+    @rule(at=st.integers(0, 400))
+    def drop(self, at: int) -> None:
+        """Lose some packet."""
+        if self.wire:
+            del self.wire[at % len(self.wire)]
+
+    @rule(seconds=st.sampled_from((0.00003, 0.001, 0.02, 0.3, 1.5)))
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        for side in (0, 1):
+            self.modules[side].expired(self.now)
+            self.turn(side)
+
+    @rule(side=_SIDES)
+    def close(self, side: int) -> None:
+        """Close one side."""
+        self.modules[side].close(self.peers[side])
+        self.turn(side)
+
+    def turn(self, side: int) -> None:
+        """Take what a module has to tell, and its packets."""
+        module = self.modules[side]
+        for event in module.events():
+            if isinstance(event, MessageReceived):
+                assert event.tag not in self.came[side], f"message {event.tag} came twice"
+                self.came[side][event.tag] = bytes(event.data)
+            elif isinstance(event, (SendCompleted, SendFailed)):
+                assert isinstance(event.context, int)
+                assert event.context not in self.told[side], f"message {event.context} has two outcomes"
+                self.told[side][event.context] = isinstance(event, SendCompleted)
+            else:
+                assert isinstance(event, (PeerClosed, PeerLost))
+                assert not self.ended[side], "two ends"
+                self.ended[side] = True
+        for packet in module.outgoing(self.now):
+            self.wire.append((1 - side, packet.channel, packet.head + bytes(packet.payload)))
+            module.completed(packet.channel, 1)
+
+    @invariant()
+    def truth(self) -> None:
+        """What came is what was sent, and what was told to have come did."""
+        for side in (0, 1):
+            other = 1 - side
+            for number, data in self.came[other].items():
+                assert self.sent[side][number] == data, f"message {number} has changed"
+            for number, hasArrived in self.told[side].items():
+                assert not hasArrived or number in self.came[other], f"message {number} never came"
+            assert not self.ended[side] or self.told[side].keys() == self.sent[side].keys(), (
+                "an end before outcomes"
+            )
+
+    def teardown(self) -> None:
+        """Deliver all that is on its way until everything was told: nothing waits for ever."""
+        if not hasattr(self, "wire"):
+            return
+        for _round in range(300):
+            wire, self.wire = self.wire, []
+            for side, channel, packet in wire:
+                self.modules[side].received(channel, (1 - side, channel), packet, self.now)
+            for side in (0, 1):
+                self.modules[side].batchEnded()
+                self.modules[side].expired(self.now)
+                self.turn(side)
+            self.truth()
+            self.now += 0.05
+        for side in (0, 1):
+            assert self.told[side].keys() == self.sent[side].keys(), "messages without an outcome"
+            hasFailed = not all(self.told[side].values())
+            assert not hasFailed or self.ended[side], "a message has failed, and its peer is there"
+
+
+class ModelTests(SynchronousTestCase):
+    """Hypothesis looks for a way to break the promises."""
+
+    def test_twoModules(self) -> None:
+        """No order of packets, losses, times and calls breaks them."""
+        machine = TwoModules.TestCase
+        machine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+        machine("runTest").debug()

@@ -1,0 +1,394 @@
+"""
+Modules of the byte transfer layer: messages, puts, ends, faults, and who may go first.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._assembly import Budget, LONGEST, OLDEST
+from txrdma.btl._events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._module import COMMAND_MTU, KEEP_ALIVE, Module
+from txrdma.btl._peer import LINGER, Peer
+from txrdma.btl._window import COMMAND, DATA, GIVE_UP
+from txrdma.btl.wire import ACK, CHUNK, FRAG, PUT, REFUSED, Segment, VERSION
+from txrdma.error import InvalidRequest
+from txrdma.testing.btl.world import BadNetwork, Host, World
+
+_MTU = 1024
+
+
+class ModuleTestCase(SynchronousTestCase):
+    """Two hosts, Alice and Bob, and what they hear."""
+
+    def setUp(self) -> None:
+        self.begin(BadNetwork())
+
+    def begin(self, network: BadNetwork, budget: Budget | None = None) -> None:
+        self.world = World(Random(1), network)
+        self.heard: dict[str, list[Event]] = {"alice": [], "bob": []}
+        self.alice = Host(self.world, Module(_MTU, (127, 1023)), self.keep("alice"))
+        self.bob = Host(self.world, Module(_MTU, (127, 1023), budget), self.keep("bob"))
+        self.toBob, self.toAlice = self.alice.meet(self.bob)
+
+    def keep(self, name: str):  # type: ignore[no-untyped-def]  # a function of the case's own lists
+        def keep(event: Event) -> None:
+            if isinstance(event, MessageReceived):
+                event = event._replace(data=bytes(event.data))
+            self.heard[name].append(event)
+
+        return keep
+
+    def of(self, name: str, kind: type[Event]) -> list[Event]:
+        return [each for each in self.heard[name] if isinstance(each, kind)]
+
+    def messages(self, name: str = "bob") -> list[bytes]:
+        return [bytes(each.data) for each in self.heard[name] if isinstance(each, MessageReceived)]
+
+    def send(self, data: bytes, context: object = None, isUrgent: bool = False, tag: int = 7) -> None:
+        self.alice.module.send(self.toBob, tag, data, context, isUrgent)
+
+    def run_(self, seconds: float) -> None:
+        self.alice.turn()
+        self.bob.turn()
+        self.world.run(self.world.now + seconds)
+
+
+class MessageTests(ModuleTestCase):
+    """What is sent arrives."""
+
+    def test_sizes(self) -> None:
+        """Messages of all sizes arrive whole, with their tags, and their sender hears of it."""
+        room = _MTU - 18
+        sizes = [0, 1, COMMAND_MTU - 18, COMMAND_MTU - 17, room, room + 1, 5 * room, 100_000]
+        for size in sizes:
+            self.send(bytes(each & 0xFF for each in range(size)), size + 1, tag=size & 0xFFFF)
+        self.run_(1.0)
+        found = {
+            each.tag: bytes(each.data) for each in self.heard["bob"] if isinstance(each, MessageReceived)
+        }
+        self.assertEqual(found, {size & 0xFFFF: bytes(each & 0xFF for each in range(size)) for size in sizes})
+        told = {each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual(told, {size + 1 for size in sizes})
+        self.assertEqual(self.toBob.queuedBytes, 0)
+
+    def test_channels(self) -> None:
+        """Very small messages go by the command channel, all others by the data channel."""
+        for size, channel in ((COMMAND_MTU - 18, COMMAND), (COMMAND_MTU - 17, DATA), (5000, DATA)):
+            self.send(bytes(size))
+            used = {each.channel for each in self.alice.module.outgoing(0.0)}
+            self.assertEqual(used, {channel}, size)
+
+    def test_room(self) -> None:
+        """Messages that have room only one by one arrive all, although a later one often begins first."""
+        for seed in range(5):
+            self.begin(BadNetwork(loss=0.05, delays=(0.02, 0.02), jitter=0.005), Budget(40_000, 30_000))
+            self.world.random.seed(seed)
+            for _each in range(12):
+                self.send(bytes(30_000))
+            self.run_(60.0)
+            self.assertEqual(len(self.messages()), 12)
+            self.assertGreater(self.bob.module.counters.noMemoryRecvs, 0)
+
+    def test_urgent(self) -> None:
+        """An urgent message goes before those that wait, but not between chunks when it needs some itself."""
+        for number in range(3):
+            self.send(bytes((number,)) * 700)
+        self.send(b"now", isUrgent=True)
+        self.run_(1.0)
+        self.assertEqual(self.messages()[0], b"now")
+
+    def test_piggyback(self) -> None:
+        """An answer that is sent in the turn of the question acknowledges it: there are no other packets."""
+        self.bob.heard = lambda event: self.bob.module.send(self.toAlice, 1, b"pong")
+        self.send(b"ping")
+        self.run_(0.0003)
+        self.assertEqual(self.messages("alice"), [b"pong"])
+        self.assertEqual(self.bob.module.counters.ackSends, 0)
+
+    def test_delayedAcknowledgement(self) -> None:
+        """Without an end of a batch an acknowledgement is due 50 microseconds after its segment."""
+        self.send(b"x")
+        (packet,) = self.alice.module.outgoing(0.0)
+        bob = self.bob.module
+        bob.received(packet.channel, (0, packet.channel), packet.head + bytes(packet.payload), 1.0)
+        self.assertEqual((bob.deadline(), bob.outgoing(1.00001)), (1.00005, []))
+        self.assertEqual(len(bob.outgoing(1.00005)), 1)
+
+    def test_fair(self) -> None:
+        """A peer with much to send does not keep another waiting."""
+        carol = Host(self.world, Module(_MTU, (127, 1023)), self.keep("bob"))
+        toCarol, _back = self.alice.meet(carol)
+        for _each in range(30):
+            self.send(bytes(900))
+        self.alice.module.send(toCarol, 1, bytes(900))
+        order = [each.peer for each in self.alice.module.outgoing(0.0)]
+        self.assertEqual((len(order), order.index(toCarol)), (31, 8))
+
+    def test_credits(self) -> None:
+        """No more packets go than there are credits; they go on when these come back."""
+        module = Module(_MTU, (4, 4))
+        peer = module.addPeer(1, 2, ("c", "d"), 0, 0, None, 0.0)
+        for _each in range(9):
+            module.send(peer, 1, bytes(900))
+        self.assertEqual(len(module.outgoing(0.0)), 3)
+        self.assertEqual(module.outgoing(0.0), [])
+        module.completed(DATA, 2)
+        self.assertEqual(len(module.outgoing(0.0)), 2)
+
+    def test_refusedCalls(self) -> None:
+        """Calls that cannot be meant are refused at once."""
+        module = self.alice.module
+        self.assertRaises(InvalidRequest, module.send, self.toBob, 1 << 16, b"")
+        self.assertRaises(InvalidRequest, module.put, self.toBob, 1 << 32, 0, b"")
+        self.assertRaises(InvalidRequest, module.put, self.toBob, 1, (1 << 64) - 1, b"abc")
+        module.close(self.toBob)
+        self.assertRaises(InvalidRequest, module.send, self.toBob, 1, b"")
+
+
+class PutTests(ModuleTestCase):
+    """Memory that peers write into."""
+
+    def test_put(self) -> None:
+        """A put of any length stands in the region, and nothing beside it has changed."""
+        memory = bytearray(6000)
+        region = self.bob.module.register(memoryview(memory))
+        self.alice.module.put(self.toBob, region, 100, b"\1" * 5000, "done")
+        self.run_(1.0)
+        self.assertEqual(memory, bytes(100) + b"\1" * 5000 + bytes(900))
+        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done")])
+        self.assertEqual(self.heard["bob"], [])
+
+    def test_outside(self) -> None:
+        """Puts outside a region, or into one that is gone or belongs to others, fail, and change nothing."""
+        memory, others = bytearray(100), bytearray(100)
+        module = self.bob.module
+        region, gone = module.register(memoryview(memory)), module.register(memoryview(others))
+        own = module.register(
+            memoryview(others), Host(self.world, Module(_MTU, (9, 9)), print).meet(self.bob)[1]
+        )
+        module.deregister(gone)
+        module.deregister(gone)
+        for number, (to, offset) in enumerate(((region, 91), (region, 1 << 60), (gone, 0), (own, 0), (0, 0))):
+            self.alice.module.put(self.toBob, to, offset, b"\1" * 10, number)
+        self.alice.module.put(self.toBob, region, 90, b"\2" * 10, "good")
+        self.run_(1.0)
+        failed = {each.context for each in self.heard["alice"] if isinstance(each, SendFailed)}
+        self.assertEqual(failed, {0, 1, 2, 3, 4})
+        self.assertIn(SendCompleted(self.toBob, "good"), self.heard["alice"])
+        self.assertEqual((memory, others), (bytes(90) + b"\2" * 10, bytes(100)))
+        self.assertEqual((module.counters.badfragRecvs, self.alice.module.counters.refusedSends), (5, 5))
+
+
+class EndTests(ModuleTestCase):
+    """How peers end."""
+
+    def test_close(self) -> None:
+        """What was sent before arrives before both hear of the end; later nobody knows anybody."""
+        self.send(bytes(50_000), "done")
+        self.alice.module.close(self.toBob)
+        self.run_(1.0)
+        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)])
+        self.assertEqual([type(each) for each in self.heard["bob"]], [MessageReceived, PeerClosed])
+        self.run_(LINGER + 1.0)
+        self.assertEqual((self.alice.module.peers, self.bob.module.peers), ([], []))
+
+    def test_closedMeanwhile(self) -> None:
+        """Messages for a peer that has closed fail: their sender is told."""
+        self.bob.module.close(self.toAlice)
+        self.run_(1.0)
+        self.assertEqual(self.heard["alice"], [PeerClosed(self.toBob)])
+        self.assertRaises(InvalidRequest, self.send, b"x")
+
+    def test_dies(self) -> None:
+        """A peer that dies is given up, and all that it has not acknowledged fails before that is told."""
+        self.bob.isDead = True
+        for number in range(3):
+            self.send(bytes(3000), number)
+        self.run_(GIVE_UP + 5)
+        self.assertEqual({each.context for each in self.of("alice", SendFailed)}, {0, 1, 2})  # type: ignore[union-attr]  # all are SendFailed
+        self.assertEqual(self.heard["alice"][-1], PeerLost(self.toBob, "the peer does not answer"))
+        self.assertEqual(self.alice.module.peers, [])
+
+    def test_nobodyConfirms(self) -> None:
+        """A peer that is silent after the last segment is closed, not lost: all messages have arrived."""
+        self.send(b"x", "done")
+        self.run_(0.1)
+        self.bob.isDead = True
+        self.alice.module.close(self.toBob)
+        self.run_(GIVE_UP + 5)
+        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)])
+
+    def test_keepAlive(self) -> None:
+        """A peer that dies in silence is missed, too; one that lives is asked now and then, and stays."""
+        self.run_(10 * KEEP_ALIVE)
+        self.assertEqual((self.heard["alice"], self.heard["bob"]), ([], []))
+        self.bob.isDead = True
+        self.run_(KEEP_ALIVE + GIVE_UP + 5)
+        self.assertEqual(self.heard["alice"], [PeerLost(self.toBob, "the peer does not answer")])
+
+    def test_busy(self) -> None:
+        """A receiver that does something else for two minutes gets everything then."""
+        self.bob.busyUntil = 120.0
+        for _each in range(20):
+            self.send(bytes(2000), "done")
+        self.run_(125.0)
+        self.assertEqual(len(self.messages()), 20)
+        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, "done")] * 20)
+
+    def test_lose(self) -> None:
+        """Who is given up by the program is forgotten, and told of once."""
+        self.send(bytes(9000), "lost")
+        self.alice.module.lose(self.toBob, "why not")
+        self.alice.module.lose(self.toBob, "again")
+        self.run_(1.0)
+        self.assertEqual(
+            self.heard["alice"], [SendFailed(self.toBob, "lost", "why not"), PeerLost(self.toBob, "why not")]
+        )
+        self.assertEqual(self.alice.module.outgoing(1.0), [])
+
+
+class LiarTests(ModuleTestCase):
+    """Whatever comes in, it is counted, and harms nobody else."""
+
+    def put(self, segment: Segment | bytes, source: tuple[int, int] = (0, 1), channel: int = DATA) -> None:
+        raw = segment if isinstance(segment, bytes) else segment.encode()
+        self.bob.module.received(channel, source, raw, self.world.now)
+
+    def lie(self, **changes: int) -> Segment:
+        """A segment of Alice's that is right, but for these fields."""
+        right = Segment(FRAG, self.toAlice.name, self.toAlice.received.following, payload=b"lie")
+        return right._replace(**changes)  # type: ignore[arg-type]  # mypy does not look into the names
+
+    def counted(self, name: str) -> int:
+        return self.bob.module.counters.named()[name]
+
+    def test_headers(self) -> None:
+        """Packets that are none, of strangers, and from wrong places are counted, and that is all."""
+        right = self.lie().encode()
+        for raw in (b"", right[:17], bytes((VERSION << 4 ^ 0xF0 | FRAG,)) + right[1:], right[:-1]):
+            self.put(raw)
+        self.assertEqual(self.counted("num_bad_header_recvs"), 4)
+        self.put(self.lie(sender=self.toAlice.name ^ 1))
+        self.put(self.lie(), source=(5, 1))
+        self.put(self.lie(), channel=COMMAND)
+        self.assertEqual((self.counted("num_unk_recvs"), self.counted("num_total_recvs")), (3, 7))
+        self.bob.turn()
+        self.assertEqual(self.heard["bob"], [])
+
+    def test_window(self) -> None:
+        """Segments beside the window, and replays, are not delivered, and are acknowledged."""
+        first = self.toAlice.received.following
+        self.put(self.lie())
+        self.put(self.lie(sequence=first))
+        self.put(self.lie(sequence=(first + 2) & 0xFFFF))
+        self.put(self.lie(sequence=(first + 2) & 0xFFFF))
+        self.put(self.lie(sequence=(first + 1 + 4096) & 0xFFFF))
+        self.put(self.lie(sequence=(first - 30_000) & 0xFFFF))
+        self.bob.turn()
+        self.assertEqual(self.messages(), [b"lie", b"lie"])
+        names = ("num_oow_low_recvs", "num_dup_recvs", "num_oow_high_recvs")
+        self.assertEqual([self.counted(each) for each in names], [2, 1, 1])
+
+    def test_acknowledgements(self) -> None:
+        """What was never sent cannot be acknowledged, by a packet of its own or beside a segment."""
+        never = self.toAlice.sent.following
+        self.put(self.lie(acknowledged=never))
+        self.put(self.lie(kind=ACK, acknowledged=(never - 1) & 0xFFFF))
+        self.put(self.lie(kind=ACK)._replace(acknowledged=(never - 1) & 0xFFFF, payload=b"\xff" * 513))
+        self.put(self.lie(kind=REFUSED, sequence=never))
+        self.bob.turn()
+        self.assertEqual((self.counted("num_bad_ack_recvs"), self.heard["bob"]), (3, []))
+
+    def test_chunks(self) -> None:
+        """Chunks that fit nowhere, or contradict others, are counted and refused."""
+        first = self.toAlice.received.following
+        good = self.lie(kind=CHUNK, fragment=1, total=9, offset=3)
+        self.put(good)
+        following = good._replace(sequence=(first + 1) & 0xFFFF)
+        lies = (
+            *({"total": 10}, {"tag": 3}, {"offset": 7}, {"offset": 0xFFFFFFFF}),
+            *({"fragment": 2, "total": LONGEST + 1}, {"payload": b""}, {"payload": b"too long", "offset": 0}),
+        )
+        for lie in lies:
+            self.put(following._replace(**lie))
+        self.assertEqual(self.counted("num_badfrag_recvs"), len(lies))
+        refusals = [each for each in self.bob.module.outgoing(0.0) if each.head[0] & 15 == REFUSED]
+        self.assertEqual(len(refusals), len(lies))
+
+    def test_memory(self) -> None:
+        """Messages that are begun by the thousand, and never ended, take no more memory than there is."""
+        self.begin(BadNetwork(), Budget(100_000, 50_000))
+        first = self.toAlice.received.following
+        for number in range(3000):
+            lie = self.lie(kind=CHUNK, fragment=number, total=40_000, sequence=(first + number) & 0xFFFF)
+            self.put(lie)
+        self.assertEqual((self.bob.module._budget.used, len(self.toAlice.assembly)), (80_000, 3))
+        self.assertEqual(self.counted("num_no_memory_recvs"), 2997)
+        self.bob.turn()
+        self.alice.isDead = True
+        self.world.run(OLDEST + 1.0)
+        reason = "the peer has stopped in the middle of a message"
+        self.assertEqual(self.heard["bob"], [PeerLost(self.toAlice, reason)])
+        self.assertEqual(self.bob.module._budget.used, 0)
+
+    def test_refusals(self) -> None:
+        """Refusals are bounded, however much is refused in one turn."""
+        for _each in range(5000):
+            self.put(self.lie(kind=PUT, region=99))
+        self.assertEqual(len(self.bob.module._refusals), 256)
+
+
+class ReorderingTests(ModuleTestCase):
+    """The last section of the design: two channels, and what overtakes what."""
+
+    def play(self, network: BadNetwork, size: int = 4000, count: int = 200) -> Peer:
+        """Send large messages, each with some very small ones behind it that overtake it."""
+        self.begin(network)
+        for _number in range(count):
+            self.send(bytes(size))
+            for _each in range(4):
+                self.send(b"small")
+        self.alice.turn()
+        self.world.run(60.0, lambda: len(self.messages()) == 5 * count and self.toBob.isIdle())
+        self.assertEqual(len(self.messages()), 5 * count)
+        return self.toBob
+
+    def test_smallOvertakeLarge(self) -> None:
+        """Small messages that overtake large ones by far, on the other channel, cause no resend at all."""
+        self.play(BadNetwork(delays=(0.0001, 0.005)))
+        counters = self.alice.module.counters
+        self.assertGreater(self.bob.module.counters.maxRcvdWindowSize, 50)
+        self.assertGreater(counters.dupAcks, 3)
+        self.assertEqual((counters.resends, counters.spuriousResends), (0, 0))
+
+    def test_largeOvertakeSmall(self) -> None:
+        """The other way round there is none, either."""
+        self.play(BadNetwork(delays=(0.005, 0.0001)))
+        self.assertEqual(self.alice.module.counters.resends, 0)
+
+    def test_losses(self) -> None:
+        """Of what is lost beside such reordering little is sent twice in vain."""
+        for loss, most in ((0.01, 1.5), (0.05, 1.8)):
+            self.begin(BadNetwork())
+            lost = 0
+            transmit, random = World.transmit, Random(3)
+
+            def counting(
+                world: World, sender: Host, to: tuple[int, int], channel: int, packet: bytes
+            ) -> None:
+                nonlocal lost
+                if sender.number == 0 and random.random() < loss:  # noqa: B023 (called in this round only)
+                    lost += 1
+                else:
+                    transmit(world, sender, to, channel, packet)  # noqa: B023
+
+            self.patch(World, "transmit", counting)
+            self.play(BadNetwork(delays=(0.0001, 0.001)), count=400)
+            counters = self.alice.module.counters
+            self.patch(World, "transmit", transmit)
+            self.assertGreater(lost, 10)
+            self.assertLessEqual(counters.resends / lost, most)
+            self.assertLessEqual(counters.spuriousResends, counters.resends - lost + 5)

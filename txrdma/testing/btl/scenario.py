@@ -1,0 +1,296 @@
+"""
+Simulations of the byte transfer layer, each made from a seed, with its promises checked.
+
+Every message is delivered exactly once, or its sender is told that it failed; what was told to have arrived
+has arrived, byte for byte; puts change nothing but their places; and in the end no module remembers anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from txrdma.btl._assembly import Budget
+from txrdma.btl._events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._module import Module
+from txrdma.btl._peer import Peer
+from txrdma.btl.wire import PUT_LENGTH
+from txrdma.error import InvalidRequest
+from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.outcome import check
+
+GIVE_UP = 20.0
+"""Seconds after which modules of a simulation give up a silent peer."""
+
+_LIMIT = 1200.0
+_CREDITS = (63, 127)
+_MEMORY = 40_000
+
+
+@dataclass
+class Played:
+    """
+    Statistics of a simulation that has kept its promises.
+
+    @ivar completed: messages that have arrived; C{failed}: that their senders were told of.
+    @ivar counters: of all modules, by their names, maxima added up like all others.
+    """
+
+    seed: int
+    completed: int = 0
+    failed: int = 0
+    packets: int = 0
+    dropped: int = 0
+    deaths: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
+
+
+class Order:
+    """
+    A message or a put that a program wants to send.
+
+    @ivar outcome: what its sender was told, and C{deliveries}: how often its receiver has got it.
+    @ivar isStale: whether it is a put that must be refused.
+    """
+
+    def __init__(self, number: int, sender: int, receiver: int, data: bytes) -> None:
+        self.number, self.sender, self.receiver, self.data = number, sender, receiver, data
+        self.isPut = self.isStale = self.wasGiven = False
+        self.outcome: str | None = None
+        self.deliveries = 0
+        self.place = (0, 0)  # region and offset
+
+    def __repr__(self) -> str:
+        what = "stale put" if self.isStale else "put" if self.isPut else "message"
+        return f"{what} {self.number} of {len(self.data)} bytes from {self.sender} to {self.receiver}"
+
+
+class Scenario:
+    """A simulation: hosts, what they want from each other, and what is bad about their network."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random = Random(seed)
+        self.network = BadNetwork(
+            loss=random.choice((0.0, 0.0, 0.01, 0.05, 0.2, 0.3)),
+            duplication=random.choice((0.0, 0.0, 0.02, 0.2)),
+            forgery=random.choice((0.0, 0.0, 0.1)),
+            delays=(random.choice((0.00005, 0.001, 0.02)), random.choice((0.00005, 0.001, 0.02))),
+            jitter=random.choice((0.0, 0.0002, 0.005, 0.05)),
+        )
+        self.world = World(random, self.network)
+        self.mtu = random.choice((64, 256, 1024, 4096))
+        self.orders: list[Order] = []
+        self.played = Played(seed)
+        self.peers: dict[tuple[int, int], Peer] = {}
+        self.regions: dict[int, tuple[int, bytearray]] = {}
+        self.ended: dict[tuple[int, int], str] = {}
+        self.isFatal = False
+        self.liar: int | None = None
+        self._hosts()
+        self._trouble()
+        self._wishes()
+
+    def _hosts(self) -> None:
+        for number in range(self.random.choice((2, 2, 3, 5))):
+            budget = Budget(self.random.choice((40_000, 100_000, 1 << 20)), 1 << 20)
+            module = Module(self.mtu, _CREDITS, budget, GIVE_UP, self.random.choice((0.0, 3.0)))
+            host = Host(self.world, module, partial(self._heard, number))
+            memory = bytearray(_MEMORY)
+            self.regions[number] = (module.register(memoryview(memory)), memory)
+            for other in self.world.hosts[:-1]:
+                peers = host.meet(other)
+                self.peers[number, other.number], self.peers[other.number, number] = peers
+
+    def _trouble(self) -> None:
+        random, hosts = self.random, self.world.hosts
+        for _each in range(random.choice((0, 0, 1, 2))):
+            begin, (one, other) = random.random() * 3, random.sample(range(len(hosts)), 2)
+            self.network.partitions.append((begin, begin + random.choice((0.01, 0.5, 4.0)), one, other))
+        if random.random() < 0.15:
+            victim = random.choice(hosts)
+            self.world.call(random.random() * 2, lambda: self._die(victim))
+        if random.random() < 0.1:
+            begin, (one, other) = random.random(), random.sample(range(len(hosts)), 2)
+            self.network.partitions.append((begin, 1e9, one, other))
+            self.isFatal = True
+        if random.random() < 0.2:
+            busy = random.choice(hosts)
+            self.world.call(random.random(), lambda: self._beBusy(busy, random.choice((0.1, 3.0))))
+        if random.random() < 0.15:
+            self._lie(random.randrange(len(hosts)))
+
+    def _die(self, host: Host) -> None:
+        host.isDead = self.isFatal = True
+        self.played.deaths += 1
+
+    def _beBusy(self, host: Host, seconds: float) -> None:
+        host.busyUntil = self.world.now + seconds
+
+    def _lie(self, liar: int) -> None:
+        """Let one host alter its packets in any way that keeps its name, which is where they come from."""
+        self.liar = liar
+        random = self.random
+
+        def altered(number: int, packet: bytes) -> bytes:
+            if number != liar or random.random() > 0.2:
+                return packet
+            lie = bytearray(packet)
+            for _each in range(random.choice((1, 1, 4))):
+                at = random.randrange(len(lie))
+                if not 4 <= at < 12:
+                    flipped = lie[at] ^ 1 << random.randrange(8)
+                    lie[at] = random.choice((0, 0xFF, flipped, random.randrange(256)))
+            return bytes(lie)
+
+        self.world.alter = altered
+
+    def _wishes(self) -> None:
+        used = [0] * len(self.world.hosts)
+        hurry = self.random.choice((0.001, 1.0))
+        for number in range(self.random.choice((5, 30, 120))):
+            order = self._order(number, used)
+            self.orders.append(order)
+            self.world.call(self.random.random() * hurry, partial(self._give, order))
+
+    def _order(self, number: int, used: list[int]) -> Order:
+        random = self.random
+        sender, receiver = random.sample(range(len(used)), 2)
+        size = random.choice((4, 10, 60, 200, 700, 1000, 5000, 30_000))
+        order = Order(number, sender, receiver, number.to_bytes(4, "big") + random.randbytes(size - 4))
+        if random.random() < 0.2:
+            order.isPut = True
+            region, offset = self.regions[receiver][0], used[receiver]
+            order.isStale = random.random() < 0.2 or offset + size > _MEMORY
+            if order.isStale:
+                fits = size + PUT_LENGTH <= self.mtu  # else a part of it could
+                beyond = _MEMORY + 1 - (size if fits else 0)
+                order.place = random.choice(((region, beyond), (region + 7, 0), (region, 1 << 63)))
+            else:
+                used[receiver] += size
+                order.place = (region, offset)
+        return order
+
+    def _give(self, order: Order) -> None:
+        host = self.world.hosts[order.sender]
+        if host.isDead:
+            return
+        peer = self.peers[order.sender, order.receiver]
+        try:
+            if order.isPut:
+                host.module.put(peer, *order.place, order.data, order)
+            else:
+                host.module.send(peer, order.number, order.data, order, self.random.random() < 0.1)
+        except InvalidRequest:
+            hasEnded = (order.sender, order.receiver) in self.ended
+            check(hasEnded, f"{order} cannot be sent, though its peer is there")
+            return
+        order.wasGiven = True
+        host.turn()
+
+    def _heard(self, number: int, event: Event) -> None:
+        other = event.peer.context
+        assert isinstance(other, Host)
+        if isinstance(event, MessageReceived):
+            self._delivered(number, other.number, event.tag, bytes(event.data))
+        elif isinstance(event, (SendCompleted, SendFailed)):
+            order = event.context
+            assert isinstance(order, Order)
+            check(order.outcome is None, f"{order} has two outcomes")
+            order.outcome = "completed" if isinstance(event, SendCompleted) else event.reason
+        else:
+            assert isinstance(event, (PeerClosed, PeerLost))
+            check((number, other.number) not in self.ended, f"{number} has lost {other.number} twice")
+            self.ended[number, other.number] = event.reason if isinstance(event, PeerLost) else "closed"
+
+    def _delivered(self, receiver: int, sender: int, tag: int, data: bytes) -> None:
+        if sender == self.liar:
+            return
+        order = self.orders[tag]
+        check(
+            (order.sender, order.receiver) == (sender, receiver) and not order.isPut,
+            f"{order} has come to {receiver} from {sender}",
+        )
+        check(order.data == data, f"{order} has become something else")
+        order.deliveries += 1
+
+    def play(self) -> Played:
+        """
+        Play the simulation to its end, and check the promises.
+
+        @raise Violation: a promise was broken.
+        """
+        self.world.run(_LIMIT / 2, self._isTold)
+        self.world.run(self.world.now + 1.0)
+        check(self._isTold(), f"nobody tells of {[each for each in self.orders if self._isOpen(each)][:3]}")
+        self._close()
+        self._judge()
+        return self.played
+
+    def _isOpen(self, order: Order) -> bool:
+        if self.world.hosts[order.sender].isDead or self.liar in (order.sender, order.receiver):
+            return False
+        if not order.wasGiven:
+            return (order.sender, order.receiver) not in self.ended
+        return order.outcome is None
+
+    def _isTold(self) -> bool:
+        return not any(self._isOpen(each) for each in self.orders)
+
+    def _close(self) -> None:
+        """Close all that is open, from both ends or from one; then nobody is to know anybody."""
+        fromBoth = self.isFatal or self.liar is not None
+        for (number, other), peer in self.peers.items():
+            host = self.world.hosts[number]
+            if not host.isDead and (fromBoth or number < other or self.random.random() < 0.5):
+                host.module.close(peer)
+                host.turn()
+        if self.liar is not None:
+            self.world.run(self.world.now + 30.0)
+            return
+        alive = [host for host in self.world.hosts if not host.isDead]
+        isOver = self.world.run(self.world.now + _LIMIT, lambda: not any(each.module.peers for each in alive))
+        check(isOver, "peers never end")
+
+    def _judge(self) -> None:
+        for order in self.orders:
+            if self.liar not in (order.sender, order.receiver):
+                self._judgeOrder(order)
+        for host in self.world.hosts:
+            self.played.counters.update(host.module.counters.named())
+            if self.liar is None and not host.isDead:
+                module = host.module
+                check(module._budget.used == 0, "bytes of incomplete messages are never given back")
+                check(not (module._owing or module._ready or module._losing), "a module remembers its peers")
+                check(tuple(module.credits) == _CREDITS, f"credits are lost: {module.credits}")
+        self.played.packets, self.played.dropped = self.world.packets, self.world.dropped
+        if not self.isFatal and self.liar is None:
+            lost = [reason for reason in self.ended.values() if reason != "closed"]
+            check(not lost, f"peers are lost without a reason: {lost}")
+
+    def _judgeOrder(self, order: Order) -> None:
+        hasCompleted = order.outcome == "completed"
+        check(order.deliveries <= 1, f"{order} is delivered {order.deliveries} times")
+        if hasCompleted and not order.isPut:
+            check(order.deliveries == 1, f"{order} has completed, and never came")
+        if order.isStale:
+            check(not hasCompleted, f"{order} has completed")
+        elif order.isPut and hasCompleted and self.liar is None:
+            memory, offset = self.regions[order.receiver][1], order.place[1]
+            check(memory[offset : offset + len(order.data)] == order.data, f"{order} has left other bytes")
+        elif not self.isFatal and order.wasGiven:
+            check(hasCompleted, f"{order} has failed: {order.outcome}")
+        if order.outcome is not None:
+            self.played.completed += hasCompleted
+            self.played.failed += not hasCompleted
+
+
+def simulate(seed: int) -> Played:
+    """
+    Play the simulation of this seed.
+
+    @raise Violation: a promise was broken.
+    """
+    return Scenario(seed).play()

@@ -1,0 +1,190 @@
+"""
+Modules of the byte transfer layer on a simulated network, by a clock that a heap of calls moves.
+
+The network loses, doubles, delays and reorders packets, holds two hosts apart for a while, and stops hosts;
+beside that strangers send copies of packets from wrong addresses, and bytes that are no packets at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from random import Random
+
+from txrdma.btl._events import Event
+from txrdma.btl._module import Module
+from txrdma.btl._peer import Peer
+
+Address = tuple[int, int]
+"""Number of the host, and of the channel."""
+
+
+@dataclass
+class BadNetwork:
+    """
+    The habits of a network, bad ones mostly.
+
+    @ivar loss: share of packets; so C{duplication}, and C{forgery}: copies from a stranger.
+    @ivar delays: least seconds on the command and on the data channel; C{jitter}: most that are added.
+    @ivar partitions: begin and end in seconds, and two hosts that do not hear each other then.
+    """
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    forgery: float = 0.0
+    delays: tuple[float, float] = (0.0001, 0.0001)
+    jitter: float = 0.0
+    partitions: list[tuple[float, float, int, int]] = field(default_factory=list)
+
+
+class World:
+    """
+    Hosts, the network between them, and the time.
+
+    @ivar alter: given a sending host's number and a packet, makes what really travels; for liars.
+    """
+
+    def __init__(self, random: Random, network: BadNetwork) -> None:
+        self.now = 0.0
+        self.random, self.network = random, network
+        self.hosts: list[Host] = []
+        self.packets = self.dropped = 0
+        self.alter: Callable[[int, bytes], bytes] = lambda _host, packet: packet
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def call(self, at: float, function: Callable[[], None]) -> None:
+        """Call a function at a time, after others of the same time."""
+        self._number += 1
+        heappush(self._calls, (at, self._number, function))
+
+    def run(self, until: float, isDone: Callable[[], bool] = lambda: False) -> bool:
+        """
+        Let the time of the world pass.
+
+        @return: whether C{isDone} has become true before C{until}, or nothing is left to be done.
+        """
+        while self._calls and self._calls[0][0] <= until:
+            if isDone():
+                return True
+            self.now, _number, function = heappop(self._calls)
+            function()
+        return isDone() or not self._calls
+
+    def transmit(self, sender: Host, destination: Address, channel: int, packet: bytes) -> None:
+        """Let a packet travel, or not."""
+        network, random = self.network, self.random
+        self.packets += 1
+        packet = self.alter(sender.number, packet)
+        for begin, end, one, other in network.partitions:
+            if begin <= self.now < end and {one, other} == {sender.number, destination[0]}:
+                self.dropped += 1
+                return
+        if random.random() < network.loss:
+            self.dropped += 1
+        else:
+            self._arrive(destination, (sender.number, channel), packet)
+        if random.random() < network.duplication:
+            self._arrive(destination, (sender.number, channel), packet)
+        if random.random() < network.forgery:
+            forged = bytearray(packet[: random.randrange(len(packet) + 1)] + random.randbytes(3))
+            forged[random.randrange(len(forged))] ^= 1 << random.randrange(8)
+            self._arrive(destination, (len(self.hosts), channel), bytes(forged))
+
+    def _arrive(self, destination: Address, source: Address, packet: bytes) -> None:
+        number, channel = destination
+        delay = self.network.delays[channel] + self.random.random() ** 3 * self.network.jitter
+        host = self.hosts[number]
+        self.call(self.now + delay, lambda: host.arrived(channel, source, packet))
+
+
+class Host:
+    """
+    A host with one module.
+
+    @ivar busyUntil: time until which its program does something else.
+    @ivar isDead: whether it has stopped, without a word to anybody.
+    @ivar heard: called with each event.
+    """
+
+    def __init__(self, world: World, module: Module, heard: Callable[[Event], None]) -> None:
+        self.world, self.module, self.heard = world, module, heard
+        self.number = len(world.hosts)
+        world.hosts.append(self)
+        self.busyUntil = 0.0
+        self.isDead = False
+        self._inbox: list[tuple[int, Address, bytes]] = []
+        self._isReading = False
+        self._wakeAt: float | None = None
+
+    def meet(self, other: Host) -> tuple[Peer, Peer]:
+        """Make two hosts peers of each other; the answer is each one's view of the other."""
+        random, now = self.world.random, self.world.now
+        mine, its = random.getrandbits(64), random.getrandbits(64)
+        here, there = random.getrandbits(16), random.getrandbits(16)
+        addresses = ((other.number, 0), (other.number, 1))
+        peer = self.module.addPeer(mine, its, addresses, here, there, other, now)
+        back = other.module.addPeer(its, mine, ((self.number, 0), (self.number, 1)), there, here, self, now)
+        return peer, back
+
+    def arrived(self, channel: int, source: Address, packet: bytes) -> None:
+        """Keep a packet until the program has time; packets that come meanwhile are one batch with it."""
+        self._inbox.append((channel, source, packet))
+        if not self._isReading:
+            self._isReading = True
+            self.world.call(max(self.world.now + 20e-6, self.busyUntil), self._read)
+
+    def _read(self) -> None:
+        self._isReading = False
+        inbox, self._inbox = self._inbox, []
+        if self.isDead:
+            return
+        for channel, source, packet in inbox:
+            self.module.received(channel, source, packet, self.world.now)
+        self.module.batchEnded()
+        self.turn()
+
+    def _woken(self, at: float) -> None:
+        if self._wakeAt != at or self.isDead:
+            return
+        self._wakeAt = None
+        if self.busyUntil > self.world.now:
+            self._wake(self.busyUntil)
+            return
+        self.module.expired(self.world.now)
+        self.turn()
+
+    def _wake(self, at: float) -> None:
+        self._wakeAt = at
+        self.world.call(at, lambda: self._woken(at))
+
+    def turn(self) -> None:
+        """Deliver events, send packets, and see to the next deadline, as whatever drives a module does."""
+        if self.isDead:
+            return
+        for event in self.module.events():
+            self.heard(event)
+        posted = [0, 0]
+        for packet in self.module.outgoing(self.world.now):
+            posted[packet.channel] += 1
+            address = self._addressOf(packet.peer, packet.channel)
+            self.world.transmit(self, address, packet.channel, packet.head + bytes(packet.payload))
+        for channel, count in enumerate(posted):
+            if count:
+                self.world.call(self.world.now + 10e-6, partial(self._completed, channel, count))
+        due = self.module.deadline()
+        if due is not None:
+            due = max(due, self.world.now + 1e-6)
+            if self._wakeAt is None or due < self._wakeAt:
+                self._wake(due)
+
+    def _addressOf(self, peer: Peer, channel: int) -> Address:
+        address = peer.addresses[channel]
+        assert isinstance(address, tuple)
+        return address
+
+    def _completed(self, channel: int, count: int) -> None:
+        self.module.completed(channel, count)
+        self.turn()
