@@ -130,6 +130,7 @@ class Calls:
         self._transactions: Transactions[Asked] = Transactions(port.transactionIDBits, random)
         self._begin = self._transactions.begin
         self._find = self._transactions.find
+        self._open, self._mask = self._transactions.open, self._transactions.mask
         self._close = self._transactions.end
         self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
@@ -240,7 +241,7 @@ class Calls:
             if not method & _RESPONSE and method != _TRAP_REPRESS:
                 self._requested(datagram, envelope, now)
                 return None
-            call = self._find(identifier)
+            call = self._open.get(identifier & self._mask)
             if call is not None and managementClass != _DIRECTED:
                 if managementClass != call.datagram[1]:
                     call = None  # another's: it only has the same transaction

@@ -7,7 +7,7 @@ from typing import Final
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.frames import directedPacket, directedTail, frame, managementPacket, NO_KEYS
+from txrdma.mad.core.frames import directedPacket, directedTail, frame, Keys, managementPacket
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
@@ -15,13 +15,19 @@ _LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, acti
 _SUBN: Final = ManagementClass.SUBN_LID
 
 
+_MOST_TAILS: Final = 1024
+
+
 class Datagrams:
-    """Maker of the datagrams of calls; the common part of those by one directed route is made once."""
+    """
+    Maker of the datagrams of calls.
+
+    The common part of those by one directed route is made once: sweeps ask each node several times, and many
+    nodes in turns.
+    """
 
     def __init__(self) -> None:
-        self._tailPath: IBDRPath | None = None
-        self._tailKeys = NO_KEYS
-        self._tail = b""
+        self._tails: dict[int, tuple[IBDRPath, Keys, bytes]] = {}  # by the identity of the path
 
     def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
         """
@@ -32,11 +38,11 @@ class Datagrams:
         rpc, keys = call.rpc, call.keys
         if rpc.managementClass is _SUBN:
             if type(path) is IBDRPath and not call.content:
-                if path is not self._tailPath or keys is not self._tailKeys:
-                    self._tail = directedTail(b"", path, keys.mkey)
-                    self._tailPath, self._tailKeys = path, keys
+                tail = self._tails.get(id(path))
+                if tail is None or tail[1] is not keys:
+                    tail = self._newTail(path, keys)
                 return directedPacket(
-                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
+                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, tail[2]
                 )
             return managementPacket(
                 rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
@@ -47,3 +53,9 @@ class Datagrams:
         if rpc.method is Method.GET_MULTI:  # its content goes in segments
             return frame(*head, b"", keys, call.mask, _LONG)
         return frame(*head, call.content, keys, call.mask)
+
+    def _newTail(self, path: IBDRPath, keys: Keys) -> tuple[IBDRPath, Keys, bytes]:
+        if len(self._tails) >= _MOST_TAILS:
+            self._tails.clear()
+        tail = self._tails[id(path)] = path, keys, directedTail(b"", path, keys.mkey)
+        return tail

@@ -35,7 +35,8 @@ _LOG_DATA: Final = 32
 Size of the log data in congestion control, which precedes the data of all its attributes (IBA annex A10.4.1).
 """
 
-_HEAD: Final = Struct(">BBBBHBBQHHI")
+_DIRECTED_HEAD: Final = Struct(">IIQHxxI")
+_DIRECTED_CLASS: Final = 0x01810100
 _DIRECTED: Final = Struct(">QHH28x64sx63s64x")
 _LID_ROUTED: Final = Struct(">BBBBHHQHHIQ32x64s128x")
 
@@ -87,9 +88,9 @@ def directedPacket(
     @param tail: the bytes that L{directedTail} returns.
     @raise InvalidRequest: a value does not fit into its field.
     """
-    hops = len(path.drPath)
+    head = _DIRECTED_CLASS | method, len(path.drPath), transactionID, attributeID, modifier
     try:
-        return _HEAD.pack(1, 0x81, 1, method, 0, 0, hops, transactionID, attributeID, 0, modifier) + tail
+        return _DIRECTED_HEAD.pack(*head) + tail
     except structError as error:
         raise InvalidRequest(f"no such datagram: {error}") from error
 
