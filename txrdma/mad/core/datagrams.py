@@ -7,7 +7,7 @@ from typing import Final
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.frames import directedPacket, directedTail, frame, Keys, managementPacket
+from txrdma.mad.core.frames import frame, managementPacket
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
@@ -15,47 +15,20 @@ _LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, acti
 _SUBN: Final = ManagementClass.SUBN_LID
 
 
-_MOST_TAILS: Final = 1024
-
-
-class Datagrams:
+def datagramOf(call: Asked, path: IBPath, identifier: int) -> bytes:
     """
-    Maker of the datagrams of calls.
+    Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
 
-    The common part of those by one directed route is made once: sweeps ask each node several times, and many
-    nodes in turns.
+    @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
     """
-
-    def __init__(self) -> None:
-        self._tails: dict[int, tuple[IBDRPath, Keys, bytes]] = {}  # by the identity of the path
-
-    def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
-        """
-        Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
-
-        @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
-        """
-        rpc, keys = call.rpc, call.keys
-        if rpc.managementClass is _SUBN:
-            if type(path) is IBDRPath and not call.content:
-                tail = self._tails.get(id(path))
-                if tail is None or tail[1] is not keys:
-                    tail = self._newTail(path, keys)
-                return directedPacket(
-                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, tail[2]
-                )
-            return managementPacket(
-                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
-            )
-        if isinstance(path, IBDRPath):
-            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
-        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
-        if rpc.method is Method.GET_MULTI:  # its content goes in segments
-            return frame(*head, b"", keys, call.mask, _LONG)
-        return frame(*head, call.content, keys, call.mask)
-
-    def _newTail(self, path: IBDRPath, keys: Keys) -> tuple[IBDRPath, Keys, bytes]:
-        if len(self._tails) >= _MOST_TAILS:
-            self._tails.clear()
-        tail = self._tails[id(path)] = path, keys, directedTail(b"", path, keys.mkey)
-        return tail
+    rpc, keys = call.rpc, call.keys
+    if rpc.managementClass is _SUBN:
+        return managementPacket(
+            rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
+        )
+    if isinstance(path, IBDRPath):
+        raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+    head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
+    if rpc.method is Method.GET_MULTI:  # its content goes in segments
+        return frame(*head, b"", keys, call.mask, _LONG)
+    return frame(*head, call.content, keys, call.mask)

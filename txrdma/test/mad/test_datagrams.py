@@ -1,56 +1,89 @@
 """
-Datagrams of calls on directed routes, of which the common part is kept.
+Datagrams of calls, which are packed by hand, are those of the declared layouts.
 """
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.path import IBDRPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import LID
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.datagrams import Datagrams
-from txrdma.mad.core.frames import Keys, managementPacket, NO_KEYS
-from txrdma.mad.layouts.attributes import Method, RPCS
-from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.core.datagrams import datagramOf
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
+from txrdma.mad.layouts.messages import MADHeader, MADHeaderDirected, SMPFormat, SMPFormatDirected
+from txrdma.mad.layouts.smp import PortInfo
+
+LIDS = st.integers(0, 0xFFFF).map(LID)
+LONGS = st.integers(0, (1 << 64) - 1)
+NUMBERS = st.integers(0, (1 << 32) - 1)
+CONTENTS = st.one_of(st.just(b""), st.binary(min_size=64, max_size=64))
 
 
-def asked(kind: type[NodeInfo | PortInfo], modifier: int, keys: Keys = NO_KEYS) -> Asked:
-    """A call without content."""
-    return Asked(RPCS["SubnGet"], kind, b"", modifier, keys, 0)
+def asked(name: str, content: bytes = b"", modifier: int = 0, mkey: int = 0) -> Asked:
+    """A call about PortInfo."""
+    return Asked(RPCS[name], PortInfo, content, modifier, Keys(mkey=mkey), 0)
 
 
-class KeptTests(SynchronousTestCase):
-    """Many routes, some of them used again."""
+class SubnetManagementTests(SynchronousTestCase):
+    """Both ways of subnet management."""
 
-    def setUp(self) -> None:
-        self.made = Datagrams()
+    @given(st.lists(st.integers(0, 255), max_size=63), LIDS, LIDS, LONGS, NUMBERS, LONGS, CONTENTS)
+    def test_directed(
+        self, hops: list[int], slid: LID, dlid: LID, identifier: int, modifier: int, mkey: int, content: bytes
+    ) -> None:
+        """A datagram on a directed route has all its fields where the layout has them, and zeros else."""
+        path = IBDRPath(drPath=tuple(hops), drSLID=slid, drDLID=dlid)
+        made = datagramOf(asked("SubnSet", content, modifier, mkey), path, identifier)
+        header = MADHeaderDirected(
+            baseVersion=1,
+            managementClass=ManagementClass.SUBN_DIRECTED,
+            classVersion=1,
+            method=Method.SET,
+            hopCount=len(hops),
+            transactionID=identifier,
+            attributeID=PortInfo.attributeID,
+            attributeModifier=modifier,
+        )
+        declared = SMPFormatDirected(
+            header=header,
+            mkey=mkey,
+            drSLID=slid,
+            drDLID=dlid,
+            payload=content.ljust(64, b"\0"),
+            initialPath=(b"\0" + bytes(hops)).ljust(64, b"\0"),
+        )
+        self.assertEqual(made, declared.encode())
 
-    def check(self, call: Asked, path: IBDRPath, identifier: int) -> None:
-        head = Method.GET, identifier, call.kind.attributeID, call.modifier
-        whole = managementPacket(*head, b"", path, call.keys.mkey)
-        self.assertEqual(self.made.datagram(call, path, identifier), whole)
-        self.assertEqual(len(whole), 256)
+    @given(LONGS, NUMBERS, LONGS, CONTENTS)
+    def test_byLID(self, identifier: int, modifier: int, mkey: int, content: bytes) -> None:
+        """So has one that goes by LID."""
+        made = datagramOf(asked("SubnGet", content, modifier, mkey), IBPath(dlid=LID(7)), identifier)
+        header = MADHeader(
+            baseVersion=1,
+            managementClass=ManagementClass.SUBN_LID,
+            classVersion=1,
+            method=Method.GET,
+            transactionID=identifier,
+            attributeID=PortInfo.attributeID,
+            attributeModifier=modifier,
+        )
+        self.assertEqual(made, SMPFormat(header=header, mkey=mkey, payload=content.ljust(64, b"\0")).encode())
 
-    def test_inTurns(self) -> None:
-        """Routes that are asked in turns have datagrams of their own, each time."""
-        routes = [IBDRPath(drPath=(1, port)) for port in range(1, 200)]
-        for turn in range(3):
-            for number, path in enumerate(routes):
-                self.check(asked(PortInfo, number), path, turn << 32 | number)
-
-    def test_forgotten(self) -> None:
-        """Paths that nobody keeps are not taken for one another, however many there are."""
-        for number in range(5000):
-            self.check(asked(NodeInfo, 0), IBDRPath(drPath=(1, number & 0x7F, number >> 7)), number)
-
-    def test_keys(self) -> None:
-        """A route that is asked with another M_Key has that one."""
-        path = IBDRPath(drPath=(1, 2))
-        for mkey in (0, 5, 5, 0, 7):
-            self.check(asked(NodeInfo, 0, Keys(mkey=mkey)), path, 1)
-
-    def test_few(self) -> None:
-        """What is kept is bounded."""
-        for number in range(5000):
-            self.made.datagram(asked(NodeInfo, 0), IBDRPath(drPath=(number & 0x7F,)), 1)
-        self.assertLessEqual(len(self.made._tails), 1024)
+    def test_doesNotFit(self) -> None:
+        """A value that does not fit into its field, or a route that is too long, is the caller's mistake."""
+        here = IBDRPath()
+        for call, path in (
+            (asked("SubnGet", modifier=1 << 32), here),
+            (asked("SubnGet", modifier=-1), here),
+            (asked("SubnGet", mkey=1 << 64), here),
+            (asked("SubnGet"), IBDRPath(drPath=(1,) * 64)),
+            (asked("SubnGet"), IBDRPath(drPath=(1, 256))),
+            (asked("SubnGet", modifier=1 << 32), IBPath(dlid=LID(7))),
+        ):
+            self.assertRaises(InvalidRequest, datagramOf, call, path, 1)
