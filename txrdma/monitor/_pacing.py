@@ -49,6 +49,10 @@ class BackOff(Generic[Name]):
         """Note that a node answered: it is asked as often as any other."""
         self._silent.pop(name, None)
 
+    def clear(self) -> None:
+        """Forget all silences: it was not the nodes that were silent."""
+        self._silent.clear()
+
     def times(self, name: Name) -> int:
         """Number of questions in a row that a node did not answer."""
         return self._silent.get(name, (0, 0.0))[0]

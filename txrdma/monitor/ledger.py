@@ -168,6 +168,24 @@ class Ledger:
         """Severity of the worst finding that is there; None when all is well."""
         return max((entry.severity for entry in self.open.values()), default=None)
 
+    def settlesIn(self, source: str, now: float) -> float | None:
+        """
+        Time until another look of a source can raise or clear a finding, in seconds.
+
+        @return: None if all is settled: no finding is new, and none is away.
+        """
+        waits = [
+            since + self._rules.raiseSeconds.get(source, 0.0)
+            for key, since in self._pending.items()
+            if key.source == source
+        ]
+        waits += [
+            entry.awaySince + self._awaySeconds(entry)
+            for key, entry in self.open.items()
+            if key.source == source and entry.awaySince is not None
+        ]
+        return max(0.0, min(waits) - now) if waits else None
+
     def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
         """Findings by their identity: several of one kind at one place become one."""
         several: dict[Key, list[Finding]] = {}
@@ -191,13 +209,17 @@ class Ledger:
         self.open[key] = entry
         return entry
 
+    def _awaySeconds(self, entry: Entry) -> float:
+        """Time that a finding has to be away before it is cleared: the longer, the oftener it came."""
+        rules = self._rules
+        longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
+        return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))
+
     def _isCleared(self, entry: Entry, now: float) -> bool:
         """Clear an entry that is not found, if it has been away for long enough."""
         if entry.awaySince is None:
             entry.awaySince = now
-        rules = self._rules
-        longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
-        if now - entry.awaySince < min(longer, max(rules.mostClearSeconds, rules.clearSeconds)):
+        if now - entry.awaySince < self._awaySeconds(entry):
             return False
         del self.open[entry.key]
         entry.clearedAt = now
