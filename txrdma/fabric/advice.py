@@ -79,6 +79,7 @@ ADVICE: Final[dict[str, Advice]] = {
     "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),
     "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
     "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
+    "history-stopped": Advice(_WARNING, "Make room on the disk of the history; nothing else has stopped."),
 }
 """Advice by the kind of a finding."""
 
