@@ -1,9 +1,9 @@
 """
 Poller of a fabric: sweeps, readings and notices, on a reactor, for as long as a monitor runs.
 
-Counters of all nodes are read once in an interval. A whole sweep finds what came and went; traps say when one
-is due, and so do states of ports, of which some are looked at in each interval: a subnet manager consumes
-PortStateChange, and drops repeated traps.
+Counters are read once in an interval, those of ports without a link now and then. A whole sweep finds what
+came and went. Traps say when one is due, and so do states of ports, of which some are looked at in each
+interval: a subnet manager consumes PortStateChange, and drops repeated traps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcounters import countingPorts
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -341,7 +341,7 @@ class FabricPoller:
         toLook = self._nextToLook(fabric)
 
         async def visit(node: Node) -> None:
-            await self._read(schedule, node)
+            await self._read(schedule, node, node.guid in toLook)
             if node.guid in toLook and not self._backOff.times(node.guid):
                 await self._look(schedule, node)
 
@@ -365,9 +365,18 @@ class FabricPoller:
         self._toLook.clear()
         return chosen
 
-    async def _read(self, schedule: MADSchedule, node: Node) -> None:
-        """Read the counters of all ports of a node, one after the other."""
-        ports = [port for port in countingPorts(node) if port.lid]
+    def _isIdle(self, port: Port) -> bool:
+        """True of a port without a link whose counters stood still when they were read last."""
+        meter = self.meters.get((port.node.guid, port.number))
+        return not (hasLink(port) or meter is None or meter.isSilent or any(meter.grown))
+
+    async def _read(self, schedule: MADSchedule, node: Node, isWhole: bool) -> None:
+        """
+        Read the counters of a node's ports, one after the other.
+
+        @param isWhole: read those of ports without a link, too: most switches have many.
+        """
+        ports = [port for port in countingPorts(node) if port.lid and (isWhole or not self._isIdle(port))]
         seconds = self._settings.timeoutSeconds
         place = 0
         try:

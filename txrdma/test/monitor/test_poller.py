@@ -77,7 +77,10 @@ class PollerTests(PollerTestCase):
         self.assertEqual(len(fabric.nodes), 6)
         self.assertEqual(len(self.poller.meters), 8 + 8 + 5)
         statistics = self.poller.statistics
-        self.assertEqual((statistics.turns, statistics.readings), (4, 4 * 21))
+        linked = 2 * len(list(fabric.links()))
+        self.assertEqual(statistics.turns, 4)
+        self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
+        self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
         self.assertEqual((self.said(), self.poller.ledger.worst()), ([], None))
 
