@@ -126,6 +126,7 @@ class FabricPoller:
     @ivar meters: meters of all ports whose counters were read, by place.
     @ivar ledger: findings. C{presence} knows nodes and links that are gone.
     @ivar statistics: work so far.
+    @ivar version: number that grows with each change of C{fabric}, its ports' states included.
     """
 
     def __init__(
@@ -136,22 +137,26 @@ class FabricPoller:
         rules: LedgerRules = DEFAULT_RULES,
         judge: ErrorJudge | None = None,
         notify: Callable[[LedgerEvent], object] = lambda event: None,
+        onRound: Callable[[float], object] = lambda began: None,
     ) -> None:
         """
         @param agent: asks for the poller, and is not closed by it. One that can open its port again is waited
             for when the port is lost.
         @param notify: called with each finding that is raised or cleared.
+        @param onRound: called after each round of readings with the time at which it began.
         """
         self.fabric: Fabric | None = None
         self.meters: dict[Place, Meter] = {}
         self.ledger = Ledger(rules)
         self.presence = Presence()
         self.statistics = PollerStatistics()
+        self.version = 0
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()
         self._judge = ErrorJudge() if judge is None else judge
         self._notify = notify
+        self._onRound = onRound
         self._backOff: BackOff[GUID] = BackOff(settings.intervalSeconds, _MOST_BACK_OFF)
         self._kinds: dict[GUID, ReadingKind] = {}
         self._rotation: deque[Node] = deque()
@@ -289,6 +294,7 @@ class FabricPoller:
 
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
+        self.version += 1
         if self._isBlind:
             self._isBlind = False
             self._backOff.clear()
@@ -354,6 +360,7 @@ class FabricPoller:
         self.statistics.turns += 1
         self.statistics.turnSeconds = self._reactor.seconds() - began
         self._judgeCounters(self.fabric or fabric)
+        self._onRound(began)
 
     def _nextToLook(self, fabric: Fabric) -> set[GUID]:
         """Nodes whose states are looked at in this round: all in turn, and those with a sign of change."""
@@ -443,6 +450,7 @@ class FabricPoller:
                 if (_state(raw), _physicalState(raw)) != (_state(port.raw), _physicalState(port.raw)):
                     self._sweepIn(self._settings.settleSeconds)
                 port.tell(raw)
+                self.version += 1
                 wasSettled = False
         if not wasSettled:
             self._judgeFabric()
@@ -459,6 +467,15 @@ class FabricPoller:
             for guid in silent
         ]
         self._observe(_COUNTERS, found, {str(guid) for guid in silent})
+
+    def report(self, source: str, found: Iterable[Finding]) -> None:
+        """
+        Enter findings of another part of a monitor.
+
+        @param source: name of that part.
+        @param found: all that it finds now: what it found before and finds no more is cleared in time.
+        """
+        self._observe(source, found)
 
     def _observe(
         self, source: str, found: Iterable[Finding], silent: Collection[str] = (), isBlind: bool = False
