@@ -10,6 +10,7 @@ from txrdma.commands.common.session import opened
 from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.error import RDMAError
+from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import readNodeNames
@@ -86,6 +87,8 @@ def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
                 "guid": None if each.guid is None else str(each.guid),
                 "port": each.port,
                 "text": each.text,
+                "severity": adviceOn(each.kind).severity.name.lower(),
+                "advice": adviceOn(each.kind).text,
             }
             for each in found
         ],
