@@ -242,8 +242,6 @@ class SoftCompletionQueue:
         """Look at this route whenever somebody looks at the queue."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
-        if self.armed:
-            self._armRoutes()
 
     def detach(self, route: Route) -> None:
         """Look at it no more."""
