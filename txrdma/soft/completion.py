@@ -238,10 +238,12 @@ class SoftCompletionQueue:
         """Forget a queue pair that completes here no more."""
         self._members.pop(member, None)
 
-    def attach(self, route: Route) -> None:
-        """Look at this route whenever somebody looks at the queue."""
+    def attach(self, route: Route, member: Member) -> None:
+        """Look at this route, which is the member's, whenever somebody looks at the queue."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
+            if self.armed:
+                member.armRoute()
 
     def detach(self, route: Route) -> None:
         """Look at it no more."""

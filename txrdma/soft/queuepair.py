@@ -325,10 +325,8 @@ class SoftQueuePair:
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route)
-            self.receiveQueue.attach(route)
-            if self.sendQueue.armed or self.receiveQueue.armed:
-                self.armRoute()
+            self.sendQueue.attach(route, self)
+            self.receiveQueue.attach(route, self)
         if self.receives:
             route.receivesPosted()
 

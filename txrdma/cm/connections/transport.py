@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections.adapter import Adapter, Shelf
+from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue
 from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
@@ -98,12 +99,11 @@ class MessageTransport:
         self._regions: list[IMemoryRegion] = []
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
-        self._isArmed = False
-        self._probe = 0
+        self._isArmed, self._probe, self._farewell = False, 0, b""
+        self._keepalive: Keepalive | None = None
         self._arming: Deferred[CMPath] | None = None
         self._producer: IPushProducer | None = None
         self._isProducerPaused = False
-        self._farewell = b""
         self._host: MessageAddress | None = None
         self._peer: MessagePeer | None = None
         self._release = adapter.hold()
@@ -137,6 +137,11 @@ class MessageTransport:
         """The number of the queue pair."""
         assert self._pair is not None
         return self._pair.number
+
+    @property
+    def isShared(self) -> bool:
+        """True if the queue pair has no paths, as it shares memory with its peer, or is no more."""
+        return self._pair is None or self._pair.route == "shared-memory"
 
     @property
     def path(self) -> CMPath:
@@ -298,6 +303,13 @@ class MessageTransport:
         """Begin: the connection is established, and has a protocol."""
         self._host, self._peer = host, peer
         self.protocol = protocol
+        alternate = self._cm.alternate  # of the REQ, which the REP has accepted
+        if alternate is not None and not self.isShared:
+            try:
+                self._arm(alternate)
+            except RDMAError as error:
+                _log.warn("{transport} can't migrate: {error}", transport=self, error=error)
+        self._keepalive = Keepalive(self.adapter.reactor, self.terms.keepalive, self._probeIdle)
         self._call(protocol.makeConnection, self)
         self.process()
 
@@ -310,8 +322,7 @@ class MessageTransport:
         elif isinstance(event, ConnectionTimedOut):
             self._lose(ConnectionLost("the peer does not answer"))
         elif isinstance(event, AlternatePathRequested):
-            isShared = self._pair is None or self._pair.route == "shared-memory"
-            status = APStatus.NOT_SUPPORTED if isShared else APStatus.LOADED
+            status = APStatus.NOT_SUPPORTED if self.isShared else APStatus.LOADED
             connection.replyAlternatePath(event.transactionID, status)
         elif isinstance(event, QPArmed):
             self._arm(event.path)
@@ -380,6 +391,11 @@ class MessageTransport:
 
         self._arming = Deferred(cancel)
         return self._arming.addCallback(lambda _: path)
+
+    def _probeIdle(self) -> None:
+        """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
+        if self._sends.isQuiet and self._pair is not None:
+            self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
 
     # Completions: see L{txrdma.cm.connections.adapter.Taker}
 
@@ -543,6 +559,8 @@ class MessageTransport:
         self._isLost = self._isLosing = True
         requests = self._sends.takeAll()
         self._inbox.clear()
+        if self._keepalive is not None:
+            self._keepalive.stop()
         prepared = IPreparedProtocol(self.protocol, None)
         if prepared is not None:
             self._call(prepared.memoryLost)
