@@ -247,8 +247,11 @@ class SoftCompletionQueue:
 
     def detach(self, route: Route) -> None:
         """Look at it no more."""
-        self._polls = tuple(poll for poll in self._polls if poll != route.poll)
-        self._lanes = tuple(lane for lane in self._lanes if lane is not route)
+        poll = route.poll
+        if poll in self._polls:
+            self._polls = tuple([each for each in self._polls if each != poll])
+        if self._lanes:
+            self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
     def lookElsewhere(self, lane: Route) -> Sized:
         """
