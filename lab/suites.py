@@ -1,5 +1,8 @@
 """
-Run the kernel suites, each module in a guest of its own, and bring back what became of them.
+Run the kernel suites, and bring back what became of them.
+
+Modules that want the same box run one after the other in one guest, each in a process of its own: a guest
+takes a minute to start, and reads the files of a first process slowly.
 
 What they leave is in C{build/kernel}: C{results.json}, and for each guest the console, trial's log and
 whatever its tests put into C{$LAB_OUT}. Emulation is slow, and slower beside other work: a test that fails is
@@ -14,13 +17,14 @@ import fcntl
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab import environment, joined, kernel, needs, table
 from lab.guest import Guest, OUT, OUT_OF_TIME, Wish
@@ -42,8 +46,41 @@ LIMIT_SECONDS = 2400
 Result = dict[str, Any]
 
 
+class Part(NamedTuple):
+    """
+    The tests of one module in one box.
+
+    @ivar module: as planned.
+    """
+
+    module: dict[str, Any]
+    box: dict[str, Any]
+    tests: list[str]
+
+
+def guests(plan: list[dict[str, Any]]) -> list[list[Part]]:
+    """What is to run, by guests: modules share one when they want the same box, and run inside."""
+    found: dict[str, list[Part]] = {}
+    for module in plan:
+        for box in module["boxes"]:
+            kind = json.dumps({**box, "timeout": module["module"] if box["tap"] else 0})
+            found.setdefault(kind, []).append(Part(module, box, module["tests"]))
+    return list(found.values())
+
+
+def _title(parts: list[Part]) -> str:
+    """The name of a guest's folder: its only module's, or what its box is."""
+    [first, *others] = parts
+    box = first.box
+    if others:
+        kind = "smc" if box["smc"] else "rxe" if box["rxe"] else "plain"
+        return f"{kind}-{box['pairs']}-mtu{box['mtu']}"
+    title = str(first.module["module"]).rpartition(".")[2]
+    return title + (f"-mtu{box['mtu']}" if len(first.module["boxes"]) > 1 else "")
+
+
 class Run:
-    """All suites that were asked for, one after the other."""
+    """All suites that were asked for, guest by guest."""
 
     def __init__(self, folder: Path, names: list[str], limit: float) -> None:
         self.folder, self.names = folder, names
@@ -95,40 +132,44 @@ class Run:
         listed: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text())
         return listed
 
-    def module(self, module: dict[str, Any], box: dict[str, Any]) -> None:
-        """Run the tests of a module in a guest, or beside one; those that fail, once more in another."""
-        first = self._tried(module, box, module["tests"])
-        failed = [name for name, result in first.items() if result["outcome"] == "failed"]
-        if failed and time.monotonic() < self.end:
-            for name, result in self._tried(module, box, failed, "-again").items():
+    def guest(self, parts: list[Part]) -> None:
+        """Run the tests of modules in a guest, or beside one; those that fail, once more in another."""
+        first = self._tried(parts)
+        failed = {name for name, result in first.items() if result["outcome"] == "failed"}
+        again = [
+            Part(part.module, part.box, [name for name in part.tests if name in failed])
+            for part in parts
+            if failed.intersection(part.tests)
+        ]
+        if again and time.monotonic() < self.end:
+            for name, result in self._tried(again, "-again").items():
                 if result["outcome"] == "passed":
                     reason = first[name]["reason"]
                     print(f"kernel: {name} failed ({reason}), and passed when it was tried again", flush=True)
                     first[name] = {**result, "again": reason}
-        for name, result in first.items():
-            witness = module["witnesses"].get(name.rpartition(".")[0])
-            self.results.append({**result, "module": module["module"], "mtu": box["mtu"], "witness": witness})
+        for part in parts:
+            title, witnesses = part.module["module"], part.module["witnesses"]
+            about = {"module": title, "mtu": part.box["mtu"]}
+            for name in part.tests:
+                witness = witnesses.get(name.rpartition(".")[0])
+                self.results.append({**first[name], **about, "witness": witness})
 
-    def _tried(
-        self, module: dict[str, Any], box: dict[str, Any], tests: list[str], label: str = ""
-    ) -> dict[str, Result]:
-        """What became of some tests of a module, in a guest of their own."""
-        title = module["module"].rpartition(".")[2] + label
-        if len(module["boxes"]) > 1:
-            title += f"-mtu{box['mtu']}"
+    def _tried(self, parts: list[Part], label: str = "") -> dict[str, Result]:
+        """What became of the tests of some modules, in a guest of their own."""
+        title = _title(parts) + label
         folder = self.folder / title
         folder.mkdir()
         print(f"kernel: {title}", flush=True)
         begun = time.monotonic()
-        timeout = max(min(PATIENCE * box["timeout"], self.end - begun), 1)
-        run = self._beside if box["tap"] else self._inside
+        timeout = max(min(PATIENCE * sum(part.box["timeout"] for part in parts), self.end - begun), 1)
+        run = self._beside if parts[0].box["tap"] else self._inside
         try:
-            status = run(folder, box, tests, timeout)
+            status = run(folder, parts, timeout)
             end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
         except Unavailable as error:
             end = str(error)
         found = self._found(folder)
-        lost = [name for name in tests if name not in found]
+        lost = [name for part in parts for name in part.tests if name not in found]
         if lost:
             console = folder / "console"
             lines = console.read_text().splitlines() if console.exists() else []
@@ -139,19 +180,27 @@ class Run:
         print(f"kernel: {title} took {time.monotonic() - begun:.0f} s", flush=True)
         return found
 
-    def _inside(self, folder: Path, box: dict[str, Any], tests: list[str], timeout: float) -> int:
-        runner = [str(self.python), *RUNNER, "run", OUT, *tests]
-        with Guest(self._wish(folder, box, runner)) as guest:
+    def _inside(self, folder: Path, parts: list[Part], timeout: float) -> int:
+        # What a module says as one process is told by its results; the last one's status is the guest's.
+        lines = []
+        for part in parts:
+            runner = [str(self.python), *RUNNER, "run", OUT, *part.tests]
+            limit = (
+                [] if len(parts) == 1 else ["timeout", "-k", "10", f"{PATIENCE * part.box['timeout']:.0f}"]
+            )
+            lines.append(shlex.join([*limit, *runner]))
+        with Guest(self._wish(folder, parts[0].box, ["sh", "-c", "; ".join(lines)])) as guest:
             status = guest.wait(timeout)
             (folder / "console").write_text(guest.console)
         return status
 
-    def _beside(self, folder: Path, box: dict[str, Any], tests: list[str], timeout: float) -> int:
+    def _beside(self, folder: Path, parts: list[Part], timeout: float) -> int:
         """The tests run on this machine, and the guest has the other end of a TAP device; or they skip."""
-        runner = [str(self.python), *RUNNER, "run", str(folder), *tests]
+        [part] = parts
+        runner = [str(self.python), *RUNNER, "run", str(folder), *part.tests]
         agent = [str(self.python), *AGENT, joined.THERE, str(joined.AGENT_PORT), f"pyverbs:{joined.DEVICE}"]
         try:
-            return joined.run(self._wish(folder, box, agent), runner, timeout)
+            return joined.run(self._wish(folder, part.box, agent), runner, timeout)
         except Unavailable as error:
             settings = {**os.environ, **self.environment, "LAB_NO_PEER": str(error)}
             return subprocess.run(runner, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL).returncode
@@ -174,8 +223,9 @@ class Run:
     def _found(self, folder: Path) -> dict[str, Result]:
         path = folder / "results.jsonl"
         text = path.read_text() if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # the last line may be cut off
-        return {result["id"]: result for result in map(json.loads, whole.splitlines())}
+        # Where a process was ended its last line may be cut off.
+        whole = [line for line in text.splitlines() if line.endswith("}")]
+        return {result["id"]: result for result in map(json.loads, whole)}
 
     def counts(self) -> tuple[int, int, int]:
         """Passed, failed, skipped."""
@@ -198,9 +248,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Unavailable as error:
         print(f"kernel: 0 passed, 0 failed, 0 skipped ({error})")
         return 0
-    for module in run.plan():
-        for box in module["boxes"]:
-            run.module(module, box)
+    for parts in guests(run.plan()):
+        run.guest(parts)
     about = table.about(run.kernel)
     (run.folder / "results.json").write_text(json.dumps({**about, "tests": run.results}, indent=1) + "\n")
     passed, failed, skipped = run.counts()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -140,9 +141,13 @@ class _FakeGuest:
         type(self).wish = wish
         self.console = "it said this"
         assert wish.out is not None
-        tests = wish.command[wish.command.index("/run/lab/out") + 1 :]
-        line = {"id": tests[0], "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
-        (wish.out / "results.jsonl").write_text(json.dumps(line) + '\n{"id": "cut o')
+        with (wish.out / "results.jsonl").open("a") as results:
+            for process in wish.command[-1].split("; "):
+                words = shlex.split(process)
+                name = words[words.index("/run/lab/out") + 1]
+                line = {"id": name, "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
+                results.write("\n" + json.dumps(line) + "\n")
+            results.write('{"id": "cut o')
 
     def wait(self, timeout: float) -> int:
         return self.status
@@ -216,6 +221,35 @@ class SuitesTests(SynchronousTestCase):
         text = (self.folder / "table.md").read_text()
         line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
         self.assertIn(line, text.splitlines())
+
+    def test_shared(self) -> None:
+        """Modules that want the same box run in one guest, each in a process with its own limit of time."""
+        other, alone = (
+            json.loads(json.dumps(self.plan).replace("test_some", name)) for name in ("test_b", "test_c")
+        )
+        alone["boxes"] = [{**alone["boxes"][0], "mtu": 1500}, {**alone["boxes"][0], "tap": True}]
+        other["boxes"][0]["timeout"] = 7
+        parts = suites.guests([self.plan, other, alone])
+        names = [[part.module["module"] for part in each] for each in parts]
+        self.assertEqual(names, [["m.test_some", "m.test_b"], ["m.test_c"], ["m.test_c"]])
+        del alone["boxes"][1]
+        self.patch(suites.Run, "plan", lambda _: [self.plan, other, alone])
+        commands: list[str] = []
+
+        class Told(_FakeGuest):
+            def __init__(self, wish: Wish) -> None:
+                super().__init__(wish)
+                commands.append(wish.command[-1])
+
+        self.patch(suites, "Guest", Told)
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 6 passed, 3 failed, 0 skipped"))
+        self.assertEqual([command.count("timeout -k 10 ") for command in commands], [2, 2, 0, 0])
+        self.assertIn("timeout -k 10 7 ", commands[0])
+        self.assertEqual(lines[0], "kernel: rxe-1-mtu4200")
+        kept = json.loads((self.folder / "results.json").read_text())
+        modules = [each["module"] for each in kept["tests"]]
+        self.assertEqual(modules, ["m.test_some"] * 3 + ["m.test_b"] * 3 + ["m.test_c"] * 3)
 
     def test_guestDoesNotStart(self) -> None:
         """A guest that can't be started, after all was there for it, is a failure, and no skip."""

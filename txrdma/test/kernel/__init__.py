@@ -12,7 +12,8 @@ results and into the table of C{docs/interoperability.md}::
             ...
             record("bytes", 16 << 20)
 
-Every module has a guest of its own, fresh from its start, with what it asks for::
+Every module runs in a guest with what it asks for, in a process of its own, after other modules that want the
+same: what it changes there it puts back::
 
     BOXES = (Box(mtu=4200), Box(mtu=1500))      # at the module's top; Box() when it says nothing
 """

@@ -127,6 +127,8 @@ def run(folder: Path, names: list[str]) -> bool:
         class Reporter(JSONReporter):
             pass
 
+        if results.tell():
+            results.write("\n")  # behind what another process has not finished, when it was ended
         Reporter.results = results
         runner = TrialRunner(
             Reporter,
