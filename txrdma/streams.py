@@ -69,7 +69,7 @@ class End(Protocol):
     """
     The end of a connection, as its transport sees it.
 
-    It calls C{begun}, C{flushed}, C{writeEnded}, C{readEnded} and C{ended} of the transport.
+    It calls the methods of the transport that a L{Front} has.
     """
 
     @property
@@ -98,6 +98,31 @@ class End(Protocol):
 
     def blame(self, where: str) -> None:
         """End the connection because the application has raised, in the method of that name."""
+
+
+class Front(Protocol):
+    """The application's side of a stream, as its end sees it: a transport, which keeps exceptions off."""
+
+    def begun(self) -> None:
+        """Connect the protocol, which may write from now on."""
+
+    def flushed(self) -> None:
+        """Let a producer go on: all that was written is posted."""
+
+    def writeEnded(self) -> None:
+        """Tell a protocol that closes by halves that its own half is closed."""
+
+    @property
+    def knowsHalves(self) -> bool: ...
+
+    def readEnded(self) -> None:
+        """Tell a protocol that closes by halves that all is read."""
+
+    def dismiss(self) -> None:
+        """Stop the producer: nothing that it writes is sent any more."""
+
+    def ended(self, reason: Failure | None) -> None:
+        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
 
 
 EndT = TypeVar("EndT", bound=End)

@@ -8,3 +8,10 @@ smcProxy = ServiceMaker(
     "Passes stream connections on, between SMC-R and anything else that has an endpoint string.",
     "smc-proxy",
 )
+
+fabricMonitor = ServiceMaker(
+    "txrdma.tap.monitor",
+    "txrdma.tap.monitor",
+    "Watches an InfiniBand fabric: counters, findings, history, metrics.",
+    "fabric-monitor",
+)

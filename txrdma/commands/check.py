@@ -10,9 +10,10 @@ from txrdma.commands.common.session import opened
 from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.error import RDMAError
+from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.nodenames import NodeNames, readNodeNames
+from txrdma.fabric.nodenames import readNodeNames
 
 COULD_NOT_LOOK = 2
 
@@ -38,11 +39,11 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     try:
         thresholds = options.thresholds()
         if options["load"] and not options["device"]:
-            fabric = _named(loaded(options["load"]), readNodeNames(options["node-names"]))
+            fabric = readNodeNames(options["node-names"]).put(loaded(options["load"]))
             found = findings(fabric) + recordedManagers(fabric)
         else:
             with opened(reactor, options) as session:
-                fabric = _named(await swept(session), session.names)
+                fabric = session.names.put(await swept(session))
                 found = findings(fabric)
                 found += await managerFindings(session.agent, session.endPort, fabric)
                 if not options["no-errors"]:
@@ -62,12 +63,6 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     if found:
         sys.stdout.flush()
         raise SystemExit(1)
-
-
-def _named(fabric: Fabric, names: NodeNames) -> Fabric:
-    for node in fabric.nodes.values():
-        node.description = names.name(node.guid, node.description)
-    return fabric
 
 
 def summary(fabric: Fabric, found: list[Finding]) -> str:
@@ -92,6 +87,8 @@ def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
                 "guid": None if each.guid is None else str(each.guid),
                 "port": each.port,
                 "text": each.text,
+                "severity": adviceOn(each.kind).severity.name.lower(),
+                "advice": adviceOn(each.kind).text,
             }
             for each in found
         ],

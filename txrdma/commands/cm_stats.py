@@ -4,21 +4,19 @@ C{txrdma cm-stats}: messages of communication managers, in each process of this 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from txrdma.cm.insight import NAMESPACE
-from txrdma.commands.common.counted import added, number, Rates
-from txrdma.commands.common.tables import lines, makeTable, show
-from txrdma.commands.common.watching import told, watch, WatchingOptions
+from txrdma.commands.common.counted import number, thenRates, withSums
+from txrdma.commands.common.tables import lines, makeTable
+from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.unixanswers import askProcess, IReactor, processesIn
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-ALL: Final = "all"
-"""The name under which sums over all processes are shown."""
 
 WHATS: Final = ("sent", "retried", "received", "duplicate", "stray", "dropped")
 """Counters of each kind of message, in the order of their columns."""
@@ -57,15 +55,10 @@ async def _ask(reactor: IReactor, pid: int, timeout: float) -> dict[str, Any]:
 async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
     """Entries for JSON and tables: one for each process, and one for all where there are several."""
     asked = [Deferred.fromCoroutine(_ask(reactor, pid, timeout)) for pid in processesIn(NAMESPACE)]
-    found = await gatherResults(asked)
-    counted = [each for each in found if "error" not in each]
-    if len(counted) > 1:
-        sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
-        found.append({"pid": ALL, "command": [], **sums})
-    return found
+    return withSums(await gatherResults(asked))
 
 
-def countersTable(found: list[dict[str, Any]]) -> Table:
+def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     """Make a table of counters, as L{entries} gives them, or of rates."""
     from rich.markup import escape
 
@@ -92,19 +85,9 @@ def countersTable(found: list[dict[str, Any]]) -> Table:
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
     """C{txrdma cm-stats}: once, or again and again."""
-    rates = Rates()
-    isFirst = True
 
-    async def look() -> None:
-        nonlocal isFirst
-        found = await entries(reactor, options["timeout"])
-        changed = rates.since(found, reactor.seconds())
-        found, isFirst = (found if isFirst else changed), False
-        if options["json"]:
-            told(found, options)
-        elif found:
-            show(countersTable(found))
-        else:
-            print("No process of yours has a communication manager.", flush=True)
+    async def ask() -> list[dict[str, Any]]:
+        return await entries(reactor, options["timeout"])
 
-    await watch(reactor, options, look)
+    nobody = "No process of yours has a communication manager."
+    await watch(reactor, options, thenRates(ask, reactor.seconds), countersTable, nobody)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.tables import lines, makeTable, show, size
-from txrdma.commands.common.watching import told, watch, WatchingOptions
+from txrdma.commands.common.tables import lines, makeTable, size
+from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll
 from txrdma.unixanswers import IReactor
 
@@ -21,12 +21,12 @@ class CommandOptions(WatchingOptions):
     optFlags = [["debug", "d", "Tokens, flags, and the ends of links, as smcss -d and -R show them."]]
 
 
-def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
+def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """
     Entries for JSON and tables: one for each connection and silent peer, or for a process that did not
     answer.
     """
-    entries: list[dict[str, object]] = []
+    entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
             entries.append({"pid": answer.pid, "error": answer.error})
@@ -111,13 +111,11 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma connections}, once or again and again."""
 
-    async def look() -> None:
-        entries = flat(await askAll(reactor, options["timeout"]))
-        if options["json"]:
-            told(entries, options)
-        elif entries:
-            show(connectionsTable(entries, bool(options["debug"])))
-        else:
-            print("No process of yours has a connection of an smc: endpoint.", flush=True)
+    async def ask() -> list[dict[str, Any]]:
+        return flat(await askAll(reactor, options["timeout"]))
 
-    await watch(reactor, options, look)
+    def table(entries: Sequence[dict[str, Any]]) -> Table:
+        return connectionsTable(entries, bool(options["debug"]))
+
+    nobody = "No process of yours has a connection of an smc: endpoint."
+    await watch(reactor, options, ask, table, nobody)

@@ -18,8 +18,7 @@ from txrdma.commands.common.sweeping import (
 )
 from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
-from txrdma.fabric.model import Fabric
-from txrdma.fabric.nodenames import NodeNames, readNodeNames
+from txrdma.fabric.nodenames import readNodeNames
 
 COULD_NOT_LOOK = 2
 
@@ -54,7 +53,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     if isInterrupted(after):
         tellProblems(after)
         raise SystemExit(INTERRUPTED)
-    found = differences(_named(before, names), _named(after, names))
+    found = differences(names.put(before), names.put(after))
     if options["json"]:
         tellJSON([differenceDict(each) for each in found])
     else:
@@ -65,13 +64,6 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     if found:
         sys.stdout.flush()
         raise SystemExit(1)
-
-
-def _named(fabric: Fabric, names: NodeNames) -> Fabric:
-    """The fabric, after its nodes were renamed by the node-name map."""
-    for node in fabric.nodes.values():
-        node.description = names.name(node.guid, node.description)
-    return fabric
 
 
 def differenceDict(each: Difference) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.tables import lines, makeTable, show, size
-from txrdma.commands.common.watching import told, watch, WatchingOptions
+from txrdma.commands.common.tables import lines, makeTable, size
+from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll
 from txrdma.unixanswers import IReactor
 
@@ -84,13 +84,8 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma linkgroups}, once or again and again."""
 
-    async def look() -> None:
-        entries = flat(await askAll(reactor, options["timeout"]))
-        if options["json"]:
-            told(entries, options)
-        elif entries:
-            show(groupsTable(entries))
-        else:
-            print("No process of yours has a link group of SMC-R.", flush=True)
+    async def ask() -> list[dict[str, Any]]:
+        return flat(await askAll(reactor, options["timeout"]))
 
-    await watch(reactor, options, look)
+    nobody = "No process of yours has a link group of SMC-R."
+    await watch(reactor, options, ask, groupsTable, nobody)

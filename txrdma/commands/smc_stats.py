@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.common.counted import added, number, Rates
-from txrdma.commands.common.tables import lines, makeTable, show, size
-from txrdma.commands.common.watching import told, watch, WatchingOptions
+from txrdma.commands.common.counted import number, thenRates, withSums
+from txrdma.commands.common.tables import lines, makeTable, size
+from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll
 from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-ALL = "all"
-"""The name under which sums over all processes are shown."""
 
 
 class CommandOptions(WatchingOptions):
@@ -37,11 +34,7 @@ def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             entries.append({"pid": answer.pid, "error": answer.error})
         elif answer.statistics:
             entries.append({"pid": answer.pid, "command": answer.command, **answer.statistics})
-    counted = [each for each in entries if "error" not in each]
-    if len(counted) > 1:
-        sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
-        entries.append({"pid": ALL, "command": [], **sums})
-    return entries
+    return withSums(entries)
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -107,19 +100,9 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma smc-stats}, once or again and again."""
-    rates = Rates()
-    isFirst = True
 
-    async def look() -> None:
-        nonlocal isFirst
-        entries = entriesOf(await askAll(reactor, options["timeout"]))
-        changed = rates.since(entries, reactor.seconds())
-        entries, isFirst = (entries if isFirst else changed), False
-        if options["json"]:
-            told(entries, options)
-        elif entries:
-            show(statisticsTable(entries))
-        else:
-            print("No process of yours has used an smc: endpoint.", flush=True)
+    async def ask() -> list[dict[str, Any]]:
+        return entriesOf(await askAll(reactor, options["timeout"]))
 
-    await watch(reactor, options, look)
+    nobody = "No process of yours has used an smc: endpoint."
+    await watch(reactor, options, thenRates(ask, reactor.seconds), statisticsTable, nobody)

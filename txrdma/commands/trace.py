@@ -134,6 +134,14 @@ async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecor
     return await session.agent.SubnAdmGet(query)
 
 
+def _ways(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Stop]]:
+    """Each stop after the first, and the exit that leads to it, indented by its depth in a tree."""
+    for before, hop in zip(hops, hops[1:], strict=False):
+        if hop.stop is not before.stop:  # else one more way out of what was told
+            indent = "  " * (hop.depth - 1) if isTree else ""
+            yield f"{indent}[{hops[hop.parent].exit}]", hop.stop
+
+
 def described(
     hops: list[Hop],
     names: NodeNames,
@@ -149,14 +157,10 @@ def described(
         mtu = record.mtu.name.removeprefix("MTU_")
         yield f"Path record: LID {record.slid} to {record.dlid}, SL {record.serviceLevel}, MTU {mtu}, {rate}"
     yield f"From {_end(hops[0].stop, names)}"
-    for before, hop in zip(hops, hops[1:], strict=False):
-        indent = "  " * (hop.depth - 1) if isTree else ""
-        stop = hop.stop
-        if stop is before.stop:
-            continue  # one more way out of what was told
+    for way, stop in _ways(hops, isTree):
         text = f"{_WORDS.get(stop.info.nodeType, 'node')} port {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
         name = names.name(stop.info.nodeGUID, stop.description)
-        yield f'{indent}[{hops[hop.parent].exit}] -> {text} lid {_lids(stop)} "{name}"'
+        yield f'{way} -> {text} lid {_lids(stop)} "{name}"'
     if isWhole and not isTree:
         yield f"To {_end(hops[-1].stop, names)}"
 
@@ -172,11 +176,8 @@ def numbered(
     if not hops:
         return
     yield f"From {_shortEnd(hops[0].stop)}"
-    for before, hop in zip(hops, hops[1:], strict=False):
-        if hop.stop is before.stop:
-            continue
-        indent = "  " * (hop.depth - 1) if isTree else ""
-        yield f"{indent}[{hops[hop.parent].exit}] -> {{{hexGUID(hop.stop.portGUID)}}}[{hop.stop.entry}]"
+    for way, stop in _ways(hops, isTree):
+        yield f"{way} -> {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
     if isWhole and not isTree:
         yield f"To {_shortEnd(hops[-1].stop)}"
 

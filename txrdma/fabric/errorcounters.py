@@ -212,7 +212,7 @@ class CounterReport:
         return [port for port in self.ports if port.errors and port.number != ALL_PORTS]
 
 
-class _Abilities(NamedTuple):
+class Abilities(NamedTuple):
     """
     Capabilities of a performance management agent: CapabilityMask and CapabilityMask2 of its ClassPortInfo.
     """
@@ -222,18 +222,22 @@ class _Abilities(NamedTuple):
 
     @property
     def hasSums(self) -> bool:
+        """True when the counters of all ports of a switch can be asked for as a sum."""
         return bool(self.mask & PerformanceCapability.ALL_PORT_SELECT)
 
     @property
     def isWide(self) -> bool:
+        """True when traffic is counted in 64 bits, too."""
         return bool(self.mask & _WIDE)
 
     @property
     def hasCasts(self) -> bool:
+        """True when unicast and multicast packets are counted apart."""
         return bool(self.mask & PerformanceCapability.EXTENDED_WIDTH)
 
     @property
     def hasWideErrors(self) -> bool:
+        """True when errors are counted in 64 bits, too: one attribute has all that is counted."""
         return self.isWide and bool(self.mask2 & _ADDITIONAL)
 
 
@@ -309,7 +313,7 @@ class CounterSurvey:
             raise DeviceUnavailable("it has no LID, so its counters cannot be asked for")
         path = toLID(self._endPort, ports[0].lid)
         told = await self._rpcs.PerformanceGet(ClassPortInfo, path)
-        able = _Abilities(told.capabilityMask, told.capabilityMask2)
+        able = Abilities(told.capabilityMask, told.capabilityMask2)
         report.portsChecked += len(ports)
         if node.isSwitch and able.hasSums and not self._dataAlone:
             total = await self._ofPort(node, ALL_PORTS, path, able)
@@ -327,7 +331,7 @@ class CounterSurvey:
             except MADError as error:  # others may tell all the same; who is silent would be silent again
                 report.silent.append((node, f"port {port.number}: {error}"))
 
-    async def _ofPort(self, node: Node, number: int, path: IBPath, able: _Abilities) -> Counted:
+    async def _ofPort(self, node: Node, number: int, path: IBPath, able: Abilities) -> Counted:
         counted = Counted(node, number, isWide=able.hasWideErrors)
         plain: PortCounters | None = None
         wide: PortCountersExtended | None = None
@@ -361,7 +365,7 @@ class CounterSurvey:
             found.update((name, value) for name, value in values if value)
         return found
 
-    async def _clear(self, number: int, path: IBPath, able: _Abilities) -> None:
+    async def _clear(self, number: int, path: IBPath, able: Abilities) -> None:
         """Set the counters to zero that are to be cleared, in all attributes that have them."""
         first = (_ERROR_BITS if self._clearsErrors else 0) | (_DATA_BITS if self._clearsData else 0)
         if not first:

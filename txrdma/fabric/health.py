@@ -38,8 +38,8 @@ class Finding:
     A fault that a check has found.
 
     @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
-        C{duplicate-guid}, C{no-guid}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
-        C{counters-silent}, or the kind of a fabric's problem.
+        C{duplicate-guid}, C{no-guid}, C{duplicate-name}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm},
+        C{sm-silent}, C{counters-silent}, or the kind of a fabric's problem.
     @ivar where: the place, for people; C{guid} and C{port} name it for programs, where it is a node or a
         port.
     """
@@ -163,6 +163,7 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
             if owner is not port:
                 yield _about("duplicate-lid", port, f"LID {lid} is that of {owner}, too")
     yield from _guidFindings(fabric)
+    yield from _nameFindings(fabric)
 
 
 def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
@@ -176,6 +177,19 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
         for node, number in owners[1:]:
             first = f"{owners[0][0]} port {owners[0][1]}"
             yield _about("duplicate-guid", node.port(number), f"its GUID {guid} is that of {first}, too")
+
+
+def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
+    """Names that hosts of different enclosures have; many switches have the name they were made with."""
+    named: dict[str, list[Node]] = defaultdict(list)
+    for node in fabric.hosts():
+        if node.description:
+            named[node.description].append(node)
+    for name, nodes in named.items():
+        if len({node.systemImageGUID for node in nodes}) > 1:
+            first, *others = sorted(nodes, key=lambda node: node.guid.raw)
+            text = f"{name!r} is the name of {len(others)} more, {others[0].guid} for one"
+            yield Finding("duplicate-name", str(first), text, first.guid)
 
 
 # All of it.

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TYPE_CHECKING
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GUID
+
+if TYPE_CHECKING:
+    from txrdma.fabric.model import Fabric
 
 PLACES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
 """Paths of a host's own map; the first one that exists is used."""
@@ -32,6 +35,12 @@ class NodeNames:
         """
         known = self.names.get(guid)
         return cleaned(description) if known is None else known
+
+    def put(self, fabric: Fabric) -> Fabric:
+        """Rename the nodes of a fabric, and return it."""
+        for node in fabric.nodes.values():
+            node.description = self.name(node.guid, node.description)
+        return fabric
 
     def guids(self, name: str) -> Iterator[GUID]:
         """GUIDs of all nodes to which the map gives this name."""

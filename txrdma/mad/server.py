@@ -20,10 +20,11 @@ from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.answers import TABLES
 from txrdma.mad.core.frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad.core.recent import Recent
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.layouts.attributes import ANSWERS, Attribute, attributeOf, ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     formatOf,
     MADHeader,
@@ -45,17 +46,6 @@ ANSWER_SECONDS: Final = 20.0
 MOST_PENDING: Final = 1024
 """Most requests whose handlers have not answered yet; further ones are answered with BUSY."""
 
-_ANSWERS: Final = {
-    Method.GET: Method.GET_RESP,
-    Method.SET: Method.GET_RESP,
-    Method.TRAP: Method.TRAP_REPRESS,
-    Method.REPORT: Method.REPORT_RESP,
-    Method.GET_TABLE: Method.GET_TABLE_RESP,
-    Method.GET_TRACE_TABLE: Method.GET_TABLE_RESP,
-    Method.GET_MULTI: Method.GET_MULTI_RESP,
-    Method.DELETE: Method.DELETE_RESP,
-}
-_TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 _RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
 _MANAGEMENT: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED)
@@ -349,7 +339,7 @@ def _trouble(request: MADRequest) -> int:
 def _answerTo(request: MADRequest) -> int:
     """Method of the answer to a request."""
     method = request.header.method
-    return _ANSWERS.get(method, method | _RESPONSE)
+    return ANSWERS.get(method, method | _RESPONSE)
 
 
 def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribute]:
@@ -360,7 +350,7 @@ def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribut
     """
     if isinstance(result, Attribute):
         return result
-    if isinstance(result, list) and _answerTo(request) in _TABLES:
+    if isinstance(result, list) and _answerTo(request) in TABLES:
         if len({type(record) for record in result}) <= 1 and all(isinstance(r, Attribute) for r in result):
             return result
     raise TypeError(f"a handler answered {result!r} to {request.header.method.name}")
@@ -376,7 +366,7 @@ def _written(
         content = said.encode() if isinstance(said, Attribute) else request.data[:64]
         return _managementAnswer(request, answer, content, status), None
     records = said if isinstance(said, list) else [] if said is None else [said]
-    isTable = answer in _TABLES and not status
+    isTable = answer in TABLES and not status
     distance = -(-records[0].size // 8) * 8 if records else 0
     content = b"".join(record.encode().ljust(distance if isTable else 0, b"\0") for record in records)
     if said is None and status:

@@ -50,6 +50,7 @@ FLOORS = {
     "btl": 5,
     "pingpong": 5,
     "fabric": 5,
+    "monitor": 5,
     "sim": 5,
     "tap": 6,
     "command": 6,
@@ -104,6 +105,19 @@ STRANGERS = {
     ("fabric", "pingpong"),
     ("pingpong", "fabric"),
     ("fabric", "sim"),
+    ("cm", "monitor"),
+    ("smc", "monitor"),
+    ("btl", "monitor"),
+    ("pingpong", "monitor"),
+    ("sim", "monitor"),
+    ("fabric", "monitor"),
+    ("monitor", "cm"),
+    ("monitor", "smc"),
+    ("monitor", "btl"),
+    ("monitor", "pingpong"),
+    ("monitor", "sim"),
+    ("monitor", "soft"),
+    ("monitor", "verbs"),
 }
 """Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
 
@@ -113,11 +127,11 @@ UPWARDS = {("interfaces", "mad")}
 FOUNDATIONS = {"txrdma.smc.common"}
 """Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
 
-CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
+CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl", "monitor"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 LONGEST = 600
 
-FOR_STRANGERS = {"cm", "commands", "fabric", "mad", "sim", "smc", "soft", "testing", "verbs"}
+FOR_STRANGERS = {"cm", "commands", "fabric", "mad", "monitor", "sim", "smc", "soft", "testing", "verbs"}
 """Rooms whose docstrings are held to be understood by somebody who sees nothing else."""
 
 RIDDLE = re.compile(

@@ -9,7 +9,7 @@ what has come before the peer's end is delivered before the protocol hears of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -29,37 +29,12 @@ from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.streams import Address
+from txrdma.streams import Address, Front
 
 _log = Logger()
 
 STOPPING_SECONDS: Final = 1.0
 """The time that a process which ends has for handing over what was written, and again for saying goodbye."""
-
-
-class Front(Protocol):
-    """The application's side of a stream, as its end sees it: a transport, which keeps exceptions off."""
-
-    def begun(self) -> None:
-        """Connect the protocol, which may write from now on."""
-
-    def flushed(self) -> None:
-        """Let a producer go on: all that was written is posted."""
-
-    def writeEnded(self) -> None:
-        """Tell a protocol that closes by halves that its own half is closed."""
-
-    @property
-    def knowsHalves(self) -> bool: ...
-
-    def readEnded(self) -> None:
-        """Tell a protocol that closes by halves that all is read."""
-
-    def dismiss(self) -> None:
-        """Stop the producer: nothing that it writes is sent any more."""
-
-    def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason."""
 
 
 def addressOf(address: MessageAddress) -> Address:

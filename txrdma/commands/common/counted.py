@@ -6,10 +6,18 @@ They are dictionaries of numbers, some of them in dictionaries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+ALL: Final = "all"
+"""The name under which sums over all processes are shown."""
 
 Numbers = Mapping[str, Any]
+
+Ask = Callable[[], Coroutine[Deferred[Any], Any, list[dict[str, Any]]]]
+"""Function that asks processes, and returns an entry of each."""
 
 
 def added(many: Iterable[Numbers]) -> dict[str, Any]:
@@ -58,6 +66,34 @@ class Rates:
                 rates = differences(each["counters"], before[each["pid"]], seconds)
                 found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
         return found
+
+
+def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries of processes, and one more with their sums where several have counted."""
+    counted = [each for each in entries if "error" not in each]
+    if len(counted) < 2:
+        return entries
+    sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
+    return [*entries, {"pid": ALL, "command": [], **sums}]
+
+
+def thenRates(ask: Ask, seconds: Callable[[], float]) -> Ask:
+    """
+    Wrap a question so that it gives counters the first time, and rates since the time before afterwards.
+
+    @param seconds: returns the present time in seconds.
+    """
+    rates = Rates()
+    isFirst = True
+
+    async def asked() -> list[dict[str, Any]]:
+        nonlocal isFirst
+        found = await ask()
+        changed = rates.since(found, seconds())
+        found, isFirst = (found if isFirst else changed), False
+        return found
+
+    return asked
 
 
 def number(value: float) -> str:

@@ -5,13 +5,20 @@ Commands that ask all processes of this user, once or again and again.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
 from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.tables import show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Entries = Sequence[dict[str, Any]]
 
 
 def _inRange(name: str, seconds: float) -> float:
@@ -39,14 +46,26 @@ class WatchingOptions(TellingOptions):
         _inRange("--timeout", self["timeout"])
 
 
-def told(what: object, options: WatchingOptions) -> None:
-    """Print a value as JSON: on one line where more will follow."""
-    print(json.dumps(what, indent=None if options["watch"] else 2), flush=True)
+async def watch(
+    reactor: IReactorTime,
+    options: WatchingOptions,
+    ask: Callable[[], Awaitable[Entries]],
+    table: Callable[[Entries], Table],
+    nobody: str,
+) -> None:
+    """
+    Print what processes tell, as JSON or as a table, once or again and again.
 
-
-async def watch(reactor: IReactorTime, options: WatchingOptions, look: Callable[[], Awaitable[None]]) -> None:
-    """Call C{look} once, or again and again with the options' interval between."""
-    await look()
-    while options["watch"]:
+    @param nobody: printed instead of a table without entries.
+    """
+    while True:
+        entries = await ask()
+        if options["json"]:  # on one line where more will follow
+            print(json.dumps(entries, indent=None if options["watch"] else 2), flush=True)
+        elif entries:
+            show(table(entries))
+        else:
+            print(nobody, flush=True)
+        if not options["watch"]:
+            return
         await deferLater(reactor, options["interval"])
-        await look()

@@ -17,7 +17,7 @@ from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.mad.core.answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.datagrams import Datagrams
+from txrdma.mad.core.datagrams import datagramOf
 from txrdma.mad.core.timeouts import Timeouts
 from txrdma.mad.core.transactions import Due, Transactions
 from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
@@ -130,10 +130,10 @@ class Calls:
         self._transactions: Transactions[Asked] = Transactions(port.transactionIDBits, random)
         self._begin = self._transactions.begin
         self._find = self._transactions.find
+        self._open, self._mask = self._transactions.open, self._transactions.mask
         self._close = self._transactions.end
         self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
-        self._datagram = Datagrams().datagram
         self._long = RMPPTransfers(port.transactionIDBits)
         self._tables: dict[Asked, tuple[bytes, Records]] = {}
         self._ways: dict[Asked, _Waiting] = {}
@@ -163,7 +163,7 @@ class Calls:
             self._transactions.check(identifier)
         call.identifier = identifier
         call.path = path
-        datagram = call.datagram = self._datagram(call, path, identifier)
+        datagram = call.datagram = datagramOf(call, path, identifier)
         if timeoutSeconds is None:
             lifetime = self._port.endPort.subnetTimeout
             timeoutSeconds = self._timeouts.seconds(path, rpc.managementClass, lifetime)
@@ -240,7 +240,7 @@ class Calls:
             if not method & _RESPONSE and method != _TRAP_REPRESS:
                 self._requested(datagram, envelope, now)
                 return None
-            call = self._find(identifier)
+            call = self._open.get(identifier & self._mask)
             if call is not None and managementClass != _DIRECTED:
                 if managementClass != call.datagram[1]:
                     call = None  # another's: it only has the same transaction

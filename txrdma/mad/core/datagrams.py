@@ -7,7 +7,7 @@ from typing import Final
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.frames import directedPacket, directedTail, frame, managementPacket, NO_KEYS
+from txrdma.mad.core.frames import frame, managementPacket
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
@@ -15,35 +15,20 @@ _LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, acti
 _SUBN: Final = ManagementClass.SUBN_LID
 
 
-class Datagrams:
-    """Maker of the datagrams of calls; the common part of those by one directed route is made once."""
+def datagramOf(call: Asked, path: IBPath, identifier: int) -> bytes:
+    """
+    Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
 
-    def __init__(self) -> None:
-        self._tailPath: IBDRPath | None = None
-        self._tailKeys = NO_KEYS
-        self._tail = b""
-
-    def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
-        """
-        Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
-
-        @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
-        """
-        rpc, keys = call.rpc, call.keys
-        if rpc.managementClass is _SUBN:
-            if type(path) is IBDRPath and not call.content:
-                if path is not self._tailPath or keys is not self._tailKeys:
-                    self._tail = directedTail(b"", path, keys.mkey)
-                    self._tailPath, self._tailKeys = path, keys
-                return directedPacket(
-                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
-                )
-            return managementPacket(
-                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
-            )
-        if isinstance(path, IBDRPath):
-            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
-        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
-        if rpc.method is Method.GET_MULTI:  # its content goes in segments
-            return frame(*head, b"", keys, call.mask, _LONG)
-        return frame(*head, call.content, keys, call.mask)
+    @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
+    """
+    rpc, keys = call.rpc, call.keys
+    if rpc.managementClass is _SUBN:
+        return managementPacket(
+            rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
+        )
+    if isinstance(path, IBDRPath):
+        raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+    head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
+    if rpc.method is Method.GET_MULTI:  # its content goes in segments
+        return frame(*head, b"", keys, call.mask, _LONG)
+    return frame(*head, call.content, keys, call.mask)

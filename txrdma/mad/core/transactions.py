@@ -60,22 +60,26 @@ class Due(NamedTuple, Generic[T]):
 
 
 class Transactions(Generic[T]):
-    """The requests of one port that are on their way."""
+    """
+    The requests of one port that are on their way.
+
+    @ivar open: requests by their transaction ID: its bits within C{mask}, which are ours.
+    """
 
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:
         """
         @param bits: number of low bits of a transaction ID that return as they were sent.
         @param random: returns that many unforeseeable bytes: foreseeable IDs would let others forge answers.
         """
-        self._mask = (1 << bits) - 1
+        self.mask = (1 << bits) - 1
         self._random = random
         self._drawn: list[int] = []
-        self._open: dict[int, T] = {}
+        self.open: dict[int, T] = {}
         self._wheel: Wheel[T] = Wheel(NOTCH_SECONDS)
         self._pausing: dict[int, T] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     def newIdentifier(self) -> int:
         """
@@ -83,14 +87,17 @@ class Transactions(Generic[T]):
 
         @raise ResourceExhausted: there is none left.
         """
-        if len(self._open) >= self._mask:
-            raise ResourceExhausted(f"{len(self._open)} calls are on their way: there are no more numbers")
         while True:
             if not self._drawn:
-                self._drawn.extend(_draw(self._random(_DRAWN)))
-            identifier = self._drawn.pop() & self._mask
-            if identifier and identifier not in self._open:
+                self._refill()
+            identifier = self._drawn.pop() & self.mask
+            if identifier and identifier not in self.open:
                 return identifier
+
+    def _refill(self) -> None:
+        if len(self.open) >= self.mask:
+            raise ResourceExhausted(f"{len(self.open)} calls are on their way: there are no more numbers")
+        self._drawn.extend(_draw(self._random(_DRAWN)))
 
     def check(self, identifier: int) -> None:
         """
@@ -98,30 +105,30 @@ class Transactions(Generic[T]):
 
         @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
         """
-        if not 0 < identifier <= self._mask:
-            bits = self._mask.bit_length()
+        if not 0 < identifier <= self.mask:
+            bits = self.mask.bit_length()
             raise InvalidRequest(
                 f"transaction IDs of this port have {bits} bits, and {identifier:#x} is none"
             )
-        if identifier in self._open:
+        if identifier in self.open:
             raise InvalidRequest(f"transaction {identifier:#x} is on its way already")
 
     def begin(self, transaction: T, now: float) -> None:
         """Open a request, whose datagram, path and timeout are set."""
         identifier = transaction.identifier
         deadline = transaction.deadline = now + transaction.timeoutSeconds
-        self._open[identifier] = transaction
+        self.open[identifier] = transaction
         transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
 
     def find(self, identifier: int) -> T | None:
         """Open request with this transaction ID; None without one."""
-        return self._open.get(identifier & self._mask)
+        return self.open.get(identifier & self.mask)
 
     def end(self, transaction: T) -> None:
         """Close a request: it is answered, or given up. Twice is fine."""
         identifier = transaction.identifier
-        if self._open.get(identifier) is transaction:
-            del self._open[identifier]
+        if self.open.get(identifier) is transaction:
+            del self.open[identifier]
             transaction.notch.pop(identifier, None)
             if self._pausing:
                 self._pausing.pop(identifier, None)
@@ -158,12 +165,12 @@ class Transactions(Generic[T]):
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}; None for never."""
-        return self._wheel.deadline() if self._open else None
+        return self._wheel.deadline() if self.open else None
 
     def clear(self) -> list[T]:
         """Close all requests, and return them."""
-        left = list(self._open.values())
-        self._open.clear()
+        left = list(self.open.values())
+        self.open.clear()
         self._pausing.clear()
         self._wheel.clear()
         return left

@@ -79,7 +79,7 @@ class RPC:
     answer: Method | None
 
 
-_ANSWERS: Final = {
+ANSWERS: Final = {
     Method.GET: Method.GET_RESP,
     Method.SET: Method.GET_RESP,
     Method.TRAP: Method.TRAP_REPRESS,
@@ -89,6 +89,7 @@ _ANSWERS: Final = {
     Method.GET_MULTI: Method.GET_MULTI_RESP,
     Method.DELETE: Method.DELETE_RESP,
 }
+"""Method of the answer, by that of the request (IBA 13.4.5)."""
 
 _PREFIXES: Final = {
     "Subn": ManagementClass.SUBN_LID,
@@ -132,7 +133,7 @@ _METHODS_OF: Final = {
 }
 
 RPCS: Final[dict[str, RPC]] = {
-    prefix + verb: RPC(prefix + verb, _PREFIXES[prefix], _VERBS[verb], _ANSWERS.get(_VERBS[verb]))
+    prefix + verb: RPC(prefix + verb, _PREFIXES[prefix], _VERBS[verb], ANSWERS.get(_VERBS[verb]))
     for prefix, verbs in _METHODS_OF.items()
     for verb in verbs.split()
 }

@@ -176,6 +176,11 @@ class PortInfo(Attribute):
         """
         return extended << 31 | port
 
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, bool]:
+        """Take a L{modifier} apart: port, and True if the speeds from FDR on are asked for."""
+        return modifier & 0xFF, bool(modifier >> 31)
+
 
 @attribute(0x0016, "SubnGet", "SubnSet")
 @wire(64)

@@ -53,7 +53,7 @@ class _Messages:
     """
 
     def __init__(self, length: int) -> None:
-        self.content = bytearray(length * MOST)
+        self.content = memoryview(bytearray(length * MOST))
         self.array = (_Message * MOST)()
         self._vectors = (_Vector * MOST)()
         self._memory = (ctypes.c_char * len(self.content)).from_buffer(self.content)

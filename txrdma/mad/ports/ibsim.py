@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from struct import Struct
 from typing import Final
 
@@ -121,7 +119,7 @@ class IbsimPort:
         self.name = "ibsim:" + node if node else "ibsim"
         self._reactor = reactor
         self._receiver: IMADReceiver | None = None
-        self._waiting: deque[bytes] = deque()
+        self._waiting: list[bytes] = []
         self._holds = False
         self._closed = False
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -282,11 +280,10 @@ class IbsimPort:
             waiting.clear()
         try:
             while len(waiting) > 1:
-                for _ in range(self._batches.send(list(islice(waiting, MOST)))):
-                    waiting.popleft()
+                del waiting[: self._batches.send(waiting[:MOST])]
             if waiting:
                 self._socket.send(waiting[0])
-                waiting.popleft()
+                del waiting[0]
         except BlockingIOError:
             self._reactor.addWriter(self)
         except OSError as error:

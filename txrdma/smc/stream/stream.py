@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -35,6 +35,7 @@ from txrdma.smc.stream._flow import Bearing, ENDS, Flow
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.streams import Front
 
 Address = IPv4Address | IPv6Address
 
@@ -46,28 +47,6 @@ _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
 _REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
 """The endings that a protocol hears of by another reason than C{ConnectionLost}."""
-
-
-class Front(Protocol):
-    """The application's side of a stream, as the stream sees it: a transport, which keeps exceptions off."""
-
-    def begun(self) -> None:
-        """Connect the protocol, which may write from now on."""
-
-    def flushed(self) -> None:
-        """Let a producer go on: all that was written is posted."""
-
-    def writeEnded(self) -> None:
-        """Tell a protocol that closes by halves that its own half is closed."""
-
-    @property
-    def knowsHalves(self) -> bool: ...
-
-    def readEnded(self) -> None:
-        """Tell a protocol that closes by halves that all is read."""
-
-    def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
 
 
 class Stream:

@@ -82,7 +82,7 @@ class SMCTransport(StreamTransport[Stream]):
     def _tlsClientDefault(self) -> bool:
         return self.stream.role is Role.CLIENT
 
-    # What the stream tells: see txrdma.smc.stream.stream.Front
+    # What the stream tells: see txrdma.streams.Front
 
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""

@@ -14,14 +14,15 @@ from rich.console import Console
 
 from twisted.internet import reactor as installedReactor
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.insight import byKind, report
 from txrdma.cm.rping import PingClient, PingServer, TERMS
-from txrdma.commands.cm_stats import ALL, countersTable, entries
-from txrdma.commands.common.counted import Rates
+from txrdma.commands.cm_stats import countersTable, entries
+from txrdma.commands.common.counted import ALL, Rates, thenRates
 from txrdma.unixanswers import IReactor, processesIn
 
 reactor = cast(IReactor, installedReactor)
@@ -122,3 +123,19 @@ class ShowingTests(SynchronousTestCase):
         self.assertEqual(entry["counters"]["REQ"], {"sent": 6.0, "retried": 2.0})
         self.assertIn("in a second", shown([entry]))
         self.assertNotEqual(entry["pid"], ALL)
+
+    def test_thenRates(self) -> None:
+        """The first look tells all that was counted, each later one what was in a second since the last."""
+        clock = Clock()
+        counts = iter((1, 5, 5))
+
+        async def ask() -> list[dict[str, Any]]:
+            return [self.entry(next(counts))]
+
+        asked = thenRates(ask, clock.seconds)
+        sent = []
+        for _ in range(3):
+            (entry,) = self.successResultOf(Deferred.fromCoroutine(asked()))
+            sent.append(entry["counters"]["REQ"]["sent"])
+            clock.advance(2)
+        self.assertEqual(sent, [self.entry(1)["counters"]["REQ"]["sent"], 6.0, 0.0])

@@ -88,6 +88,14 @@ class NameTests(SynchronousTestCase):
         for text in ("", "1:2:3", "1:2:3:4:5", "0x12345678901234567", "g:0:0:0", "-1"):
             self.assertRaises(ValueError, GUID.fromString, text)
         self.assertRaises(ValueError, GUID, b"")
+        self.assertRaises(ValueError, GUID.fromBytes, bytes(7))
+
+    def test_buffers(self) -> None:
+        """A GUID of a buffer that can change does not change with it, and is a GUID like any other."""
+        buffer = bytearray(range(8))
+        guids = {GUID.fromBytes(buffer), GUID.fromBytes(memoryview(buffer)), GUID.fromBytes(bytes(buffer))}
+        buffer[0] = 9
+        self.assertEqual(guids, {GUID(bytes(range(8)))})
 
     def test_mac(self) -> None:
         """A MAC address is read with colons and with dashes."""

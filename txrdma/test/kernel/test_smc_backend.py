@@ -5,6 +5,7 @@ C{smc:} endpoints with C{backend=kernel}: AF_SMC sockets of the box, at both end
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from hashlib import sha256
 from typing import Any
@@ -85,7 +86,7 @@ class MappedTests(IPv6Pairs, TestCase):
     IPv4 addresses mapped into IPv6.
 
     Linux speaks SMC-R over rxe by no others of IPv6: its version 2 needs addresses of IPv4, and its version 1
-    GIDs of RoCE v1, which rxe has not.
+    GIDs of RoCE v1, which rxe has not. Its 6.12 does not take mapped ones for addresses of IPv4, either.
     """
 
     skip = KernelEndpointTests.skip
@@ -95,15 +96,19 @@ class MappedTests(IPv6Pairs, TestCase):
     HERE, THERE = r"\:\:ffff\:10.77.0.1", r"\:\:ffff\:10.77.0.2"
 
     async def test_smc(self) -> None:
-        """Both ends over IPv6 sockets are served by SMC-R, and a MiB goes each way at once."""
+        """Both ends over IPv6 sockets tell what serves them, and a MiB goes each way at once."""
         here, there = await self.pair(
             f"smc:{self.THERE}:0:backend=kernel",
             f"smc:{self.THERE}:{{port}}:bindAddress={self.HERE}:backend=kernel",
         )
+        release = tuple(int(number) for number in platform.release().split(".")[:2])
+        mode = "SMC-R" if release >= (6, 14) else "TCP"
+        record("served by", mode)
         for end, device, address in ((here, "rxe0", "10.77.0.1"), (there, "rxe1", "10.77.0.2")):
             self.assertEqual(end.transport.socket.family, socket.AF_INET6)
             self.assertEqual(end.transport.getHost().host, f"::ffff:{address}")
-            self.assertEqual((end.transport.smc.mode, end.transport.smc.device), ("SMC-R", device))
+            told = end.transport.smc
+            self.assertEqual((told.mode, told.device), (mode, device if mode == "SMC-R" else ""))
         data = bytes(range(256)) * 4096
         for end in (here, there):
             end.transport.write(data)

@@ -161,6 +161,6 @@ class FaultTestCase(SynchronousTestCase):
 def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
     """Nothing is on its way."""
     test.assertIn(" 0 outstanding", repr(agent))
-    test.assertEqual(agent._core._transactions._open, {})
+    test.assertEqual(agent._core._transactions.open, {})
     test.assertEqual(agent._core._transactions._pausing, {})
     test.assertEqual([notch for notch in agent._core._transactions._wheel._notches.values() if notch], [])

@@ -138,6 +138,9 @@ class ModifierTests(SynchronousTestCase):
         ):
             for parts in (most, (most[0], 1), (1, most[1]), (0, 2)):
                 self.assertEqual(kind.partsOf(kind.modifier(*parts)), parts)
+        for port in (0, 3, 0xFF):
+            for extended in (False, True):
+                self.assertEqual(PortInfo.partsOf(PortInfo.modifier(port, extended)), (port, extended))
 
 
 class AdministrationTests(CallTestCase):

@@ -686,7 +686,7 @@ class PortTests(FaultTestCase):
     def allFail(self, calls: list[Deferred[Any]], words: str) -> None:
         for call in (*calls, self.bystander):
             self.assertIn(words, str(self.failureResultOf(call, DeviceUnavailable).value))
-        self.assertEqual(self.agent._core._transactions._open, {})
+        self.assertEqual(self.agent._core._transactions.open, {})
         pass_(self.clock, 0.01)  # for what is on the wire
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

@@ -146,7 +146,23 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.wishes(), [1, 1])
 
     def test_reregister(self) -> None:
-        """When the manager wants its clients to register again, it is renewed at once; not after its end."""
+        """A port whose SM wants registrations is subscribed anew at once; another change does nothing."""
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        for wantsRegistration, wishes in ((False, [1]), (True, [1, 1]), (False, [1, 1]), (True, [1, 1, 1])):
+            self.agent.portChanged(wantsRegistration)
+            self.assertEqual(self.subscription.isStanding, not wantsRegistration)
+            pass_(self.clock, 0.2, 0.1)
+            self.assertTrue(self.subscription.isStanding)
+            self.assertEqual(self.wishes(), wishes)
+        self.subscription.stop()
+        self.agent.portChanged(True)
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1, 1, 0])
+
+    def test_renew(self) -> None:
+        """A subscription is made anew at once when it is told to, but only between its start and its end."""
         self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
         self.subscription.renew()
         self.subscription.start()

@@ -493,7 +493,8 @@ class NoticeTests(ServerTestCase):
         assert header is not None
         self.assertEqual((header.method, header.status), (Method.REPORT_RESP, 0))
         self.assertEqual(self.heard, [128])
-        self.assertEqual([(notice.trapNumber, request.path.slid) for notice, request in more], [(128, 1)])
+        ((notice, request),) = more
+        self.assertEqual((notice.trapNumber, request.path.slid, request.header.managementClass), (128, 1, SA))
         stop()
         stop()
         self.trap(129, 78)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import traceback
 import types
+import warnings
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -200,6 +201,32 @@ class FaultTests(SynchronousTestCase):
         self.failureResultOf(done[0], CancelledError)
         self.assertEqual(reached, [1, 4])
         self.assertEqual(self.schedule.progress.running, 0)
+
+    def test_cancelledFromSource(self) -> None:
+        """A source that cancels the run is closed, and so is the work that it brings after that."""
+        reached: list[int] = []
+        done: list[Deferred[Any]] = []
+
+        def works() -> Iterator[Any]:
+            try:
+                for _ in range(3):
+                    yield self.asks()
+                done[0].cancel()
+                reached.append(1)
+                yield self.asks()
+                reached.append(2)
+            finally:
+                reached.append(3)
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            done.append(self.schedule.run(mqueue=works()))
+            self.agent.answer()
+            gc.collect()
+        self.failureResultOf(done[0], CancelledError)
+        self.assertEqual((reached, self.agent.cancelled), ([1, 3], 2))
+        self.assertEqual(self.schedule.progress.running, 0)
+        self.assertEqual([each for each in warned if "never awaited" in str(each.message)], [])
 
     def test_stubborn(self) -> None:
         """Work that does not let itself be closed is in the log, and the rest is cancelled all the same."""

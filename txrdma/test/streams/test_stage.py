@@ -147,7 +147,7 @@ class PlayTests(SynchronousTestCase):
 
     def test_outOfTime(self) -> None:
         """A play that does not end is ended, with all its processes."""
-        self.patch(stageModule, "PATIENCE", 1.0)
+        self.patch(stageModule, "PATIENCE", 0.02)
         performance = self.play("made: block 100", "made: wait 100")
         self.assertEqual({view.ended for view in performance.views.values()}, {transcript.OUT_OF_TIME})
         self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))

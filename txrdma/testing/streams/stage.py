@@ -198,7 +198,7 @@ class _Play:
         self._children: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
-        self._isEnding = False
+        self._isEnding = self._isLate = False
         # Loopback has 2^24 addresses, and a part of them is for clients.
         self._address = str(ip_address((127 << 24) + (1 << 23) + randbelow(1 << 22)))
 
@@ -257,6 +257,8 @@ class _Play:
 
     def _start(self, who: str, port: str = "0") -> None:
         """Have a process forked, which connects to that port if it connects."""
+        if self._isLate:
+            return
         conversation, provider = self._conversation, self._provider
         near, far = provider, provider  # between the client and what it connects to, and behind that
         if conversation.way is Way.NEAR_PROXY:
@@ -295,6 +297,10 @@ class _Play:
                 pass  # it has ended, and the nursery has not yet told so
 
     def _outOfTime(self) -> None:
+        self._isLate = True
+        for _ in range(2 * len(self._processes)):  # who has just started says who it is, and can be ended
+            for key, _ in self._selector.select(0):
+                key.data()
         for process in self._processes.values():
             if not process.isOver:
                 process.entries.append(

@@ -12,7 +12,8 @@ from typing import Final
 
 from txrdma.mad.layouts import congestion
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
+from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
+from txrdma.rawfields import poke
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 CONGESTION: Final = int(ManagementClass.CONG_MGT)
@@ -38,6 +39,7 @@ _OF_ADAPTERS: Final = {
 }
 """Attributes that Set stores and Get returns unchanged on channel adapters, with their sizes in bytes."""
 
+_setStatus = poke(MADHeader, "status")
 _KEPT: Final = CONGESTION << 16
 """Added to an attribute ID to make a key among a port's tables that no other class uses."""
 
@@ -66,7 +68,7 @@ class CongestionAgents:
             status = self._set(end, attribute, modifier, reply)
         else:
             status = MADStatus.UNSUPPORTED_METHOD
-        reply[4:6] = status.to_bytes(2, "big")
+        _setStatus(reply, status)
         return reply
 
     def _get(self, end: SimulatedPort, attribute: int, modifier: int, key: int, reply: bytearray) -> int:

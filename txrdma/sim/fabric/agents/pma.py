@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
+from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
+from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import Counters
@@ -27,6 +28,7 @@ RESPONSE_TIME: Final = 18
 _CLASS_PORT_INFO: Final = 0x0001
 _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
+_setStatus = poke(MADHeader, "status")
 _ASKED_BYTES: Final = 4
 """PortSelect and CounterSelect stand in an answer as they were asked."""
 
@@ -138,7 +140,7 @@ class PerformanceManagementAgents:
                 status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
             else:
                 status = self._counters(port, group, method, reply)
-        reply[4:6] = status.to_bytes(2, "big")
+        _setStatus(reply, status)
         return reply
 
     @staticmethod

@@ -8,14 +8,17 @@ from typing import Final
 
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.attributes import ManagementClass, Method
-from txrdma.mad.layouts.messages import formatOf, MADStatus
+from txrdma.mad.layouts.messages import formatOf, MADHeader, MADStatus
 from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
+from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 
 CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.VENDOR_OPENIB_SYSSTAT))
 
 _OUI: Final = slice(37, 40)
 _DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]  # every frame has it
+_class, _method = peek(MADHeader, "managementClass"), peek(MADHeader, "method")
+_attribute, _setStatus = peek(MADHeader, "attributeID"), poke(MADHeader, "status")
 _ATTRIBUTES: Final = {
     ManagementClass.VENDOR_OPENIB_PING: (OpenIBPing,),
     ManagementClass.VENDOR_OPENIB_SYSSTAT: (OpenIBSystemPing, OpenIBHostInfo, OpenIBCPUInfo),
@@ -28,21 +31,21 @@ def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
     if (
         node.kind is not NodeType.CHANNEL_ADAPTER
         or datagram[_OUI] != OPENIB_OUI.to_bytes(3, "big")
-        or datagram[3] & 0x80
+        or _method(datagram) & 0x80
     ):
         return None
     reply = bytearray(datagram)
     reply[3] = Method.GET_RESP
-    asked = int.from_bytes(datagram[16:18], "big")
-    known = {kind.attributeID: kind for kind in _ATTRIBUTES[ManagementClass(datagram[1])]}
+    asked = _attribute(datagram)
+    known = {kind.attributeID: kind for kind in _ATTRIBUTES[ManagementClass(_class(datagram))]}
     status: int = 0
-    if datagram[3] != Method.GET:
+    if _method(datagram) != Method.GET:
         status = MADStatus.UNSUPPORTED_METHOD
     elif asked not in known:
         status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
     else:
         reply[_DATA:] = filled(_told(node, known[asked]))
-    reply[4:6] = status.to_bytes(2, "big")
+    _setStatus(reply, status)
     return reply
 
 

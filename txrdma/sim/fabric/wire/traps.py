@@ -13,14 +13,17 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
 from txrdma.mad.core.frames import managementPacket
 from txrdma.mad.layouts.attributes import Method
-from txrdma.mad.layouts.messages import Notice, NoticeType
+from txrdma.mad.layouts.messages import MADHeaderDirected, Notice, NoticeType, SMPFormatDirected
 from txrdma.mad.layouts.traps import BadKeyDetails, BadMKeyDetails, GIDDetails, LinkDetails, Trap
+from txrdma.rawfields import peek
 from txrdma.wire import Layout
 
 SWITCH: Final = 2
 CLASS_MANAGER: Final = 4
 
 _DIRECTED: Final = 0x81
+_class, _hopCount = peek(MADHeaderDirected, "managementClass"), peek(MADHeaderDirected, "hopCount")
+_drSLID = peek(SMPFormatDirected, "drSLID")
 _ASKED: Final = Struct(">3xB12xH2xIQ")
 
 
@@ -32,16 +35,16 @@ def linkChanged(lid: LID) -> Notice:
 def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
     """Notice of trap 256: an SMP had a wrong M_Key."""
     method, attribute, modifier, mkey = _ASKED.unpack_from(request)
-    isDirected = request[1] == _DIRECTED
+    isDirected = _class(request) == _DIRECTED
     details = BadMKeyDetails(
         lid=lid,
-        drSLID=LID(int.from_bytes(request[32:34], "big") if isDirected else 0),
+        drSLID=LID(_drSLID(request) if isDirected else 0),
         method=method,
         attributeID=attribute,
         attributeModifier=modifier,
         mkey=mkey,
         drNotice=isDirected,
-        drHopCount=request[7] if isDirected else 0,
+        drHopCount=_hopCount(request) if isDirected else 0,
     )
     return _notice(Trap(256), NoticeType.SECURITY, producer, lid, details)
 

@@ -15,9 +15,16 @@ from typing import Final
 from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
 from txrdma.iba.verbs import Buffer, PortState
-from txrdma.mad.layouts.messages import ClassPortInfo, formatOf, Notice
+from txrdma.mad.layouts.messages import (
+    ClassPortInfo,
+    formatOf,
+    MADHeader,
+    MADHeaderDirected,
+    Notice,
+    SMPFormatDirected,
+)
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
-from txrdma.rawfields import peek, poke
+from txrdma.rawfields import peek, poke, span
 from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
@@ -50,6 +57,15 @@ _Counter = tuple[Callable[[Buffer], int], Callable[[bytearray, int], None]]
 _PKEY_VIOLATIONS: Final = (peek(PortInfo, "pkeyViolations"), poke(PortInfo, "pkeyViolations"))
 _QKEY_VIOLATIONS: Final = (peek(PortInfo, "qkeyViolations"), poke(PortInfo, "qkeyViolations"))
 _top = peek(SwitchInfo, "linearFDBTop")
+_class = peek(MADHeader, "managementClass")
+_method, _setMethod = peek(MADHeader, "method"), poke(MADHeader, "method")
+_setStatus = poke(MADHeader, "status")
+_returning, _setReturning = peek(MADHeaderDirected, "returning"), poke(MADHeaderDirected, "returning")
+_hopPointer, _setHopPointer = peek(MADHeaderDirected, "hopPointer"), poke(MADHeaderDirected, "hopPointer")
+_hopCount = peek(MADHeaderDirected, "hopCount")
+_drSLID, _drDLID = peek(SMPFormatDirected, "drSLID"), peek(SMPFormatDirected, "drDLID")
+_INITIAL: Final = span(SMPFormatDirected, "initialPath").start
+_RETURN: Final = span(SMPFormatDirected, "returnPath").start
 
 
 class Wire:
@@ -93,8 +109,9 @@ class Wire:
         self.datagrams += 1
         if self.loss and self._isLost():
             return
-        if datagram[1] == _DIRECTED:
-            if datagram[3] & _RESPONSE or datagram[3] == _TRAP_REPRESS:
+        if _class(datagram) == _DIRECTED:
+            method = _method(datagram)
+            if method & _RESPONSE or method == _TRAP_REPRESS:
                 self._directedAnswer(sender, datagram, path)
             else:
                 self._directedRequest(sender, datagram, path)
@@ -111,11 +128,11 @@ class Wire:
 
     def _directedRequest(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """A directed route: hop by hop, by links that are up (IBA 14.2.2)."""
-        hops = datagram[7]
-        if datagram[6] or hops > MOST_HOPS or datagram[4] & 0x80:
+        hops = _hopCount(datagram)
+        if _hopPointer(datagram) or hops > MOST_HOPS or _returning(datagram):
             return
         port: SimulatedPort | None = sender.port
-        if datagram[32:34] != b"\xff\xff":  # first by LID, to where the directed part begins
+        if _drSLID(datagram) != PERMISSIVE_LID:  # first by LID, to where the directed part begins
             port = self.walk(sender.port, path.dlid)
             if port is None:
                 return
@@ -123,7 +140,7 @@ class Wire:
         node = port.node
         back = bytearray(hops + 1)
         for hop in range(1, hops + 1):
-            out = datagram[128 + hop]
+            out = datagram[_INITIAL + hop]
             if not node.isSwitch and (hop > 1 or out != port.number):
                 return
             if not 0 < out < len(node.ports):
@@ -135,8 +152,9 @@ class Wire:
             if node.isDead:
                 return
             back[hop] = port.number
-        if datagram[34:36] != b"\xff\xff":
-            port = self.walk(port, int.from_bytes(datagram[34:36], "big"))
+        dlid = _drDLID(datagram)
+        if dlid != PERMISSIVE_LID:
+            port = self.walk(port, dlid)
             if port is None:
                 return
             node = port.node
@@ -144,41 +162,42 @@ class Wire:
             return
         end = node.ports[0] if node.isSwitch else port
         if end.attachments:
-            server = servedBy(end, _DIRECTED, datagram[3])
+            server = servedBy(end, _DIRECTED, _method(datagram))
             if server is not None and (server is not sender or end not in self._sma.managers):
                 self._askDirected(server, datagram, back)
                 return
         reply = self._sma.answer(port, datagram)
         if reply is None:
             return
-        reply[4] |= 0x80
-        reply[6] = 0
-        reply[192 : 193 + hops] = back
+        _setReturning(reply, True)
+        _setHopPointer(reply, 0)
+        reply[_RETURN : _RETURN + 1 + hops] = back
         self._answer(node, sender, bytes(reply), path)
 
     def _askDirected(self, server: Attachment, datagram: bytes, back: bytearray) -> None:
         """Deliver a directed-route request to an attached server, instead of the node's own agent."""
         request = bytearray(datagram)
-        request[6] = len(back)
-        request[192 : 192 + len(back)] = back
+        _setHopPointer(request, len(back))
+        request[_RETURN : _RETURN + len(back)] = back
         self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
 
     def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """An answer on a directed route: back hop by hop, by the ports that the request came in by."""
-        hops = datagram[7]
-        if not datagram[4] & 0x80 or hops > MOST_HOPS or datagram[6] != hops + 1:
+        hops = _hopCount(datagram)
+        if not _returning(datagram) or hops > MOST_HOPS or _hopPointer(datagram) != hops + 1:
             return
         port: SimulatedPort | None = sender.port
-        if datagram[34:36] != b"\xff\xff":  # first by LID, to where the directed part ends
+        if _drDLID(datagram) != PERMISSIVE_LID:  # first by LID, to where the directed part ends
             port = self.walk(sender.port, path.dlid)
         for hop in range(hops, 0, -1):
-            port = None if port is None else _leftBy(port, datagram[192 + hop], isFirst=hop == hops)
-        if port is not None and datagram[32:34] != b"\xff\xff":
-            port = self.walk(port, int.from_bytes(datagram[32:34], "big"))
+            port = None if port is None else _leftBy(port, datagram[_RETURN + hop], isFirst=hop == hops)
+        slid = _drSLID(datagram)
+        if port is not None and slid != PERMISSIVE_LID:
+            port = self.walk(port, slid)
         if port is None or port.node.isDead:
             return
         reply = bytearray(datagram)
-        reply[6] = 0
+        _setHopPointer(reply, 0)
         for attachment in port.end.attachments:
             self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_WAY)
 
@@ -213,7 +232,7 @@ class Wire:
         """Deliver a datagram that was routed by LID, to an attached port or the node's own agent."""
         node = port.node
         end = node.ports[0] if node.isSwitch else port
-        managementClass, method = datagram[1], datagram[3]
+        managementClass, method = _class(datagram), _method(datagram)
         if node.isDead:
             return
         isSMP = managementClass == _SUBN
@@ -260,13 +279,13 @@ class Wire:
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """Answer of a node's own agents; None if there is none."""
-        if datagram[1] == _SUBN:
+        if _class(datagram) == _SUBN:
             return self._sma.answer(port, datagram)
-        if datagram[1] in CLASSES:
+        if _class(datagram) in CLASSES:
             return answerVendor(port, datagram)
-        if datagram[1] == CONGESTION:
+        if _class(datagram) == CONGESTION:
             return self._congestion.answer(port, datagram)
-        return self._pma.answer(port, datagram) if datagram[1] == _PERFORMANCE else None
+        return self._pma.answer(port, datagram) if _class(datagram) == _PERFORMANCE else None
 
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
         if self.loss and self._isLost():
@@ -325,7 +344,7 @@ _RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
 
 def _isAboutRMPP(datagram: bytes) -> bool:
     """An ACK, a STOP or an ABORT: no request of its own."""
-    return datagram[1] in _RMPP and datagram[24] == 1 and datagram[25] > 1
+    return _class(datagram) in _RMPP and datagram[24] == 1 and datagram[25] > 1
 
 
 def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
@@ -333,14 +352,15 @@ def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
     if node.busyFor:
         node.busyFor -= 1
         return _said(datagram, _BUSY)
-    lid = (node.redirects or {}).get(datagram[1])
+    lid = (node.redirects or {}).get(_class(datagram))
     return None if lid is None else _redirecting(datagram, lid)
 
 
 def _said(datagram: bytes, status: int) -> bytearray:
     reply = bytearray(datagram)
-    reply[3] = _RESPONSE | (_GET if datagram[3] == _SET else datagram[3])
-    reply[4:6] = status.to_bytes(2, "big")
+    method = _method(datagram)
+    _setMethod(reply, _RESPONSE | (_GET if method == _SET else method))
+    _setStatus(reply, status)
     return reply
 
 
@@ -355,5 +375,5 @@ def _redirecting(datagram: bytes, lid: LID) -> bytearray:
         redirectQPN=QPN(1),
         redirectQKey=GMP_QKEY,
     )
-    where.encodeInto(reply, formatOf(datagram[1]).dataOffset)  # type: ignore[attr-defined]  # every frame has it
+    where.encodeInto(reply, formatOf(_class(datagram)).dataOffset)  # type: ignore[attr-defined]  # every frame has it
     return reply

@@ -1,0 +1,91 @@
+"""
+Severity of each kind of finding, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class Severity(IntEnum):
+    """Severity of a finding: how soon somebody has to look at it."""
+
+    INFO = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """
+    Advice on a kind of finding.
+
+    @ivar text: a sentence that says what to do.
+    """
+
+    severity: Severity
+    text: str
+
+
+_INFO, _WARNING, _CRITICAL = Severity
+
+_CABLE: Final = "Reseat the cable, then exchange it, then the port of either end."
+
+ADVICE: Final[dict[str, Advice]] = {
+    # links
+    "state": Advice(_WARNING, "See that a subnet manager runs, and that it can reach both ends of the link."),
+    "width": Advice(_WARNING, f"A lane has failed, or the cable has fewer of them. {_CABLE}"),
+    "speed": Advice(_WARNING, f"See that the cable is made for the speed of both ends. {_CABLE}"),
+    "mtu": Advice(_WARNING, "Have the subnet manager set up the link again: take the link down and up."),
+    "no-link": Advice(_CRITICAL, "Connect the cable of this host, or choose the port that has one."),
+    "flapping": Advice(_CRITICAL, f"The link goes down again and again. {_CABLE}"),
+    "link-gone": Advice(_WARNING, "See that both ends have power, and that the cable is in its place."),
+    "node-gone": Advice(_WARNING, "See that the node has power and a link; if it was removed, wait."),
+    # counters
+    "errors": Advice(_WARNING, "Clear the counters, and see which of them grow: txrdma errors --clear."),
+    "symbol-errors": Advice(_WARNING, f"The signal is bad. {_CABLE}"),
+    "link-recoveries": Advice(_WARNING, f"The link had to be trained again while it was up. {_CABLE}"),
+    "receive-errors": Advice(_WARNING, f"Packets come in damaged. {_CABLE}"),
+    "remote-errors": Advice(
+        _INFO, "Packets were damaged further away: look for the port with symbol errors."
+    ),
+    "discards": Advice(_WARNING, "Packets wait too long: look for a slow receiver beyond this port."),
+    "constraint-errors": Advice(_WARNING, "See that both ends of the traffic are in the same partition."),
+    "integrity-errors": Advice(_WARNING, f"The link fails more often than it allows. {_CABLE}"),
+    "overruns": Advice(_WARNING, "The peer sends more than it may: update the firmware of both ends."),
+    "vl15-dropped": Advice(_INFO, "Management datagrams come too fast: pace whoever sends so many."),
+    "counters-silent": Advice(_WARNING, "See that the node is alive, and that its SL and VL 0 lead to it."),
+    "node-silent": Advice(_WARNING, "The link is up and the node does not answer: see whether it hangs."),
+    # identifiers
+    "no-lid": Advice(_WARNING, "See that the subnet manager reaches this port, and read its log."),
+    "bad-lid": Advice(_CRITICAL, "Restart the subnet manager with new LIDs (OpenSM: reassign_lids)."),
+    "duplicate-lid": Advice(_CRITICAL, "See that one subnet manager alone is in charge, and restart it."),
+    "duplicate-guid": Advice(
+        _CRITICAL, "Give one of the two devices its own GUID again, by its firmware tool."
+    ),
+    "no-guid": Advice(_CRITICAL, "Give the device its GUID again, by its firmware tool."),
+    "duplicate-name": Advice(_INFO, "Give the hosts different names, or set their node descriptions."),
+    # subnet managers
+    "no-sm": Advice(_CRITICAL, "Start a subnet manager, or see why the one there is does not answer."),
+    "several-sms": Advice(_CRITICAL, "Find the link that divides the fabric, or stop one subnet manager."),
+    "other-sm": Advice(_WARNING, "Find out which subnet manager is wanted, and stop the other."),
+    "sm-silent": Advice(_WARNING, "See that the subnet manager's host is alive, and read its log."),
+    # sweeps
+    "unreachable": Advice(_WARNING, "See whether the node behind this port hangs, or is losing datagrams."),
+    "refused": Advice(_INFO, "See whether the node's M_Key is known here, and whether its firmware is old."),
+    "contradiction": Advice(_INFO, "Sweep again: the fabric changed in between, or a node tells untruths."),
+    "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),
+    "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
+    "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
+    "history-stopped": Advice(_WARNING, "Make room on the disk of the history; nothing else has stopped."),
+}
+"""Advice by the kind of a finding."""
+
+_UNKNOWN: Final = Advice(_WARNING, "Read the text of the finding.")
+
+
+def adviceOn(kind: str) -> Advice:
+    """Advice on a kind of finding; on a kind that is not known a general one."""
+    return ADVICE.get(kind, _UNKNOWN)

@@ -1,0 +1,3 @@
+"""
+The fabric monitor: a subnet that is read again and again, and the faults that show in it.
+"""

@@ -1,0 +1,141 @@
+"""
+Counters of one port over time: their growth, their resets and their rates.
+
+Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended): a
+counter stops at its highest value until it is set to zero. None of them wraps: a value that is lower than
+before was set to zero in between, by another program or by a restart of its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from operator import add, sub
+from typing import Final
+
+_STUCK: Final = 0xFFFF_FFFF
+"""Value at which firmware leaves counters of 64 bits, too, when it feeds them from counters of 32 bits."""
+
+
+class CounterLayout:
+    """
+    Order, widths and units of the counters in a reading.
+
+    @ivar names: names of the counters, in the order of a reading's values.
+    @ivar places: index of each counter, by its name.
+    """
+
+    __slots__ = ("_full", "_units", "names", "nothing", "places")
+
+    def __init__(self, bits: Mapping[str, int], units: Mapping[str, int] | None = None) -> None:
+        """
+        @param bits: width of each counter, by its name, in the order of a reading's values.
+        @param units: units in which counters count, where these are not 1: 4 for data, which is counted in
+            words of 4 octets.
+        """
+        self.names = tuple(bits)
+        self.places = {name: place for place, name in enumerate(bits)}
+        self.nothing = [0] * len(bits)
+        self._full = tuple((1 << width) - 1 for width in bits.values())
+        self._units = tuple((units or {}).get(name, 1) for name in bits)
+
+    def unit(self, name: str) -> int:
+        """Unit in which a counter counts: 4 octets for data, else 1."""
+        return self._units[self.places[name]]
+
+    def isFull(self, place: int, value: int) -> bool:
+        """True for a value at which a counter stands still, and so tells no more what happens."""
+        full = self._full[place]
+        return value == full or (value == _STUCK and full > _STUCK)
+
+
+class Meter:
+    """
+    Meter of one port: its last reading, and the growth of its counters from reading to reading.
+
+    Counters are only read, never set to zero: other programs may be reading them, too.
+
+    @ivar layout: order of the values in readings.
+    @ivar values: values of the last reading; C{()} before the first.
+    @ivar readAt: time of the last reading.
+    @ivar seconds: time between the last two readings; 0 before the second.
+    @ivar grown: growth of each counter between the last two readings. After a reset, or at a counter that is
+        full, it is the least that it can have been.
+    @ivar counted: growth of each counter since the first reading.
+    @ivar resetAt: time of the last reading with a counter lower than before; minus infinity without one.
+    @ivar isSilent: True if a later attempt to read the counters had no answer: a gap.
+    """
+
+    __slots__ = ("counted", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values")
+
+    def __init__(self, layout: CounterLayout) -> None:
+        self.layout = layout
+        self.values: tuple[int, ...] = ()
+        self.readAt = -inf
+        self.seconds = 0.0
+        self.grown = layout.nothing
+        self.counted = layout.nothing
+        self.resetAt = -inf
+        self.isSilent = False
+
+    def read(self, values: tuple[int, ...], now: float) -> bool:
+        """
+        Take a reading of all counters.
+
+        @return: True if a counter has grown since the reading before.
+        """
+        before, self.values = self.values, values
+        self.seconds = now - self.readAt if before else 0.0
+        self.readAt = now
+        self.isSilent = False
+        if not before or values == before:
+            self.grown = self.layout.nothing
+            return False
+        grown = list(map(sub, values, before))
+        if min(grown) < 0:
+            grown = [value if more < 0 else more for value, more in zip(values, grown, strict=True)]
+            self.resetAt = now
+        self.grown = grown
+        self.counted = list(map(add, self.counted, grown))
+        return any(grown)
+
+    def missed(self) -> None:
+        """Note that an attempt to read the counters had no answer: no rates until the next reading."""
+        self.isSilent = True
+
+    def value(self, name: str) -> int | None:
+        """
+        Last value of a counter, in octets where it counts data.
+
+        @return: None if it is not known: no answer, no such counter, or data in a counter that is full.
+        """
+        place = self.layout.places.get(name)
+        if place is None or self.isSilent or not self.values:
+            return None
+        value, unit = self.values[place], self.layout.unit(name)
+        return None if unit != 1 and self.layout.isFull(place, value) else value * unit
+
+    def rate(self, name: str) -> float | None:
+        """
+        Growth of a counter each second between the last two readings, in octets where it counts data.
+
+        @return: None if it is not known: fewer than two readings, a gap, no such counter, or one that is
+            full.
+        """
+        place = self.layout.places.get(name)
+        if place is None or self.isSilent or self.seconds <= 0:
+            return None
+        if self.layout.isFull(place, self.values[place]):
+            return None
+        return self.grown[place] * self.layout.unit(name) / self.seconds
+
+    def total(self, name: str) -> int:
+        """Growth of a counter since the first reading, in octets where it counts data; 0 without one."""
+        place = self.layout.places.get(name)
+        return 0 if place is None else self.counted[place] * self.layout.unit(name)
+
+    def full(self) -> list[str]:
+        """Names of the counters that stand at their highest values, and so miss what happens from now on."""
+        isFull = self.layout.isFull
+        named = zip(self.layout.names, self.values, strict=False)
+        return [name for place, (name, value) in enumerate(named) if isFull(place, value)]

@@ -1,0 +1,58 @@
+"""
+Back-off of nodes that do not answer: each is asked more and more seldom, until it answers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+
+_MOST_DOUBLINGS: Final = 30
+
+
+class BackOff(Generic[Name]):
+    """Back-off of all nodes that are silent; others take no memory."""
+
+    def __init__(self, firstSeconds: float, mostSeconds: float) -> None:
+        """
+        @param firstSeconds: time without a question after the first silence; it doubles with each further
+            one.
+        @param mostSeconds: longest time between questions.
+        """
+        self._first = firstSeconds
+        self._most = max(mostSeconds, firstSeconds)
+        self._silent: dict[Name, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        """Number of nodes that are silent."""
+        return len(self._silent)
+
+    def isDue(self, name: Name, now: float) -> bool:
+        """True if a node may be asked now."""
+        known = self._silent.get(name)
+        return known is None or now >= known[1]
+
+    def silent(self, name: Name, now: float) -> float:
+        """
+        Note that a node did not answer.
+
+        @return: time until it may be asked again, in seconds.
+        """
+        times = self._silent.get(name, (0, 0.0))[0]
+        wait = min(self._most, self._first * (1 << min(times, _MOST_DOUBLINGS)))
+        self._silent[name] = (times + 1, now + wait)
+        return wait
+
+    def answered(self, name: Name) -> None:
+        """Note that a node answered: it is asked as often as any other."""
+        self._silent.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget all silences: it was not the nodes that were silent."""
+        self._silent.clear()
+
+    def times(self, name: Name) -> int:
+        """Number of questions in a row that a node did not answer."""
+        return self._silent.get(name, (0, 0.0))[0]

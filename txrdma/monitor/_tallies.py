@@ -1,0 +1,113 @@
+"""
+Errors within the last minutes or hours, by port and counter, against limits.
+
+Only ports that have counted errors take memory, and each of them a bounded number of figures.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+from txrdma.values import frozen
+
+_PARTS: Final = 30
+"""Parts that a window is divided into: the precision with which errors leave it."""
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+@frozen
+class Limit:
+    """
+    Limit for one counter of every port.
+
+    @ivar counter: name of the counter.
+    @ivar most: highest growth in a window that is not reported.
+    @ivar seconds: length of the window.
+    """
+
+    counter: str
+    most: int
+    seconds: float
+
+
+class Tally:
+    """Sum of what was added within a sliding window."""
+
+    __slots__ = ("_parts", "_seconds", "_sum")
+
+    def __init__(self, seconds: float) -> None:
+        """@param seconds: length of the window, which is kept within a thirtieth of it."""
+        self._seconds = seconds
+        self._parts: deque[list[float]] = deque()
+        self._sum = 0
+
+    def add(self, count: int, now: float) -> None:
+        """Add a number of errors that were seen now."""
+        self._sum += count
+        parts = self._parts
+        if parts and now - parts[-1][0] < self._seconds / _PARTS:
+            parts[-1][1] += count
+        else:
+            parts.append([now, count])
+
+    def sum(self, now: float) -> int:
+        """Errors of the window that ends now."""
+        parts = self._parts
+        while parts and now - parts[0][0] >= self._seconds:
+            self._sum -= int(parts.popleft()[1])
+        return self._sum
+
+
+@frozen
+class Exceeded(Generic[Place]):
+    """
+    Limit that a port is beyond at present.
+
+    @ivar place: name of the port, as it was given with its errors.
+    @ivar count: errors within the window of the limit.
+    """
+
+    place: Place
+    limit: Limit
+    count: int
+
+
+class Tallies(Generic[Place]):
+    """Errors of all ports within the windows of some limits."""
+
+    def __init__(self, limits: Iterable[Limit]) -> None:
+        self._limits: dict[str, list[Limit]] = {}
+        for limit in limits:
+            self._limits.setdefault(limit.counter, []).append(limit)
+        self._tallies: dict[tuple[Place, Limit], Tally] = {}
+
+    def __len__(self) -> int:
+        """Number of tallies that are not known to be zero."""
+        return len(self._tallies)
+
+    @property
+    def counters(self) -> list[str]:
+        """Names of the counters that have limits."""
+        return list(self._limits)
+
+    def add(self, place: Place, counter: str, count: int, now: float) -> None:
+        """Add the growth of one counter of a port."""
+        for limit in self._limits.get(counter, ()):
+            tally = self._tallies.get((place, limit))
+            if tally is None:
+                tally = self._tallies[place, limit] = Tally(limit.seconds)
+            tally.add(count, now)
+
+    def exceeded(self, now: float) -> list[Exceeded[Place]]:
+        """Limits that ports are beyond at present; tallies that are zero again are dropped."""
+        found = []
+        for (place, limit), tally in list(self._tallies.items()):
+            count = tally.sum(now)
+            if count > limit.most:
+                found.append(Exceeded(place, limit, count))
+            elif not count:
+                del self._tallies[place, limit]
+        return found

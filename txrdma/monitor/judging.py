@@ -1,0 +1,211 @@
+"""
+Judgement of a fabric and of its counters: what is found wrong at a time.
+
+Whether a fault has lasted long enough to be told is the matter of L{txrdma.monitor.ledger}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from txrdma.fabric.errorcounters import shownName
+from txrdma.fabric.health import Finding, findings
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID
+from txrdma.monitor._counters import Meter
+from txrdma.monitor._tallies import Limit, Tallies
+
+Place = tuple[GUID, int]
+"""A port, by the GUID of its node and its number: fabrics come and go, this stays."""
+
+_HOUR: Final = 3600.0
+
+DEFAULT_LIMITS: Final = (
+    Limit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on the links this rule is from
+    Limit("linkErrorRecoveryCounter", 5, _HOUR),
+    Limit("portRcvErrors", 60, _HOUR),
+    Limit("portRcvRemotePhysicalErrors", 100, _HOUR),
+    Limit("portXmitDiscards", 600, 600.0),
+    Limit("portXmitConstraintErrors", 200, _HOUR),
+    Limit("portRcvConstraintErrors", 200, _HOUR),
+    Limit("localLinkIntegrityErrors", 0, _HOUR),
+    Limit("excessiveBufferOverrunErrors", 0, _HOUR),
+    Limit("vl15Dropped", 50, _HOUR),
+)
+"""
+Most errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait are missing, as
+they grow in healthy fabrics; LinkDowned has a rule of its own.
+"""
+
+DEFAULT_FLAPS: Final = Limit("linkDownedCounter", 1, 600.0)
+"""Most times within a time that a link goes down without being reported as flapping."""
+
+RESTART_SECONDS: Final = 300.0
+"""Time before and after a node's restart in which its links may go down without being reported."""
+
+_KINDS: Final = {
+    "symbolErrorCounter": "symbol-errors",
+    "linkErrorRecoveryCounter": "link-recoveries",
+    "portRcvErrors": "receive-errors",
+    "portRcvRemotePhysicalErrors": "remote-errors",
+    "portXmitDiscards": "discards",
+    "portXmitConstraintErrors": "constraint-errors",
+    "portRcvConstraintErrors": "constraint-errors",
+    "localLinkIntegrityErrors": "integrity-errors",
+    "excessiveBufferOverrunErrors": "overruns",
+    "vl15Dropped": "vl15-dropped",
+}
+
+
+# The fabric.
+
+
+def fabricFindings(fabric: Fabric) -> list[Finding]:
+    """
+    Faults that the answers to a sweep show: those of C{txrdma check}.
+
+    A place that the sweep knows by a directed route is named by the last port of that route that is known, so
+    that it is the same place in the next sweep, whichever way that takes.
+    """
+    start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
+    found = findings(fabric)
+    return found if start is None else [one if one.guid else _placed(start, one) for one in found]
+
+
+def _placed(start: Node, finding: Finding) -> Finding:
+    if not finding.where.startswith("DR "):
+        return finding
+    node = start
+    last: Port | None = None
+    for hop in IBDRPath.fromString(finding.where).drPath:
+        port = node.known(hop)
+        if port is None:
+            break
+        last = port
+        if port.peer is None:
+            break
+        node = port.peer.node
+    if last is None:
+        return finding
+    return Finding(finding.kind, str(last), finding.text, last.node.guid, last.number)
+
+
+# Counters.
+
+
+class ErrorJudge:
+    """
+    Judge of the errors that ports count, against limits for minutes and hours.
+
+    A link that goes down with a node that restarts is not flapping: the node's counters begin anew, or it was
+    gone or silent for a while.
+    """
+
+    def __init__(
+        self,
+        limits: Iterable[Limit] = DEFAULT_LIMITS,
+        flaps: Limit = DEFAULT_FLAPS,
+        restartSeconds: float = RESTART_SECONDS,
+    ) -> None:
+        self._tallies: Tallies[Place] = Tallies(limits)
+        self._counters = [*self._tallies.counters, flaps.counter]
+        self._flaps = flaps
+        self._restartSeconds = restartSeconds
+        self._downs: dict[Place, list[tuple[float, int]]] = {}
+        self._restarts: dict[GUID | Place, float] = {}
+
+    def __len__(self) -> int:
+        """Number of figures that are kept: some for each port with errors."""
+        return len(self._tallies) + len(self._downs) + len(self._restarts)
+
+    def read(self, place: Place, meter: Meter, now: float) -> None:
+        """Take a reading of a port whose counters have grown, or were reset."""
+        if meter.resetAt == now:
+            self._restarts[place] = now
+        places, grown = meter.layout.places, meter.grown
+        for counter in self._counters:
+            at = places.get(counter)
+            if at is not None and grown[at]:
+                if counter == self._flaps.counter:
+                    self._downs.setdefault(place, []).append((now, grown[at]))
+                else:
+                    self._tallies.add(place, counter, grown[at], now)
+
+    def restarted(self, guid: GUID, now: float) -> None:
+        """Note that a node may have restarted: it was gone or silent, and answers again."""
+        self._restarts[guid] = now
+
+    def findings(self, fabric: Fabric, now: float) -> list[Finding]:
+        """Faults that the counters of the last minutes and hours show."""
+        found = []
+        for beyond in self._tallies.exceeded(now):
+            limit = beyond.limit
+            text = (
+                f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}, "
+                f"{limit.most} are allowed"
+            )
+            found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.place, text))
+        return found + self._flapping(fabric, now)
+
+    def _flapping(self, fabric: Fabric, now: float) -> list[Finding]:
+        self._expire(now)
+        counts: dict[Place, int] = {}
+        for place, downs in self._downs.items():
+            port = _portAt(fabric, place)
+            peer = None if port is None else port.peer
+            ends = [place] if peer is None else [place, (peer.node.guid, peer.number)]
+            count = sum(times for at, times in downs if not any(self._isExcused(end, at) for end in ends))
+            if port is not None and peer is not None and _rank(peer) < _rank(port):
+                place = ends[1]  # one finding for a link: at its switch, or at the lower GUID
+            counts[place] = max(count, counts.get(place, 0))  # both ends count the same
+        seconds = self._flaps.seconds
+        return [
+            _at(fabric, "flapping", place, f"its link went down {count} times in {_period(seconds)}")
+            for place, count in counts.items()
+            if count > self._flaps.most
+        ]
+
+    def _isExcused(self, end: Place, at: float) -> bool:
+        """True if an end of a link has restarted about the time at which the link went down."""
+        restarts = (self._restarts.get(end), self._restarts.get(end[0]))
+        return any(one is not None and abs(one - at) <= self._restartSeconds for one in restarts)
+
+    def _expire(self, now: float) -> None:
+        oldest = now - self._flaps.seconds
+        for place, downs in list(self._downs.items()):
+            kept = [one for one in downs if one[0] > oldest]
+            if kept:
+                self._downs[place] = kept
+            else:
+                del self._downs[place]
+        before = oldest - self._restartSeconds
+        for restarted, at in list(self._restarts.items()):
+            if at < before:
+                del self._restarts[restarted]
+
+
+def _portAt(fabric: Fabric, place: Place) -> Port | None:
+    node = fabric.nodes.get(place[0])
+    return None if node is None else node.known(place[1])
+
+
+def _rank(port: Port) -> tuple[bool, bytes, int]:
+    return not port.node.isSwitch, port.node.guid.raw, port.number
+
+
+def _at(fabric: Fabric, kind: str, place: Place, text: str) -> Finding:
+    guid, number = place
+    node = fabric.nodes.get(guid)
+    name = str(guid) if node is None else str(node)
+    return Finding(kind, f"{name} port {number}", text, guid, number)
+
+
+def _period(seconds: float) -> str:
+    """Length of a time in words: C{"10 minutes"}."""
+    if seconds >= _HOUR and not seconds % _HOUR:
+        hours = int(seconds // _HOUR)
+        return "an hour" if hours == 1 else f"{hours} hours"
+    minutes = seconds / 60
+    return f"{minutes:g} minutes" if minutes != 1 else "a minute"

@@ -1,0 +1,248 @@
+"""
+Ledger of findings: when each was first and last seen, and whether it is still there.
+
+Observations come from several sources, each with all that it finds at a time. The time is an argument; there
+is no timer, since nothing changes between two observations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Union
+
+from txrdma.fabric.advice import adviceOn, Severity
+from txrdma.fabric.health import Finding
+from txrdma.values import frozen, record
+
+_MOST_TEXTS: Final = 3
+_MOST_DOUBLINGS: Final = 10
+_KEPT: Final = 1000
+"""Findings that are cleared and still remembered."""
+
+
+class Key(NamedTuple):
+    """
+    Identity of a finding, whatever its text says at a time.
+
+    @ivar place: GUID of its node, as text; the place in words where it is of no node.
+    @ivar port: number of its port; None where it is of no port.
+    """
+
+    source: str
+    kind: str
+    place: str
+    port: int | None
+
+
+@frozen
+class LedgerRules:
+    """
+    Times that findings take to come and to go.
+
+    @ivar raiseSeconds: time that a finding has to be there before it is raised, by the source that sees it;
+        without one it is raised at once.
+    @ivar clearSeconds: time that a finding has to be away before it is cleared. Each return within
+        C{returnSeconds} doubles it, up to C{mostClearSeconds}: what comes and goes is there.
+    @ivar returnSeconds: time after which a finding that comes again is a new one.
+    @ivar ignored: kinds of findings that are not wanted.
+    @ivar severities: severities of kinds, where they are to differ from the usual ones.
+    """
+
+    raiseSeconds: Mapping[str, float]
+    clearSeconds: float = 30.0
+    mostClearSeconds: float = 3600.0
+    returnSeconds: float = 3600.0
+    ignored: Collection[str] = frozenset()
+    severities: Mapping[str, Severity] = MappingProxyType({})
+
+
+@record
+class Entry:
+    """
+    Entry of a ledger: a finding from its raising to its clearing.
+
+    @ivar finding: the finding as it was last seen.
+    @ivar advice: a sentence that says what to do.
+    @ivar firstSeen: time at which it was first seen; C{lastSeen} is the last one.
+    @ivar clearedAt: time at which it was cleared; None while it is there.
+    @ivar times: number of times that it was raised.
+    """
+
+    key: Key
+    finding: Finding
+    severity: Severity
+    advice: str
+    firstSeen: float
+    lastSeen: float
+    clearedAt: float | None = None
+    times: int = 1
+    awaySince: float | None = None
+
+    def toDict(self) -> dict[str, Any]:
+        """Entry as JSON can carry it."""
+        found = self.finding
+        return {
+            "kind": found.kind,
+            "severity": self.severity.name.lower(),
+            "where": found.where,
+            "guid": None if found.guid is None else str(found.guid),
+            "port": found.port,
+            "text": found.text,
+            "advice": self.advice,
+            "firstSeen": self.firstSeen,
+            "lastSeen": self.lastSeen,
+            "clearedAt": self.clearedAt,
+            "times": self.times,
+        }
+
+
+@frozen
+class Raised:
+    """A finding was raised, for the first time or again."""
+
+    entry: Entry
+
+
+@frozen
+class Cleared:
+    """A finding has been away for long enough, and was cleared."""
+
+    entry: Entry
+
+
+LedgerEvent = Union[Raised, Cleared]
+
+
+class Ledger:
+    """
+    Ledger of all findings: those that are there, and the last ones that were.
+
+    @ivar open: entries that were raised and are not cleared, in order of their raising.
+    @ivar closed: the last entries that were cleared.
+    """
+
+    def __init__(self, rules: LedgerRules) -> None:
+        self._rules = rules
+        self._pending: dict[Key, float] = {}
+        self.open: dict[Key, Entry] = {}
+        self.closed: deque[Entry] = deque(maxlen=_KEPT)
+        self._returning: dict[Key, Entry] = {}
+
+    def observe(
+        self,
+        source: str,
+        found: Iterable[Finding],
+        now: float,
+        isUnknown: Callable[[Key], bool] = lambda key: False,
+    ) -> list[LedgerEvent]:
+        """
+        Take all that a source finds at a time.
+
+        @param source: name of the source; findings of others are left as they are.
+        @param isUnknown: called with keys of findings that are not found now; True for those that could not
+            be looked for: they stay as they are, since silence is no proof.
+        @return: what was raised and cleared by this.
+        """
+        seen = self._merged(source, found)
+        events: list[LedgerEvent] = []
+        for key, finding in seen.items():
+            entry = self.open.get(key)
+            if entry is not None:
+                entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
+            elif now - self._pending.setdefault(key, now) >= self._rules.raiseSeconds.get(source, 0.0):
+                events.append(Raised(self._raise(key, finding, now)))
+        for key in [key for key in self._pending if key.source == source and key not in seen]:
+            if not isUnknown(key):
+                del self._pending[key]
+        for key, entry in [
+            one for one in self.open.items() if one[0].source == source and one[0] not in seen
+        ]:
+            if not isUnknown(key) and self._isCleared(entry, now):
+                events.append(Cleared(entry))
+        self._forget(now)
+        return events
+
+    def worst(self) -> Severity | None:
+        """Severity of the worst finding that is there; None when all is well."""
+        return max((entry.severity for entry in self.open.values()), default=None)
+
+    def settlesIn(self, source: str, now: float) -> float | None:
+        """
+        Time until another look of a source can raise or clear a finding, in seconds.
+
+        @return: None if all is settled: no finding is new, and none is away.
+        """
+        waits = [
+            since + self._rules.raiseSeconds.get(source, 0.0)
+            for key, since in self._pending.items()
+            if key.source == source
+        ]
+        waits += [
+            entry.awaySince + self._awaySeconds(entry)
+            for key, entry in self.open.items()
+            if key.source == source and entry.awaySince is not None
+        ]
+        return max(0.0, min(waits) - now) if waits else None
+
+    def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
+        """Findings by their identity: several of one kind at one place become one."""
+        several: dict[Key, list[Finding]] = {}
+        for one in found:
+            if one.kind not in self._rules.ignored:
+                key = Key(source, one.kind, one.where if one.guid is None else str(one.guid), one.port)
+                several.setdefault(key, []).append(one)
+        return {key: _joined(ones) for key, ones in several.items()}
+
+    def _raise(self, key: Key, finding: Finding, now: float) -> Entry:
+        since = self._pending.pop(key)
+        entry = self._returning.pop(key, None)
+        if entry is not None:
+            self.closed.remove(entry)
+            entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
+            entry.times += 1
+        else:
+            advice = adviceOn(finding.kind)
+            severity = self._rules.severities.get(finding.kind, advice.severity)
+            entry = Entry(key, finding, severity, advice.text, since, now)
+        self.open[key] = entry
+        return entry
+
+    def _awaySeconds(self, entry: Entry) -> float:
+        """Time that a finding has to be away before it is cleared: the longer, the oftener it came."""
+        rules = self._rules
+        longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
+        return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))
+
+    def _isCleared(self, entry: Entry, now: float) -> bool:
+        """Clear an entry that is not found, if it has been away for long enough."""
+        if entry.awaySince is None:
+            entry.awaySince = now
+        if now - entry.awaySince < self._awaySeconds(entry):
+            return False
+        del self.open[entry.key]
+        entry.clearedAt = now
+        if len(self.closed) == _KEPT:
+            self._returning.pop(self.closed[0].key, None)
+        self.closed.append(entry)
+        self._returning[entry.key] = entry
+        return True
+
+    def _forget(self, now: float) -> None:
+        """Treat what was cleared long ago as new when it comes again."""
+        returning = self._returning  # in order of clearing
+        while returning:
+            key, entry = next(iter(returning.items()))
+            if entry.clearedAt is None or now - entry.clearedAt < self._rules.returnSeconds:
+                break
+            del returning[key]
+
+
+def _joined(ones: list[Finding]) -> Finding:
+    if len(ones) == 1:
+        return ones[0]
+    texts = list(dict.fromkeys(one.text for one in ones))
+    text = "; ".join(texts[:_MOST_TEXTS]) + ("; ..." if len(texts) > _MOST_TEXTS else "")
+    first = ones[0]
+    return Finding(first.kind, first.where, text, first.guid, first.port)

@@ -1,0 +1,107 @@
+"""
+Presence of nodes and links from sweep to sweep: which of them are gone, and since when.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.types import GUID
+from txrdma.monitor.judging import Place
+from txrdma.values import record
+
+FORGET_SECONDS: Final = 7 * 86400.0
+"""Seconds until a node or a link that is gone is forgotten."""
+
+_Link = tuple[Place, Place]
+
+Key = TypeVar("Key")
+
+
+@record
+class Gone:
+    """
+    A node or a link that was there, and is there no more.
+
+    @ivar where: name of the node, or of the link's first port.
+    @ivar beyond: name of the port that led to the node, or of the link's other port; C{""} without one.
+    @ivar since: time of the first sweep that did not find it.
+    @ivar port: number of the link's first port; None for a node.
+    """
+
+    where: str
+    beyond: str
+    since: float
+    guid: GUID
+    port: int | None = None
+
+
+class Presence:
+    """
+    Nodes and links of all sweeps so far.
+
+    @ivar nodes: nodes that are gone, by GUID, and C{links} that are gone while both of their nodes are there.
+    """
+
+    def __init__(self, forgetSeconds: float = FORGET_SECONDS) -> None:
+        self._forgetSeconds = forgetSeconds
+        self._before: dict[GUID, tuple[str, str]] = {}
+        self._links: dict[_Link, tuple[str, str]] = {}
+        self.nodes: dict[GUID, Gone] = {}
+        self.links: dict[_Link, Gone] = {}
+
+    def swept(self, fabric: Fabric, now: float) -> list[GUID]:
+        """
+        Take the result of a sweep.
+
+        @return: nodes that were gone, and have returned.
+        """
+        nodes = {guid: (str(node), _attachment(node)) for guid, node in fabric.nodes.items()}
+        for guid, (name, beyond) in self._before.items():
+            if guid not in nodes:
+                self.nodes[guid] = Gone(name, beyond, now, guid)
+        returned = [guid for guid in self.nodes if guid in nodes]
+        for guid in returned:
+            del self.nodes[guid]
+        links = {
+            ((one.node.guid, one.number), (other.node.guid, other.number)): (str(one), str(other))
+            for one, other in fabric.links()
+        }
+        for link, (name, beyond) in self._links.items():
+            if link not in links:
+                self.links[link] = Gone(name, beyond, now, *link[0])
+        taken = {end for link in links for end in link}
+        for link in [link for link in self.links if link in links or taken.intersection(link)]:
+            del self.links[link]  # it is back, or a port of it is linked elsewhere
+        self._before, self._links = nodes, links
+        _forget(self.nodes, now - self._forgetSeconds)
+        _forget(self.links, now - self._forgetSeconds)
+        return returned
+
+    def findings(self) -> list[Finding]:
+        """Faults that nodes and links which are gone make; a node's links go with it."""
+        found = [
+            Finding("node-gone", gone.where, _seenAt(gone.beyond), gone.guid) for gone in self.nodes.values()
+        ]
+        return found + [
+            Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", gone.guid, gone.port)
+            for link, gone in self.links.items()
+            if not any(guid in self.nodes for guid, _number in link)
+        ]
+
+
+def _forget(known: dict[Key, Gone], before: float) -> None:
+    for key in [key for key, gone in known.items() if gone.since <= before]:
+        del known[key]
+
+
+def _attachment(node: Node) -> str:
+    """Name of the port that leads to a host; C{""} of switches, which many lead to."""
+    linked: list[Port] = [] if node.isSwitch else node.linked()
+    return str(linked[0].peer) if linked else ""
+
+
+def _seenAt(beyond: str) -> str:
+    return f"it is gone; {beyond} led to it" if beyond else "it is gone"

@@ -1,0 +1,204 @@
+"""
+Counters over time: growth, resets, counters that are full, gaps, windows and back-off.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor._pacing import BackOff
+from txrdma.monitor._tallies import Exceeded, Limit, Tallies, Tally
+
+LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
+FULL = 0xFFFF_FFFF
+
+
+class MeterTests(SynchronousTestCase):
+    """A meter tells what a port has counted, and when it cannot know."""
+
+    def setUp(self) -> None:
+        self.meter = Meter(LAYOUT)
+
+    def test_first(self) -> None:
+        """The first reading is a beginning: what was counted before is no growth, and there is no rate."""
+        self.assertIsNone(self.meter.value("data"))
+        self.assertFalse(self.meter.read((100, 7, 100), 10.0))
+        self.assertEqual((self.meter.total("errors"), self.meter.rate("errors")), (0, None))
+        self.assertEqual(self.meter.value("data"), 400)
+
+    def test_unit(self) -> None:
+        """Data is counted in words of 4 octets, whatever the width of the link; errors one by one."""
+        self.meter.read((100, 1, 0), 10.0)
+        self.assertTrue(self.meter.read((150, 3, 0), 12.0))
+        self.assertEqual((self.meter.rate("data"), self.meter.rate("errors")), (100.0, 1.0))
+        self.assertEqual((self.meter.total("data"), self.meter.value("data")), (200, 600))
+
+    def test_reset(self) -> None:
+        """A lower value was set to zero in between: what it shows has been counted since, at least."""
+        self.meter.read((1000, 5, 0), 0.0)
+        self.meter.read((30, 6, 0), 10.0)
+        self.assertEqual((self.meter.total("data"), self.meter.total("errors")), (120, 1))
+        self.assertEqual(self.meter.resetAt, 10.0)
+        self.meter.read((40, 6, 0), 20.0)
+        self.assertEqual((self.meter.total("data"), self.meter.resetAt), (160, 10.0))
+
+    def test_noWrap(self) -> None:
+        """A counter of 64 bits that falls from near its end was reset: to get there takes it decades."""
+        self.meter.read((0, 0, (1 << 64) - 10), 0.0)
+        self.meter.read((0, 0, 5), 1.0)
+        self.assertEqual((self.meter.total("wide"), self.meter.resetAt), (20, 1.0))
+
+    def test_stuck(self) -> None:
+        """A counter of 32 bits that is full stands for no data: neither a value nor a rate of zero."""
+        self.meter.read((5, 0, 0), 0.0)
+        for second in (1.0, 2.0):
+            self.meter.read((FULL, 0, 0), second)
+            self.assertEqual((self.meter.rate("data"), self.meter.value("data")), (None, None))
+        self.assertEqual(self.meter.full(), ["data"])
+        self.meter.read((50, 0, 0), 3.0)
+        self.assertEqual(self.meter.rate("data"), 200.0)
+
+    def test_stuckWide(self) -> None:
+        """A counter of 64 bits that firmware feeds from one of 32 bits is full where that one is."""
+        self.meter.read((0, 0, FULL - 1), 0.0)
+        self.meter.read((0, 0, FULL), 1.0)
+        self.assertIsNone(self.meter.rate("wide"))
+        self.meter.read((0, 0, FULL + 1), 2.0)
+        self.assertEqual(self.meter.rate("wide"), 4.0)
+
+    def test_fullErrors(self) -> None:
+        """Errors that fill a counter are counted as far as it goes, and its value is what a port shows."""
+        self.meter.read((0, 12, 0), 0.0)
+        self.meter.read((0, 15, 0), 1.0)
+        self.assertEqual((self.meter.total("errors"), self.meter.value("errors")), (3, 15))
+        self.assertIsNone(self.meter.rate("errors"))
+
+    def test_gap(self) -> None:
+        """A node that is silent has no rates and no values; afterwards, rates are those of the whole gap."""
+        self.meter.read((0, 0, 0), 0.0)
+        self.meter.read((10, 0, 0), 1.0)
+        self.meter.missed()
+        self.assertEqual((self.meter.rate("data"), self.meter.value("data")), (None, None))
+        self.meter.read((110, 0, 0), 11.0)
+        self.assertEqual(self.meter.rate("data"), 40.0)
+
+    def test_unknown(self) -> None:
+        """A counter that a port does not have is unknown, and not zero."""
+        self.meter.read((0, 0, 0), 0.0)
+        self.meter.read((1, 1, 1), 1.0)
+        self.assertEqual((self.meter.value("waits"), self.meter.rate("waits")), (None, None))
+        self.assertEqual(self.meter.total("waits"), 0)
+
+    def test_sameTime(self) -> None:
+        """Two readings at one time have growth and no rate."""
+        self.meter.read((0, 0, 0), 1.0)
+        self.meter.read((1, 0, 0), 1.0)
+        self.assertEqual((self.meter.total("data"), self.meter.rate("data")), (4, None))
+
+    STEPS = st.lists(
+        st.one_of(
+            st.tuples(st.just("grow"), st.integers(0, 3), st.integers(0, FULL // 2)),
+            st.sampled_from([("clear", 0, 0), ("read", 0, 0), ("silent", 0, 0)]),
+        ),
+        max_size=40,
+    )
+
+    @settings(max_examples=200, deadline=None)
+    @given(STEPS)
+    def test_againstAPort(self, steps: list[tuple[str, int, int]]) -> None:
+        """Against a port that grows, sticks, is cleared and is silent: never more than was."""
+        meter = Meter(LAYOUT)
+        full = (FULL, 15, (1 << 64) - 1)
+        port, truth = [0, 0, 0], [0, 0, 0]
+        isExact = True
+        meter.read((0, 0, 0), 0.0)
+        now = 0.0
+        for what, errors, words in steps:
+            now += 1.0
+            if what == "grow":
+                for place, more in enumerate((words, errors, words)):
+                    truth[place] += more
+                    isExact = isExact and port[place] + more <= full[place]
+                    port[place] = min(full[place], port[place] + more)
+            elif what == "clear":
+                isExact = isExact and not any(port)
+                port = [0, 0, 0]
+            elif what == "silent":
+                meter.missed()
+                self.assertIsNone(meter.rate("errors"))
+            else:
+                fell = any(new < old for new, old in zip(port, meter.values, strict=True))
+                meter.read((port[0], port[1], port[2]), now)
+                self.assertEqual(meter.resetAt == now, fell)
+                for name in LAYOUT.names:
+                    rate = meter.rate(name)
+                    self.assertTrue(rate is None or rate >= 0)
+        meter.read((port[0], port[1], port[2]), now + 1.0)
+        if isExact:
+            self.assertEqual(meter.counted, truth)
+        else:
+            self.assertTrue(all(told <= real for told, real in zip(meter.counted, truth, strict=True)))
+
+
+class TallyTests(SynchronousTestCase):
+    """Errors of the last minutes, against limits."""
+
+    def test_window(self) -> None:
+        """Errors leave a window when it has passed, and not before."""
+        tally = Tally(60.0)
+        tally.add(3, 0.0)
+        tally.add(4, 30.0)
+        self.assertEqual([tally.sum(now) for now in (30.0, 59.9, 60.0, 90.0)], [7, 7, 4, 0])
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(1, 5)), max_size=200))
+    def test_precise(self, steps: list[tuple[float, int]]) -> None:
+        """A tally is within a thirtieth of its window of the exact sum, in a bounded number of parts."""
+        tally = Tally(60.0)
+        now, seen = 0.0, list[tuple[float, int]]()
+        for seconds, count in steps:
+            now += seconds
+            tally.add(count, now)
+            seen.append((now, count))
+            told = tally.sum(now)
+            self.assertLessEqual(told, sum(count for at, count in seen if now - at < 62.0))
+            self.assertGreaterEqual(told, sum(count for at, count in seen if now - at < 58.0))
+            self.assertLessEqual(len(tally._parts), 31)
+
+    def test_limits(self) -> None:
+        """A port beyond a limit is told with its count, until the errors have left the window."""
+        few, many = Limit("errors", 2, 60.0), Limit("errors", 100, 3600.0)
+        tallies: Tallies[str] = Tallies([few, many])
+        tallies.add("a", "errors", 2, 0.0)
+        tallies.add("b", "other", 500, 0.0)
+        self.assertEqual(tallies.exceeded(1.0), [])
+        tallies.add("a", "errors", 1, 2.0)
+        self.assertEqual(tallies.exceeded(3.0), [Exceeded("a", few, 3)])
+        self.assertEqual(tallies.exceeded(62.0), [])
+        self.assertEqual(len(tallies), 1)
+        self.assertEqual((tallies.exceeded(3700.0), len(tallies)), ([], 0))
+
+
+class BackOffTests(SynchronousTestCase):
+    """Nodes that are silent are asked more and more seldom."""
+
+    def test_grows(self) -> None:
+        """The time between questions doubles, up to the longest; an answer ends that."""
+        pace: BackOff[str] = BackOff(1.0, 5.0)
+        self.assertTrue(pace.isDue("a", 0.0))
+        self.assertEqual([pace.silent("a", 10.0) for _ in range(4)], [1.0, 2.0, 4.0, 5.0])
+        self.assertEqual([pace.isDue("a", now) for now in (14.9, 15.0)], [False, True])
+        self.assertTrue(pace.isDue("b", 10.0))
+        self.assertEqual((pace.times("a"), len(pace)), (4, 1))
+        pace.answered("a")
+        self.assertTrue(pace.isDue("a", 10.0))
+        self.assertEqual((pace.times("a"), len(pace)), (0, 0))
+
+    def test_forEver(self) -> None:
+        """A node that is silent for years is still asked at the longest interval."""
+        pace: BackOff[str] = BackOff(1.0, 60.0)
+        self.assertEqual({pace.silent("a", 0.0) for _ in range(5000)}, {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0})

@@ -1,0 +1,230 @@
+"""
+The monitor as a service: its configuration, its pages, and the whole on a simulated fabric.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.application.service import IServiceMaker
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.web.client import Agent, readBody
+from twisted.web.http_headers import Headers
+
+from txrdma.error import InvalidRequest
+from txrdma.fabric.advice import Severity
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.judging import DEFAULT_LIMITS
+from txrdma.monitor.pages import Metrics, overview
+from txrdma.monitor.poller import PollerSettings
+from txrdma.tap.monitor import MonitorService, Options
+from txrdma.test.monitor.test_exposition import isMissing, MISSING, parsed
+from txrdma.test.monitor.test_poller import PollerTestCase
+
+reactor: Any = theReactor
+
+WHOLE = """
+port = "sim:fattree:4"
+
+[web]
+listen = ""
+
+[poll]
+interval = 1
+notices = false
+
+[metrics]
+counters = ["PortXmitData", "symbolErrorCounter"]
+
+[findings]
+clear = 5.0
+ignored = ["vl15-dropped"]
+
+[findings.severity]
+width = "critical"
+
+[limits.SymbolErrorCounter]
+most = 7
+
+[limits.PortXmitWait]
+most = 1000000
+seconds = 60
+"""
+
+WRONG = """
+prot = "umad:"
+port = 7
+
+[poll]
+interval = "often"
+outstanding = 0
+settle = inf
+
+[web]
+listen = "tcp:9315"
+
+[findings]
+ignored = ["nonsense"]
+
+[findings.severity]
+width = "awful"
+"silly" = "info"
+
+[limits.NoCounter]
+most = 7
+
+[limits.VL15Dropped]
+least = 1
+most = -1
+"""
+
+
+class ConfigTests(SynchronousTestCase):
+    """A configuration, and its mistakes."""
+
+    def test_usual(self) -> None:
+        """An empty file is the usual configuration: on loopback, without a history."""
+        config = parseConfig("")
+        self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
+        self.assertEqual((config.settings, config.counters), (PollerSettings(), tuple(FAMILIES)))
+        self.assertIn("127.0.0.1", config.listen)
+
+    def test_whole(self) -> None:
+        """Each value that is given counts, and the others are as usual."""
+        config = parseConfig(WHOLE)
+        self.assertEqual((config.port, config.listen), ("sim:fattree:4", ""))
+        self.assertEqual((config.settings.intervalSeconds, config.settings.wantsNotices), (1.0, False))
+        self.assertEqual(config.counters, ("portXmitData", "symbolErrorCounter"))
+        self.assertEqual((config.rules.clearSeconds, config.rules.ignored), (5.0, {"vl15-dropped"}))
+        self.assertEqual(config.rules.severities, {"width": Severity.CRITICAL})
+        self.assertIn(Limit("symbolErrorCounter", 7, 3600.0), config.limits)
+        self.assertEqual(config.limits[-1], Limit("portXmitWait", 1000000, 60.0))
+
+    def test_mistakes(self) -> None:
+        """All mistakes are told at once, each with its line."""
+        error = self.assertRaises(InvalidRequest, parseConfig, WRONG, "my.toml")
+        said = str(error).splitlines()
+        self.assertEqual(
+            [line.partition(": ")[2].partition(":")[0].partition(" ")[0] for line in said],
+            ["prot", "port", "poll.interval", "poll.outstanding", "poll.settle", "web.listen"]
+            + ["findings.ignored", "findings.severity.width", "findings.severity.silly", "limits.NoCounter"]
+            + ["limits.VL15Dropped.least", "limits.VL15Dropped.most"],
+        )
+        lines = WRONG.splitlines()
+        for line in said:
+            number = int(line.partition("line ")[2].partition(":")[0])
+            key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
+            self.assertIn(key, lines[number - 1])
+
+    def test_syntax(self) -> None:
+        """A mistake in the syntax of TOML is told with its line, too."""
+        error = self.assertRaises(InvalidRequest, parseConfig, "port = \n")
+        self.assertIn("line 1", str(error))
+
+    def test_loopback(self) -> None:
+        """The pages are for this host alone."""
+        for listen in (r"tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""):
+            self.assertEqual(parseConfig(f'web.listen = "{listen}"').listen, listen.replace("\\\\", "\\"))
+        for listen in ("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"):
+            self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
+
+    def test_option(self) -> None:
+        """A file with mistakes, or none at all, ends C{twistd} with a message."""
+        path = self.mktemp()
+        Path(path).write_text(WRONG)
+        for config in (path, self.mktemp()):
+            self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
+        Path(path).write_text(WHOLE)
+        options = Options()
+        options.parseOptions(["--config", path])
+        self.assertEqual(options["read"].port, "sim:fattree:4")
+
+    def test_plugin(self) -> None:
+        """C{twistd} knows the service."""
+        self.assertIn("fabric-monitor", {maker.tapname for maker in getPlugins(IServiceMaker)})
+
+
+class PageTests(PollerTestCase):
+    """What the pages tell of a poller."""
+
+    def test_overview(self) -> None:
+        """The overview is well before and after a fault, and has it in between."""
+        self.assertFalse(overview(self.poller)["isWell"])
+        self.started()
+        told = overview(self.poller)
+        self.assertEqual((told["isWell"], told["nodes"], told["switches"], told["links"]), (True, 6, 2, 7))
+        self.fabric.cut("c")
+        self.pump(20.0)
+        told = json.loads(json.dumps(overview(self.poller)))
+        self.assertEqual((told["isWell"], told["worst"], len(told["gone"])), (False, "warning", 1))
+        self.assertEqual([found["kind"] for found in told["findings"]], ["node-gone"])
+        self.fabric.heal("c")
+        self.pump(60.0)
+        told = overview(self.poller)
+        self.assertEqual((told["isWell"], len(told["cleared"])), (True, 1))
+
+    def test_metrics(self) -> None:
+        """A scrape has counters, states, and the monitor's own work; states are those of now."""
+        if isMissing:
+            self.skipTest(MISSING)
+        page = Metrics(self.poller, None)
+        self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
+        self.started()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        found = parsed("".join(page._parts()))
+        self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
+        severity = frozenset({("severity", "warning")})
+        self.assertEqual(found["txrdma_monitor_findings", severity], 1)
+        guid = f"{int(self.fabric.node('right').guid):#018x}"
+        where = frozenset({("guid", guid), ("port", "1")})
+        self.assertEqual(found["infiniband_state_id", where], 1)
+        self.assertIn(("infiniband_port_data_transmitted_bytes_total", where), found)
+
+
+class ServiceTests(TestCase):
+    """The whole service, on a simulated fabric and the real reactor."""
+
+    async def until(self, isDone: Any) -> None:
+        for _ in range(600):
+            if isDone():
+                return
+            await deferLater(reactor, 0.02)
+        self.fail("it does not come to it")
+
+    def test_service(self) -> Deferred[None]:
+        """The service sweeps, reads, stores and answers; at its end nothing is left."""
+        return Deferred.fromCoroutine(self._service())
+
+    async def _service(self) -> None:
+        path = self.mktemp()
+        text = WHOLE.replace('listen = ""', 'listen = "tcp:0:interface=127.0.0.1"')
+        text = text.replace("interval = 1", "interval = 0.1")
+        service = MonitorService(reactor, parseConfig(f'history.file = "{path}"\n{text}'))
+        listening = service.services[0]
+        service.startService()
+        await self.until(lambda: service.poller.statistics.turns > 3)
+        port = listening._waitingForPort.result.getHost().port
+        agent = Agent(reactor)
+        headers = Headers({"Accept-Encoding": ["gzip"]})
+        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/metrics" % port, headers))
+        self.assertEqual(response.headers.getRawHeaders("Content-Encoding"), ["gzip"])
+        await readBody(response)
+        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/overview" % port))
+        told = json.loads(await readBody(response))
+        self.assertEqual((response.code, told["isWell"], told["nodes"]), (200, True, 5))
+        await service.stopService()
+        store = HistoryStore(path)
+        place = next(iter(service.poller.meters))
+        self.assertGreater(len(store.series(place, "portXmitData", 0, 1 << 40, "readings")), 0)
+        store.close()
