@@ -160,7 +160,7 @@ class Field:
 class Layout:
     """What every class under L{wire} is. Two are equal when all their fields are; treat them as frozen."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     size: ClassVar[int]
     fields: ClassVar[tuple[Field, ...]]
@@ -188,11 +188,14 @@ class Layout:
 
     def replace(self, **changes: Any) -> Self:
         """The same with some fields changed."""
-        values = {field.name: getattr(self, field.name) for field in self.fields}
-        unknown = changes.keys() - values.keys()
-        if unknown:
+        names = self.__slots__
+        for name in names:
+            if name not in changes:
+                changes[name] = getattr(self, name)
+        if len(changes) > len(names):
+            unknown = changes.keys() - set(names)
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
-        return type(self)(**{**values, **changes})
+        return type(self)(**changes)
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, field.name) for field in self.fields)

@@ -7,8 +7,6 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from itertools import chain
-
 from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
 from txrdma.cm._closing import Closing
 from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
@@ -117,15 +115,28 @@ class Connection:
 
     def deadline(self) -> float | None:
         """The time at which L{expired} is to be called; None is never."""
-        return min((at for core in self._cores() if (at := core.deadline()) is not None), default=None)
+        first = self.opening.deadlineSeconds
+        for core in (self.alternate, self.closing):
+            at = None if core is None else core.deadline()
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
 
     def outgoing(self) -> list[Outgoing]:
         """Take the messages to send, after acting on the events."""
-        return list(chain.from_iterable(core.outgoing() for core in self._cores()))
+        taken = self.opening.outgoing()
+        for core in (self.alternate, self.closing):
+            if core is not None:
+                taken += core.outgoing()
+        return taken
 
     def events(self) -> list[Event]:
         """Take what happened since the last call, in order."""
-        return list(chain.from_iterable(core.events() for core in self._cores()))
+        taken = self.opening.events()
+        for core in (self.alternate, self.closing):
+            if core is not None:
+                taken += core.events()
+        return taken
 
     def expired(self, now: float) -> None:
         """Act on deadlines whose time has come."""

@@ -479,4 +479,6 @@ class Manager:
 
 def _toGSI(path: IBPath) -> IBPath:
     """The same way, from queue pair 1 to queue pair 1."""
+    if path.dqpn == 1 and path.sqpn == 1 and path.qkey == GMP_QKEY:
+        return path
     return replace(path, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)

@@ -8,6 +8,7 @@ service id; both ends' addresses stand in the private data of a REQ or a SIDR_RE
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
@@ -79,10 +80,7 @@ class IPAddresses:
         if header.ipVersion not in (4, 6):
             raise WireError("IPCMHeader", 1, f"IP has no version {header.ipVersion} here")
         begin = 12 if header.ipVersion == 4 else 0
-        source, destination = (
-            str(ipaddress.ip_address(raw[begin:])) for raw in (header.source, header.destination)
-        )
-        return cls(source, header.sourcePort, destination)
+        return cls(_text(header.source[begin:]), header.sourcePort, _text(header.destination[begin:]))
 
     def toPrivateData(self, userData: bytes = b"") -> bytes:
         """
@@ -90,14 +88,14 @@ class IPAddresses:
 
         @raise ValueError: an address is no IP address, or they are of different versions.
         """
-        source, destination = (ipaddress.ip_address(text) for text in (self.source, self.destination))
-        if source.version != destination.version:
-            raise ValueError(f"{source} and {destination} are of different versions of IP")
+        source, destination = _packed(self.source), _packed(self.destination)
+        if len(source) != len(destination):
+            raise ValueError(f"{self.source} and {self.destination} are of different versions of IP")
         header = IPCMHeader(
-            ipVersion=source.version,
+            ipVersion=4 if len(source) == 4 else 6,
             sourcePort=self.sourcePort,
-            source=source.packed.rjust(16, b"\0"),
-            destination=destination.packed.rjust(16, b"\0"),
+            source=source.rjust(16, b"\0"),
+            destination=destination.rjust(16, b"\0"),
         )
         return header.encode() + userData
 
@@ -105,3 +103,15 @@ class IPAddresses:
     def gids(self) -> tuple[GID, GID]:
         """The GIDs that both addresses are on RoCE v2: source, destination."""
         return GID.fromIP(self.source), GID.fromIP(self.destination)
+
+
+@lru_cache(maxsize=256)
+def _text(packed: bytes) -> str:
+    """The text of an IP address; connections come from the same ones again and again."""
+    return str(ipaddress.ip_address(packed))
+
+
+@lru_cache(maxsize=256)
+def _packed(text: str) -> bytes:
+    """The bytes of an IP address, whatever its version."""
+    return ipaddress.ip_address(text).packed

@@ -108,6 +108,7 @@ class Keys:
             messageBytes=self.number("messageBytes", usual.messageBytes, 1, 1 << 30),
             reads=self.number("reads", usual.reads, 0, 255),
             isCounted=credits == "yes",
+            keepalive=self.number("keepalive", 0, 0, 1 << 20) or None,
         )
 
     def end(self) -> None:
@@ -121,7 +122,8 @@ class IBStringParser:
     """
     C{ib:service=NUMBER:path=WORDS} for clients, C{ib:service=NUMBER} for servers.
 
-    A path's words are those of L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
+    Clients may have another path to migrate to, C{alternate=WORDS}. The words of paths are those of
+    L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
     """
 
     prefix = "ib"
@@ -133,13 +135,15 @@ class IBStringParser:
 
         keys = Keys("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
-        path = IBPath.fromString(keys.take("path"))
-        if path.dgid is None:
-            raise ValueError("ib: path= leads nowhere without dgid")
+        path, words = IBPath.fromString(keys.take("path")), keys.take("alternate")
+        alternate = IBPath.fromString(words) if words else None
+        for key, each in (("path", path), ("alternate", alternate)):
+            if each is not None and each.dgid is None:
+                raise ValueError(f"ib: {key}= leads nowhere without dgid")
         device, terms = keys.take("device", "soft"), keys.terms(USUAL)
         privateData = keys.take("privateData").encode()
         keys.end()
-        return IBClientEndpoint(reactor, service, path, device, terms, privateData)
+        return IBClientEndpoint(reactor, service, path, device, terms, privateData, alternate)
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""

@@ -48,7 +48,7 @@ class CommandOptions(BaseOptions):
         ["bind", "I", None, "Client: the IP address to connect from."],
         ["port", "p", PORT, "The server's port.", int],
         ["count", "C", 0, "Client: pings; 0 is without end.", int],
-        ["size", "S", 100, "Client: bytes of a ping.", int],
+        ["size", "S", 64, "Client: bytes of a ping.", int],
         ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
     ]
 

@@ -8,9 +8,9 @@ so that a value printed here can be looked up there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from enum import Enum, IntEnum, IntFlag
-from typing import NamedTuple, Protocol, Union
+from inspect import get_annotations
+from typing import Final, NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
 from txrdma.values import frozen, record
@@ -283,7 +283,17 @@ class QPAttributes:
 
     def given(self) -> frozenset[str]:
         """Which attributes are said: what verbs call the attribute mask."""
-        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not None)
+        return frozenset([name for name in _ATTRIBUTES if getattr(self, name) is not None])
+
+    def changed(self, **changes: object) -> QPAttributes:
+        """The same with some attributes changed."""
+        for name in _ATTRIBUTES:
+            if name not in changes:
+                changes[name] = getattr(self, name)
+        return QPAttributes(**changes)  # type: ignore[arg-type]  # a wrong one is refused when it is used
+
+
+_ATTRIBUTES: Final = tuple(get_annotations(QPAttributes))
 
 
 class PortState(Code):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+from functools import lru_cache
 from typing import Final
 
 from txrdma.iba.types import MACAddress, MTU, ROCE_PORT
@@ -49,6 +50,7 @@ def laneCount(rate: int) -> int:
     return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4
 
 
+@lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
     """
     The MAC address of a software device: locally administered, and it names the UDP port.

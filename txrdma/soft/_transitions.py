@@ -71,6 +71,8 @@ _RANGES: Final = {
     "rnrRetry": (0, 7),
 }
 
+_RANGED: Final = frozenset(_RANGES)
+
 
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
     """
@@ -94,9 +96,10 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
         raise InvalidRequest(f"{way} needs {', '.join(sorted(missing))}")
     if excess := given - required - optional:
         raise InvalidRequest(f"{way} does not take {', '.join(sorted(excess))}")
-    for name, (low, high) in _RANGES.items():
+    for name in given & _RANGED:
+        low, high = _RANGES[name]
         value = getattr(attributes, name)
-        if value is not None and not low <= value <= high:
+        if not low <= value <= high:
             raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
     if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
         raise InvalidRequest("alternatePKeyIndex and alternateTimeout go with alternateAddress")

@@ -238,17 +238,20 @@ class SoftCompletionQueue:
         """Forget a queue pair that completes here no more."""
         self._members.pop(member, None)
 
-    def attach(self, route: Route) -> None:
-        """Look at this route whenever somebody looks at the queue."""
+    def attach(self, route: Route, member: Member) -> None:
+        """Look at this route, which is the member's, whenever somebody looks at the queue."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
-        if self.armed:
-            self._armRoutes()
+            if self.armed:
+                member.armRoute()
 
     def detach(self, route: Route) -> None:
         """Look at it no more."""
-        self._polls = tuple(poll for poll in self._polls if poll != route.poll)
-        self._lanes = tuple(lane for lane in self._lanes if lane is not route)
+        poll = route.poll
+        if poll in self._polls:
+            self._polls = tuple([each for each in self._polls if each != poll])
+        if self._lanes:
+            self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
     def lookElsewhere(self, lane: Route) -> Sized:
         """

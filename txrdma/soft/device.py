@@ -39,6 +39,7 @@ from txrdma.interfaces import (
     IRestingDevice,
     IVerbsDevice,
 )
+from txrdma.soft._recent import Recent
 from txrdma.soft._route import Resting, Route, RoutePort
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from txrdma.soft.rc.peers import RoutesPort
 
 _log = Logger()
+
+_NUMBERS_REMEMBERED: Final = 1 << 14
 
 _GSI: Final = QPN(1)
 
@@ -105,6 +108,7 @@ class SoftDevice:
         self.sharedReceiveQueues: dict[SoftSharedReceiveQueue, None] = {}
         self._queuePairs: dict[SoftQueuePair, None] = {}
         self._numbers: set[QPN] = set()
+        self._oldNumbers = Recent(_NUMBERS_REMEMBERED)
         self._channels: dict[SoftCompletionChannel, None] = {}
         self._completionQueues: dict[SoftCompletionQueue, None] = {}
         self._reactor = reactor
@@ -326,6 +330,7 @@ class SoftDevice:
         """Forget a queue pair that has been closed."""
         self._queuePairs.pop(queuePair, None)
         self._numbers.discard(queuePair.number)
+        self._oldNumbers.add(queuePair.number)
         cast(SoftProtectionDomain, queuePair.domain).forget(queuePair)
 
     def newQueuePair(
@@ -349,7 +354,9 @@ class SoftDevice:
         checkRoom(self._queuePairs, self.limits.maxQueuePairs, "queue pairs")
         isGSI = kind is QPKind.GSI
         number = QPN(0)
-        while number < 2 or number in self._numbers:  # 0 and 1 are for management (IBA 3.5.3)
+        while (
+            number < 2 or number in self._numbers or number in self._oldNumbers
+        ):  # 0 and 1 are for management (IBA 3.5.3)
             number = QPN(randbelow(0xFFFFFF))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(

@@ -10,7 +10,6 @@ import fcntl
 import mmap
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from secrets import randbits
 from typing import Final
@@ -21,6 +20,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.interfaces import IMemoryRegion
+from txrdma.soft._recent import Recent
 
 PAGE: Final = mmap.PAGESIZE
 
@@ -143,7 +143,7 @@ class KeyTable:
         self._maxRegions = maxRegions
         self._guards = 0
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
-        self._old: deque[int] = deque(maxlen=_KEYS_REMEMBERED)
+        self._old = Recent(_KEYS_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._regions)
@@ -255,7 +255,7 @@ class KeyTable:
 
     def _forget(self, region: Region) -> None:
         del self._regions[region.rkey]
-        self._old.append(region.rkey)
+        self._old.add(region.rkey)
 
     @staticmethod
     def _why(region: Region | None, domain: Domain, address: int, length: int) -> str:

@@ -277,7 +277,7 @@ class SoftQueuePair:
 
     def query(self) -> QPAttributes:
         """All attributes as they are."""
-        return replace(self.attributes, state=self.state, currentState=self.state)
+        return self.attributes.changed(state=self.state, currentState=self.state)
 
     def close(self) -> None:
         """Destroy it: what is outstanding makes no completion, and what was not polled is forgotten."""
@@ -303,7 +303,7 @@ class SoftQueuePair:
             del changes["migrationState"]  # the route will tell when it is so
         elif target is _RTR and self.kind is QPKind.RC:
             changes["migrationState"] = MigrationState.MIGRATED
-        return replace(self.attributes, **changes)
+        return self.attributes.changed(**changes)
 
     def _checkQueues(self) -> None:
         for queue in (self.sendQueue, self.receiveQueue, self.shared):
@@ -325,8 +325,8 @@ class SoftQueuePair:
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route)
-            self.receiveQueue.attach(route)
+            self.sendQueue.attach(route, self)
+            self.receiveQueue.attach(route, self)
         if self.receives:
             route.receivesPosted()
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, Union
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.messages import APStatus, CMPath
 from txrdma.error import InvalidRequest
@@ -102,6 +103,7 @@ class Adapter:
 
     @ivar device: belongs to whoever opened it.
     @ivar domain: the protection domain of all connections.
+    @ivar receives: memory of that domain that messages are received in.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
@@ -130,6 +132,8 @@ class Adapter:
             undo.callback(self.manager.close)
             self.domain = device.createProtectionDomain()
             undo.callback(self.domain.close)
+            self.receives = ReceiveMemory(self.domain)
+            undo.callback(self.receives.close)
             undo.callback(device.subscribe(self._told))
             self._closing = undo.pop_all()
 

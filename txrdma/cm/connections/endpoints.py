@@ -141,19 +141,16 @@ class _Client:
         path: IBPath,
         factory: IMessageProtocolFactory,
         device: Place | None = None,
+        alternate: IBPath | None = None,
     ) -> Deferred[IMessageProtocol]:
         try:
             adapter = adapterOf(self._reactor, self._device if device is None else device)
             release = adapter.hold()
             try:
-                whole = replace(
-                    path,
-                    sgid=path.sgid or adapter.usualGID(),
-                    hopLimit=path.hopLimit or _HOPS,
-                    packetLifeTime=LIFE_TIME if path.packetLifeTime is None else path.packetLifeTime,
-                )
                 return Attempt(
-                    adapter, naming, serviceID, whole, factory, self._terms, self._privateData
+                    *(adapter, naming, serviceID, _whole(path, adapter), factory),
+                    *(self._terms, self._privateData),
+                    None if alternate is None else _whole(alternate, adapter),
                 ).answer
             finally:
                 release()
@@ -161,9 +158,19 @@ class _Client:
             return fail()
 
 
+def _whole(path: IBPath, adapter: Adapter) -> IBPath:
+    """A path with usual values of its own GID, hops and packet life time, where it has none."""
+    return replace(
+        path,
+        sgid=path.sgid or adapter.usualGID(),
+        hopLimit=path.hopLimit or _HOPS,
+        packetLifeTime=LIFE_TIME if path.packetLifeTime is None else path.packetLifeTime,
+    )
+
+
 @implementer(IMessageClientEndpoint)
 class IBClientEndpoint(_Client):
-    """Connects to a service id, by a path."""
+    """Connects to a service id, by a path, and perhaps another one to migrate to."""
 
     def __init__(
         self,
@@ -173,17 +180,20 @@ class IBClientEndpoint(_Client):
         device: Place = "soft",
         terms: Terms = USUAL,
         privateData: bytes = b"",
+        alternate: IBPath | None = None,
     ) -> None:
         """
         @param path: where it says nothing of its own GID, hops and packet life time, they are usual ones.
+        @param alternate: a path to migrate to from the beginning, if the peer accepts it; the transport's
+            C{alternate} is None if not, and over shared memory.
         @param privateData: of the REQ; at most 92 bytes, or 80 with the greeting of those who count credits.
         """
         super().__init__(reactor, device, terms, privateData)
-        self._serviceID, self._path = serviceID, path
+        self._serviceID, self._path, self._alternate = serviceID, path, alternate
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
         """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
-        return self._connect(ServiceNaming(), self._serviceID, self._path, factory)
+        return self._connect(ServiceNaming(), self._serviceID, self._path, factory, alternate=self._alternate)
 
 
 @implementer(IMessageClientEndpoint)

@@ -41,7 +41,7 @@ from txrdma.cm.interfaces import (
 )
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import CMTransport, FailoverAccepted, RejectReason, REP, REQ
-from txrdma.cm.paths import isPath
+from txrdma.cm.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -91,16 +91,21 @@ class Attempt:
         factory: IMessageProtocolFactory,
         terms: Terms,
         privateData: bytes | Callable[[IMessageTransport], bytes],
+        alternate: IBPath | None = None,
     ) -> None:
         """
+        @param alternate: a path to migrate to from the beginning, if the peer accepts it.
         @param privateData: of the REQ, or what makes them by the transport, whose memory can be allocated.
-        @raise RDMAError: the device can't make it, or has no such path.
+        @raise RDMAError: the device can't make it, or has no such paths.
         @raise ValueError: there is too much private data.
         """
         self.answer: Deferred[IMessageProtocol] = Deferred(lambda _: self._cancelled())
         self._adapter, self._naming, self._factory = adapter, naming, factory
         assert path.sgid is not None  # endpoints see to that
         port, _index = adapter.placeFrom(path.sgid)
+        if alternate is not None:
+            assert alternate.sgid is not None  # endpoints see to that, too
+            adapter.placeFrom(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         room = REQUEST_ROOM - len(prefix)
@@ -123,6 +128,8 @@ class Attempt:
             maxCMRetries=terms.maxCMRetries,
             localCMResponseTimeout=terms.responseTimeout,
             remoteCMResponseTimeout=terms.responseTimeout,
+            primary=pathFor(path),
+            alternate=NO_PATH if alternate is None else pathFor(alternate),
             privateData=prefix + terms.greet(said, room),
         )
         try:
@@ -306,7 +313,6 @@ class Answer:
         self._protocol, self._peer, self._host = protocol, peer, host
         connection, terms, transport = self._connection, self._terms, self._transport
         request = connection.request
-        hasAlternate = isPath(request.alternate)
         prepared = IPreparedProtocol(protocol, None)
         try:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
@@ -315,18 +321,27 @@ class Answer:
                 startingPSN=randbelow(_PSNS),
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
-                failoverAccepted=FailoverAccepted.REJECTED if hasAlternate else FailoverAccepted.ACCEPTED,
                 rnrRetryCount=terms.rnrRetryCount,
                 privateData=terms.greet(answer, REPLY_ROOM),
             )
             greeting, _ = understood(said, terms)
             transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
             connection.handTo(self._heard, transport.pathChanged)
-            connection.accept(reply)
+            connection.accept(reply.replace(failoverAccepted=self._failover(request)))
         except BaseException:
             transport.connection = None  # to be rejected by who has called this
             transport.abortConnection()
             raise
+
+    def _failover(self, request: REQ) -> FailoverAccepted:
+        """Find out whether the queue pair, ready to send, can migrate to the alternate path of a REQ."""
+        if not isPath(request.alternate):
+            return FailoverAccepted.ACCEPTED
+        if self._transport.isShared:
+            return FailoverAccepted.NOT_SUPPORTED
+        isSame = areSame(request.alternate, request.primary)
+        refusal = self._transport.adapter.judge(reversedPath(request.alternate))
+        return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
 
     def _heard(self, connection: CMConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):

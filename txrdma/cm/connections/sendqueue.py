@@ -73,6 +73,11 @@ class SendQueue:
         return not (self.waiting or self.posted)
 
     @property
+    def isQuiet(self) -> bool:
+        """True if nothing is posted, so that no completion tells whether the peer is there."""
+        return not (self.posted or self._overhead)
+
+    @property
     def isFull(self) -> bool:
         """True if so many requests wait that the program should pause."""
         return len(self.waiting) >= self._places

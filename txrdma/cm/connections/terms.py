@@ -53,6 +53,7 @@ class Terms:
     @ivar rnrRetryCount: times that the peer sends again what found no receive, 0 to 7, where 7 is for ever.
     @ivar responseTimeout: the time that a CM takes to answer at most, a time's code.
     @ivar maxCMRetries: times that a message of the CM is sent again, 0 to 15.
+    @ivar keepalive: seconds between probes of an idle peer; None is never.
     @ivar isCounted: count credits with peers that do so, too; a client that does not sends no greeting.
     """
 
@@ -66,6 +67,7 @@ class Terms:
     responseTimeout: int = 18
     maxCMRetries: int = 7
     isCounted: bool = True
+    keepalive: float | None = None
 
     def within(self, limits: DeviceLimits) -> Terms:
         """The terms that a device can keep: with as many reads as it does."""
@@ -73,6 +75,7 @@ class Terms:
         return Terms(
             *(self.messageBytes, self.receives, self.sends, most, self.mtu),
             *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.isCounted),
+            self.keepalive,
         )
 
     def greet(self, privateData: bytes, room: int) -> bytes:

@@ -23,6 +23,8 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections.adapter import Adapter, Shelf
+from txrdma.cm.connections.keepalive import Keepalive
+from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue
 from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.cm.events import (
@@ -52,7 +54,6 @@ from txrdma.iba.verbs import (
     QPAttributes,
     QPKind,
     QPState,
-    ReceiveRequest,
     Segment,
     SendRequest,
     Status,
@@ -98,26 +99,26 @@ class MessageTransport:
         self._regions: list[IMemoryRegion] = []
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
-        self._isArmed = False
-        self._probe = 0
+        self._isArmed, self._probe, self._farewell = False, 0, b""
+        self._keepalive: Keepalive | None = None
         self._arming: Deferred[CMPath] | None = None
         self._producer: IPushProducer | None = None
         self._isProducerPaused = False
-        self._farewell = b""
         self._host: MessageAddress | None = None
         self._peer: MessagePeer | None = None
         self._release = adapter.hold()
         self._shelf: Shelf | None = None
         self._pair: IQueuePair | None = None
+        self._memory: Part | None = None
         try:
             self._shelf = adapter.join(self._depth)
             capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1)
             queue = self._shelf.queue
             self._pair = adapter.domain.createQueuePair(QPKind.RC, queue, queue, capacity)
             adapter.enter(self._shelf, self._pair, self)
-            self._memory = self.allocateMemory(self._receives * terms.messageBytes)
+            self._memory = adapter.receives.take(self._receives, terms.messageBytes)
             self._pair.modify(toInit(port, terms.reads))
-            self._post(range(self._receives))
+            self._pair.postReceive(self._memory.requests)
         except BaseException:
             self._close()
             self._release()
@@ -136,6 +137,11 @@ class MessageTransport:
         """The number of the queue pair."""
         assert self._pair is not None
         return self._pair.number
+
+    @property
+    def isShared(self) -> bool:
+        """True if the queue pair has no paths, as it shares memory with its peer, or is no more."""
+        return self._pair is None or self._pair.route == "shared-memory"
 
     @property
     def path(self) -> CMPath:
@@ -297,6 +303,13 @@ class MessageTransport:
         """Begin: the connection is established, and has a protocol."""
         self._host, self._peer = host, peer
         self.protocol = protocol
+        alternate = self._cm.alternate  # of the REQ, which the REP has accepted
+        if alternate is not None and not self.isShared:
+            try:
+                self._arm(alternate)
+            except RDMAError as error:
+                _log.warn("{transport} can't migrate: {error}", transport=self, error=error)
+        self._keepalive = Keepalive(self.adapter.reactor, self.terms.keepalive, self._probeIdle)
         self._call(protocol.makeConnection, self)
         self.process()
 
@@ -309,8 +322,7 @@ class MessageTransport:
         elif isinstance(event, ConnectionTimedOut):
             self._lose(ConnectionLost("the peer does not answer"))
         elif isinstance(event, AlternatePathRequested):
-            isShared = self._pair is None or self._pair.route == "shared-memory"
-            status = APStatus.NOT_SUPPORTED if isShared else APStatus.LOADED
+            status = APStatus.NOT_SUPPORTED if self.isShared else APStatus.LOADED
             connection.replyAlternatePath(event.transactionID, status)
         elif isinstance(event, QPArmed):
             self._arm(event.path)
@@ -380,6 +392,11 @@ class MessageTransport:
         self._arming = Deferred(cancel)
         return self._arming.addCallback(lambda _: path)
 
+    def _probeIdle(self) -> None:
+        """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
+        if self._sends.isQuiet and self._pair is not None:
+            self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+
     # Completions: see L{txrdma.cm.connections.adapter.Taker}
 
     def arrived(self, completion: Completion) -> None:
@@ -437,13 +454,13 @@ class MessageTransport:
     def _takeCredits(self, completion: Completion) -> bool:
         """Take a completion that gives credits; False if it is another."""
         isCredit = (
-            completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+            self._credits.isCounted
+            and completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
             and completion.status is Status.SUCCESS
             and not completion.length
-            and self._credits.isCounted
         )
         if isCredit:
-            self._post((completion.identifier,))  # before the peer can cause the next one
+            self._post(completion.identifier)  # before the peer can cause the next one
             if not self._credits.given(completion.immediate or 0):
                 self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
         return isCredit
@@ -459,11 +476,10 @@ class MessageTransport:
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
             self._call(self.protocol.writeReceived, length, immediate)
         else:
-            begin = slot * self.terms.messageBytes
-            data = bytes(self._memory.view[begin : begin + length])
-            self._call(self.protocol.messageReceived, data, immediate)
+            assert self._memory is not None
+            self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
         if not self._isLost:
-            self._post((slot,))
+            self._post(slot)
             self._credits.reposted()
 
     def _sent(self, completion: Completion) -> None:
@@ -499,24 +515,21 @@ class MessageTransport:
         if self._isLost or self._isProcessing or self.protocol is None:
             return
         assert self._pair is not None
-        try:
-            self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
-        except RDMAError as error:
-            self._lose(ConnectionLost(str(error)))
-            return
+        if self._sends.waiting or self._credits.isCounted:
+            try:
+                self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
+            except RDMAError as error:
+                self._lose(ConnectionLost(str(error)))
+                return
         self._driveProducer()
         isDone = self._isLosing and self._sends.isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
-    def _post(self, slots: range | tuple[int, ...]) -> None:
-        """Post receives, unless the connection is over."""
-        if self._pair is None:
-            return
-        size, address, lkey = self.terms.messageBytes, self._memory.address, self._memory.lkey
-        self._pair.postReceive(
-            [ReceiveRequest(slot, (Segment(address + slot * size, size, lkey),)) for slot in slots]
-        )
+    def _post(self, slot: int) -> None:
+        """Post the receive of a slot again, unless the connection is over."""
+        if self._pair is not None and self._memory is not None:
+            self._pair.postReceive((self._memory.requests[slot],))
 
     def _driveProducer(self) -> None:
         producer = self._producer
@@ -546,6 +559,8 @@ class MessageTransport:
         self._isLost = self._isLosing = True
         requests = self._sends.takeAll()
         self._inbox.clear()
+        if self._keepalive is not None:
+            self._keepalive.stop()
         prepared = IPreparedProtocol(self.protocol, None)
         if prepared is not None:
             self._call(prepared.memoryLost)
@@ -577,6 +592,9 @@ class MessageTransport:
         if self._shelf is not None:
             shelf, self._shelf = self._shelf, None
             self.adapter.leave(shelf, pair, self._depth)
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.giveBack()
         for region in self._regions:
             region.close()
         self._regions.clear()

@@ -205,14 +205,19 @@ class RSocket:
             elif self._wanted is not None:
                 self._wanted = Control.DISCONNECT
 
-    def completed(self) -> None:
-        """Note that the first message under way is in the peer's memory."""
+    def completed(self) -> bool:
+        """
+        Note that the first message under way is in the peer's memory.
+
+        @return: False if this changes nothing of what can be posted, nor that the connection goes on.
+        """
         if self._flying.popleft():
             self._sending.completed()
-            return
+            return self._sending.backlog > 0 or self._wanted is not None
         self._controlsFlying -= 1
         if self._said is Control.DISCONNECT and not self._flying:
             self.hasParted = True
+        return True
 
     def outgoing(self) -> list[Post]:
         """The messages that can be posted now, which are to be posted in that order."""
@@ -223,7 +228,8 @@ class RSocket:
             grant = self._receiving.due()
             if grant is not None:
                 posts.append(self._tell(grant.limit, grant.half))
-        while (post := self._sending.next()) is not None:
+        sending = self._sending
+        while sending.backlog and (post := sending.next()) is not None:
             self._flying.append(True)
             posts.append(post)
         wanted = self._wanted

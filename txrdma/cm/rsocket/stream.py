@@ -227,8 +227,7 @@ class StreamEnd:
 
     def writeCompleted(self, identifier: int) -> None:
         """Note that a message is in the peer's memory."""
-        if self._core is not None:
-            self._core.completed()
+        if self._core is not None and self._core.completed():
             self._turn()
 
     def pathMigrated(self, path: CMPath) -> None:
@@ -344,6 +343,8 @@ class StreamEnd:
     def _conclude(self) -> bool:
         """Do what follows for the end; whether there is something to deliver or to post after that."""
         core = self._core
+        if core is not None and core.isReadable and not (core.isOver or core.hasParted):
+            return False  # the usual case
         if core is not None and core.isOver and not self._isLeaving:
             self.memoryLost()
             self._leave()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from zope.interface import implementer
@@ -468,6 +469,7 @@ class VerbsPort:
             receiver.portLost(f"{self.name} is gone: {reason}")
 
 
+@lru_cache(maxsize=256)
 def wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
     Source, destination, traffic class, flow label and hop limit in the GRH of a datagram.

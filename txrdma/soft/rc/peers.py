@@ -103,6 +103,7 @@ class Peer:
     A peer that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
 
     @ivar at: that port of ours.
+    @ivar grh: the bytes before the last datagram that came, which had C{grhLength} bytes.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
     @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
         which leaves 16 bits of the check.
@@ -113,6 +114,8 @@ class Peer:
         "_takingRuns",
         "at",
         "changes",
+        "grh",
+        "grhLength",
         "guess",
         "inbound",
         "ip",
@@ -133,6 +136,7 @@ class Peer:
         self.sending = Flow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
+        self.grh, self.grhLength = b"", -1
         self.most = 65536
         self._sendingRuns: dict[int, list[int]] = {}
         self._takingRuns: dict[int, list[int]] = {}

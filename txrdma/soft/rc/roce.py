@@ -522,9 +522,12 @@ class RoCEPort:
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
+        if peer.grhLength == length:  # as that of the last one, mostly
+            return peer.grh
         ip, _udp = ipHeaders(packedIP(peer.ip), packedIP(self.address), (peer.port, self.port), length)
         raw = checksummed(ip, UDP(), b"")[: ip.size]
-        return raw.rjust(GRH_LENGTH, b"\0")
+        peer.grhLength, peer.grh = length, raw.rjust(GRH_LENGTH, b"\0")
+        return peer.grh
 
     def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
         capture = self._capture

@@ -168,9 +168,18 @@ class StringTests(SynchronousTestCase):
         self.assertEqual((client._serviceID, client._device), (0x42, "soft:127.0.0.2"))
         self.assertEqual(client._path, IBPath(dgid=GID.fromIP("127.0.0.3"), packetLifeTime=14))
         self.assertEqual((client._terms.receives, client._terms.isCounted), (5, True))
+        self.assertIsNone(client._alternate)
+        client = messageClientFromString(
+            None, r"ib:1:dgid \:\:ffff\:127.0.0.3:alternate=sgid \:\:ffff\:127.0.0.4 dgid \:\:ffff\:127.0.0.5"
+        )
+        ends = GID.fromIP("127.0.0.4"), GID.fromIP("127.0.0.5")
+        self.assertEqual(client._alternate, IBPath(sgid=ends[0], dgid=ends[1]))
         server: Any = messageServerFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
         self.assertEqual((server._device, server._backlog), ("soft", 3))
         self.assertEqual((server._terms.messageBytes, server._terms.isCounted), (100, False))
+        self.assertIsNone(server._terms.keepalive)
+        server = messageServerFromString(None, "ib:service=7:keepalive=9")
+        self.assertEqual(server._terms.keepalive, 9)
 
     def test_rdma(self) -> None:
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
@@ -190,6 +199,7 @@ class StringTests(SynchronousTestCase):
             ("ib:service=x:path=dgid fe80\\:\\:1", "service=x"),
             ("ib:path=dgid fe80\\:\\:1", "service="),
             ("ib:service=1:path=sl 3", "path="),
+            ("ib:service=1:path=dgid fe80\\:\\:1:alternate=sl 3", "alternate="),
             ("rdma::1", "host="),
             ("rdma:127.0.0.1:0", "port=0"),
             ("rdma:127.0.0.1:1:2", "'2'"),

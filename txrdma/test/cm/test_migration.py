@@ -10,13 +10,15 @@ from random import Random
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
+from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
+from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import Terms
 from txrdma.cm.messages import APStatus
 from txrdma.cm.paths import pathFor, reversedPath
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.test.cm.messaging import MessagingCase, Noting
+from txrdma.test.cm.messaging import MessagingCase, Noting, SERVICE
 
 BLOCK = 1 << 14
 
@@ -166,3 +168,71 @@ class MigrationTests(MessagingCase):
         loading.cancel()
         self.failureResultOf(loading, CancelledError)
         self.wait(lambda: client.transport.alternate is not None)
+
+
+class RequestedTests(MessagingCase):
+    """Alternate paths that a REQ asks for."""
+
+    addresses = MigrationTests.addresses
+
+    def connect(self, alternate: IBPath) -> tuple[Noting, Noting]:
+        """Two connected protocols, whose client has asked for a path to migrate to."""
+        port = self.serve()
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
+        client = self.result(endpoint.connect(MessageFactory(Noting)))
+        self.wait(lambda: self.served[-1].isMade)
+        port.stopListening()
+        return client, self.served[-1]
+
+    def test_fromTheBeginning(self) -> None:
+        """A connection migrates to the path of its REQ without any LAP, and then to one that is loaded."""
+        client, server = self.connect(self.path(1))
+        self.assertEqual(client.transport.alternate, pathFor(self.path(1)))
+        self.assertEqual(server.transport.alternate, reversedPath(pathFor(self.path(1))))
+        self.pause(0.1)
+        self.network.partition(*(each[0] for each in self.addresses))
+        client.transport.sendMessage(b"on")
+        self.wait(lambda: server.messages and client.paths and server.paths)
+        self.assertEqual(server.messages, [(b"on", None)])
+        self.assertEqual((client.transport.path, client.transport.alternate), (pathFor(self.path(1)), None))
+        self.assertEqual(client.transport.adapter.manager.counters["sent LAP"], 0)
+        self.network.join(*(each[0] for each in self.addresses))
+        loaded = self.result(client.transport.loadAlternatePath(self.path(0)))
+        self.network.partition(*(each[1] for each in self.addresses))
+        server.transport.sendMessage(b"back")
+        self.wait(lambda: client.messages and len(client.paths) == len(server.paths) == 2)
+        self.assertEqual(client.transport.path, loaded)
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost and client.lost)
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_idle(self) -> None:
+        """The passive end, too, can be the first to send after a cut."""
+        client, server = self.connect(self.path(1))
+        self.pause(0.1)
+        self.network.partition(*(each[0] for each in self.addresses))
+        server.transport.sendMessage(b"on")
+        self.wait(lambda: client.messages and client.paths and server.paths)
+        self.assertEqual((client.lost, server.lost), ([], []))
+
+    def test_notThere(self) -> None:
+        """A path that the peer does not have is not accepted: the connection is made without."""
+        path = self.path(1)
+        half = IBPath(sgid=path.sgid, dgid=GID.fromIP("10.0.9.2"), hopLimit=64)
+        client, server = self.connect(half)
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        client.transport.sendMessage(b"by the first")
+        self.wait(lambda: server.messages)
+
+    def test_same(self) -> None:
+        """The primary path is no path to migrate to."""
+        client, server = self.connect(self.path(0))
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+
+    def test_notOurs(self) -> None:
+        """A path that does not begin here is refused before anything is sent."""
+        path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", path)
+        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), InvalidRequest)
+        self.assertNothingLeft()

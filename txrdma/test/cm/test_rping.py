@@ -265,3 +265,9 @@ class CommandTests(TestCase):
         ):
             error = self.assertRaises(UsageError, Options().parseOptions, ["rping", *words])
             self.assertIn(reason, str(error))
+
+    def test_usualSize(self) -> None:
+        """Pings have 64 bytes, unless told: librdmacm's server has memory for so many, unless told."""
+        options = Options()
+        options.parseOptions(["rping", "-c", "-a", "127.0.0.1"])
+        self.assertEqual(options.subOptions["size"], 64)

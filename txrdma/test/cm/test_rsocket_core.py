@@ -222,6 +222,48 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.core.isQuiet)
 
 
+class ToldTests(SynchronousTestCase):
+    """Ends that look whether there is something to post only when they are told that there may be."""
+
+    def play(self, seed: int) -> None:
+        """Write, read and close as a program does, post when it was told to, and no more often."""
+        random = Random(seed)
+        sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
+        one, other = pair(sizes, sizes)
+        rest = {one: random.randrange(1, 40), other: random.randrange(1, 40)}
+        for _ in range(20_000):
+            for end, peer in ((one, other), (other, one)):
+                if rest[end] and random.random() < 0.3:
+                    rest[end] -= 1
+                    data = random.randbytes(random.choice((1, 40, 2000, 30_000)))
+                    end.core.write(data)
+                    end.written += data
+                    if not rest[end] and random.random() < 0.5:
+                        end.core.closeWriting()
+                    end.post()
+                if end.sent and random.random() < 0.7:
+                    end.deliver(peer)
+                if end.acknowledged and random.random() < 0.7:
+                    end.acknowledged -= 1
+                    if end.core.completed():
+                        end.post()
+                if end.arrived and random.random() < 0.7:
+                    end.core.arrived(*end.arrived.popleft())
+                    end.post()
+                if end.core.unread and random.random() < 0.5:
+                    end.heard += end.core.read()
+                    end.post()
+        for end, peer in ((one, other), (other, one)):
+            self.assertEqual((end.heard, end.core.backlog, len(end.sent)), (peer.written, 0, 0))
+            self.assertEqual(end.core.outgoing(), [])
+
+    def test_seeds(self) -> None:
+        """All that was written arrives, and nothing that could be posted is left."""
+        for seed in range(8):
+            with self.subTest(seed=seed):
+                self.play(seed)
+
+
 class EndTests(SynchronousTestCase):
     """The end of a connection."""
 

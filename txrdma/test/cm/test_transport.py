@@ -396,6 +396,27 @@ class EndTests(MessagingCase):
         server.transport.abortConnection()
         self.assertNothingLeft()
 
+    def test_keepalive(self) -> None:
+        """A peer that vanishes while nobody sends is noticed by who probes, and by nobody else."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        self.pause(30.0)
+        self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+        self.pause(60.0)
+        self.assertEqual(server.lost, [])
+        server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_keepaliveOver(self) -> None:
+        """The end of a connection is the end of its probes."""
+        client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=3.0))
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_failure(self) -> None:
         """A protocol that fails loses its connection, and nothing else."""
         client, server = self.connected()

@@ -90,8 +90,9 @@ class QueueTests(SynchronousTestCase):
     def attached(self, queue: SoftCompletionQueue) -> Lane:
         """A lane that is looked at."""
         lane = Lane(queue)
-        queue.join(Member(lane))
-        queue.attach(lane)
+        member = Member(lane)
+        queue.join(member)
+        queue.attach(lane, member)
         return lane
 
     def rung(self) -> bool:

@@ -21,8 +21,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, MACAddress, MTU
-from txrdma.iba.verbs import AddressVector, AsyncEventKind, PortState, QPAttributes
+from txrdma.iba.verbs import AddressVector, AsyncEventKind, Capacity, PortState, QPAttributes, QPKind
 from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.soft import device as devices
 from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.ports import SoftPort
@@ -130,6 +131,22 @@ class DeviceTests(SynchronousTestCase):
         self.device.close()
         self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_numbers(self) -> None:
+        """
+        A queue pair has no number that another one has, or had lately.
+
+        Peers' communication managers know old ones for a while, and refuse them as stale.
+        """
+        device = self.device
+        domain, channel = device.createProtectionDomain(), device.createChannel()
+        queue = device.createCompletionQueue(10, channel)
+        drawn = iter((77, 77, 77, 1, 88, 77, 88, 99))
+        self.patch(devices, "randbelow", lambda _: next(drawn))
+        first, second = (domain.createQueuePair(QPKind.RC, queue, queue, Capacity()) for _ in range(2))
+        first.close()
+        third = domain.createQueuePair(QPKind.RC, queue, queue, Capacity())
+        self.assertEqual((first.number, second.number, third.number), (77, 88, 99))
 
     def test_closesChildren(self) -> None:
         """What was not closed before is closed with the device, descriptors and all."""

@@ -1,0 +1,37 @@
+"""
+Probes of idle peers: a peer that is gone without a word is noticed, though nobody sends anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+
+class Keepalive:
+    """Calls a function in even pauses, until it is stopped."""
+
+    def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
+        """
+        @param seconds: the length of a pause; None is for ever.
+        """
+        self._reactor, self._seconds, self._probe = reactor, seconds, probe
+        self._call: IDelayedCall | None = None
+        self._wait()
+
+    def stop(self) -> None:
+        """Probe no more. Twice is fine."""
+        self._seconds = None
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _wait(self) -> None:
+        if self._seconds is not None:
+            self._call = self._reactor.callLater(self._seconds, self._expired)
+
+    def _expired(self) -> None:
+        self._call = None
+        self._probe()
+        self._wait()
