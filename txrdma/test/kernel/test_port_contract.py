@@ -61,3 +61,6 @@ class UmadOwnRMPPTests(UmadTests):
 
     witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports, own RMPP")
     rmpp = "own"
+    # Who cuts RMPP transfers makes no difference to these, and each takes more than a minute here.
+    test_returnOfAsking: Any = None
+    test_returnOfServing: Any = None
