@@ -7,6 +7,8 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
+from twisted.trial.unittest import SkipTest
+
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
 from txrdma.mad.ports import openMADPort
@@ -61,6 +63,7 @@ class UmadOwnRMPPTests(UmadTests):
 
     witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports, own RMPP")
     rmpp = "own"
-    # Who cuts RMPP transfers makes no difference to these, and each takes more than a minute here.
-    test_returnOfAsking: Any = None
-    test_returnOfServing: Any = None
+
+    def returning(self, number: int) -> None:
+        """Skip what takes more than a minute here, and was played by the other class."""
+        raise SkipTest("who cuts RMPP transfers makes no difference to the loss of a port")
