@@ -227,7 +227,8 @@ class StreamEnd:
 
     def writeCompleted(self, identifier: int) -> None:
         """Note that a message is in the peer's memory."""
-        if self._core is not None and self._core.completed():
+        # A producer that has written in its turn has its next one when that has arrived.
+        if self._core is not None and (self._core.completed() or self._mustFlush):
             self._turn()
 
     def pathMigrated(self, path: CMPath) -> None:
