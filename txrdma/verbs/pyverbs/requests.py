@@ -307,19 +307,19 @@ def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int
 
 
 def _misfit(error: Exception) -> InvalidRequest:
-    """What libibverbs has no room for is the caller's mistake."""
+    """The error for a number of a request that a field of libibverbs has no room for."""
     return InvalidRequest(f"a number of a request does not fit: {error}")
 
 
 def _pieces(verbs: Pyverbs, segments: Sequence[Segment], made: list[Any]) -> list[Any]:
-    """pyverbs wants at least one piece; none of it is used where there should be none."""
+    """Scatter/gather elements of pyverbs for segments: at least one, of no bytes where there is none."""
     for segment in segments or [Segment(0, 0, _NO_KEY)]:
         made.append(verbs.SGE(*segment))
     return made[-max(len(segments), 1) :]
 
 
 def _inlined(request: SendRequest, scratch: list[Any]) -> Segment:
-    """Where the inline bytes are, as long as the list of their anchors is there."""
+    """A segment of the inline bytes of a request, copied to memory that lives as long as C{scratch}."""
     held = bytearray().join(request.inline)
     length = len(held)
     anchor = ctypes.c_char.from_buffer(held or bytearray(1))
