@@ -11,6 +11,17 @@ import os
 from setuptools import setup
 
 COMPILED = [
+    "txrdma/btl/_assembly.py",
+    "txrdma/btl/_congestion.py",
+    "txrdma/btl/_expected.py",
+    "txrdma/btl/_module.py",
+    "txrdma/btl/_ordering.py",
+    "txrdma/btl/_peer.py",
+    "txrdma/btl/_receiving.py",
+    "txrdma/btl/_regions.py",
+    "txrdma/btl/_roundtrip.py",
+    "txrdma/btl/_window.py",
+    "txrdma/btl/wire.py",
     "txrdma/smc/stream/_flow.py",
     "txrdma/smc/stream/_ring.py",
     "txrdma/smc/group/link.py",

@@ -30,6 +30,10 @@ OLDEST: Final = 60.0
 """Seconds without a new chunk of a message after which its sender is given up."""
 
 
+EXCUSED: Final = 5.0
+"""Seconds that incomplete messages have after this end has slept: five of the longest timeouts of a peer."""
+
+
 class Budget:
     """
     The room that all peers of a module share.
@@ -117,6 +121,11 @@ class Assembly:
         for found in self._incomplete.values():
             return found.at + OLDEST
         return None
+
+    def excuse(self, now: float) -> None:
+        """Let incomplete messages wait a while longer: this end has slept, and has not read what came."""
+        for found in self._incomplete.values():
+            found.at = max(found.at, now - OLDEST + EXCUSED)
 
     def drop(self) -> None:
         """Forget all messages that are incomplete: their sender is gone."""

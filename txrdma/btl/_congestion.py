@@ -5,7 +5,8 @@ Additive increase, with a decrease that depends on why segments are lost. Where 
 a queue is full: the window shrinks to seven tenths, as CUBIC's does (RFC 9438, 4.6), so that many senders to
 one receiver share it evenly. Where they have not, the path loses by itself, as radio links and bad cables do:
 the window shrinks by half of the share that was lost, so that at 1 % the window is some 200 segments, where
-TCP's rule leaves 12 (RFC 5681). After a timeout almost nothing is known, and it begins anew (RFC 5681, 3.1).
+TCP's rule leaves 12 (RFC 5681). After a timeout almost nothing is known, and it begins anew (RFC 5681, 3.1);
+unless what seemed lost was only late, as behind a process that was not scheduled (RFC 4015).
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ class Congestion:
     @ivar size: segments.
     """
 
-    __slots__ = ("_arrived", "_lost", "_shortest", "_threshold", "_until", "_wasFull", "size")
+    __slots__ = (
+        "_arrived",
+        "_before",
+        "_isAnswered",
+        "_lost",
+        "_shortest",
+        "_threshold",
+        "_until",
+        "_wasFull",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.size = FIRST_WINDOW
@@ -41,7 +52,8 @@ class Congestion:
         self._until = 0  # transmissions from this number on belong to the next round
         self._arrived = self._lost = 0
         self._shortest = 0.0
-        self._wasFull = False
+        self._wasFull = self._isAnswered = False
+        self._before: tuple[int, int] | None = None  # size and threshold before the silence
 
     def filled(self) -> None:
         """Note that the window keeps segments from going: else there is no reason to widen it."""
@@ -65,6 +77,7 @@ class Congestion:
         @param base: the shortest round trip that is known, in seconds.
         """
         self._arrived += segments
+        self._isAnswered = True
         if self._wasFull and self.size < self._threshold and not self._lost:
             self.size = min(self._threshold, self.size + segments)
         if newest >= self._until:
@@ -72,13 +85,27 @@ class Congestion:
             self._until = following
 
     def silent(self) -> None:
-        """Shrink to almost nothing: no acknowledgement came in time."""
-        if self.size > NARROWEST:
+        """
+        Shrink to almost nothing: no acknowledgement came in time.
+
+        Before the first one ever that tells nothing of the path: the peer may not have been ready.
+        """
+        if self._before is None:
+            self._before = self.size, self._threshold
+        if self.size > NARROWEST and self._isAnswered:
             self._threshold = max(NARROWEST, self.size // 2)
         self.size = NARROWEST
         self._arrived = self._lost = 0
 
+    def spurious(self) -> None:
+        """Be as before the silence: what seemed lost then was only late (RFC 4015, 3.2)."""
+        if self._before is not None:
+            size, self._threshold = self._before
+            self.size = max(size, self.size)
+            self._before = None
+
     def _judge(self, base: float) -> None:
+        self._before = None  # a round has passed since
         isLonger = self._shortest > _LONGER * base + _TURN
         if self._lost:
             if isLonger:

@@ -15,18 +15,21 @@ class Counters:
     The counters of one module.
 
     @ivar totalSends: packets of every kind, with those that are sent again.
-    @ivar resends: segments that were sent again, C{timeoutRetrans} of them by a timer, C{fastRetrans} because
-        an acknowledgement has shown that they were lost.
-    @ivar fragSends: new segments but for chunks; C{chunkSends}: chunks; C{ackSends}: acknowledgements
-        that are packets of their own.
+    @ivar resends: segments that were sent again.
+    @ivar timeoutRetrans: segments that a timer has found lost; C{fastRetrans}: that acknowledgements of later
+        ones have. What is acknowledged before its turn comes is not sent again.
+    @ivar fragSends: new segments but for chunks and packs; C{chunkSends}: chunks; C{ackSends}:
+        acknowledgements that are packets of their own.
     @ivar unkRecvs: packets whose sender is unknown, or has another address.
     @ivar dupRecvs: segments within the window that have come before.
     @ivar oowLowRecvs: segments below the window, C{oowHighRecvs} above it.
-    @ivar badfragRecvs: chunks and puts that fit nowhere, or contradict others.
+    @ivar badfragRecvs: chunks and puts that fit nowhere, or contradict others; packs that contradict
+        themselves.
     @ivar oldDupAcks: acknowledgements of less than is acknowledged already; C{dupAcks}: of the same.
     @ivar maxSentWindowSize: most segments that were on their way to a peer; C{maxRcvdWindowSize}: most
         segments from the first one missing to the last one received.
     @ivar badHeaderRecvs: packets that are no segment of this version (our own counter, as those below).
+    @ivar packSends: new segments of several messages each; C{packRecvs}: those that have come.
     @ivar badAckRecvs: acknowledgements of segments that were never sent.
     @ivar spuriousResends: segments that were sent again though they had arrived, as their receiver tells.
     @ivar noMemoryRecvs: chunks dropped, to be sent again, because too much is being reassembled.
@@ -42,6 +45,8 @@ class Counters:
             "badAckRecvs",
             "spuriousResends",
             "noMemoryRecvs",
+            "packRecvs",
+            "packSends",
             "refusedRecvs",
             "refusedSends",
         ),
@@ -54,6 +59,7 @@ class Counters:
         self.fragRecvs = self.chunkRecvs = self.badfragRecvs = self.ackRecvs = 0
         self.oldDupAcks = self.dupAcks = self.maxSentWindowSize = self.maxRcvdWindowSize = 0
         self.badHeaderRecvs = self.badAckRecvs = self.spuriousResends = 0
+        self.packSends = self.packRecvs = 0
         self.noMemoryRecvs = self.refusedRecvs = self.refusedSends = 0
 
     def named(self) -> dict[str, int]:

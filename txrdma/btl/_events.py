@@ -26,11 +26,18 @@ class MessageReceived(NamedTuple):
 
     peer: Peer
     tag: int
-    data: Buffer
+    data: memoryview
+
+
+class PackReceived(NamedTuple):
+    """Messages of a peer that came in one packet, each a tag and its bytes: see L{MessageReceived}."""
+
+    peer: Peer
+    messages: list[tuple[int, memoryview]]
 
 
 class SendCompleted(NamedTuple):
-    """All of a message, or of a put, has arrived: the peer's program has it, or its memory."""
+    """All of a message, or of a put, has arrived; where its tag wants order it may wait there for others."""
 
     peer: Peer
     context: object
@@ -57,4 +64,4 @@ class PeerLost(NamedTuple):
     reason: str
 
 
-Event = Union[MessageReceived, SendCompleted, SendFailed, PeerClosed, PeerLost]
+Event = Union[MessageReceived, PackReceived, SendCompleted, SendFailed, PeerClosed, PeerLost]

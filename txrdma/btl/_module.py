@@ -20,24 +20,30 @@ from txrdma.btl._events import (
     Event,
     MessageReceived,
     Packet,
+    PackReceived,
     PeerClosed,
     PeerLost,
     SendCompleted,
     SendFailed,
 )
+from txrdma.btl._expected import Expected
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
-from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent
+from txrdma.btl._regions import Regions
+from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
     BYE,
     CHUNK,
+    decodePack,
     decodeSegment,
     encodeHead,
+    ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
     LONGEST_MESSAGE,
     LONGEST_PAYLOAD,
+    PACK,
     PUT,
     REFUSED,
     Segment,
@@ -65,6 +71,7 @@ KEEP_ALIVE: Final = 30.0
 """Seconds of silence after which a peer is asked whether it is still there."""
 
 _MOST_REFUSALS: Final = 256
+_ASLEEP: Final = 1.0
 
 
 class Module:
@@ -72,6 +79,7 @@ class Module:
     A module: reliable messages to many peers over two channels of unreliable datagrams.
 
     @ivar credits: packets that may still be posted on each channel.
+    @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
     """
 
     def __init__(
@@ -95,8 +103,7 @@ class Module:
         self._budget = Budget() if budget is None else budget
         self._giveUp, self._keepAlive = giveUp, keepAlive
         self._peers: dict[int, Peer] = {}
-        self._regions: dict[int, tuple[memoryview, Peer | None]] = {}
-        self._region = 0
+        self.regions, self.expected = Regions(), Expected()
         self._ready: deque[Peer] = deque()
         self._losing: deque[Peer] = deque()
         self._owing: dict[Peer, None] = {}
@@ -123,6 +130,7 @@ class Module:
         firstReceived: int,
         context: object,
         now: float,
+        mtu: int = LONGEST_PAYLOAD,
     ) -> Peer:
         """
         Get to know a peer. Both ends have exchanged these values by other means.
@@ -132,16 +140,19 @@ class Module:
         @param addresses: of the peer's channels, command and data.
         @param firstSent: sequence number that this end begins with; C{firstReceived}: that the peer begins
             with.
+        @param mtu: bytes of the longest packet that the peer takes on its data channel.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
             raise InvalidRequest("a peer has this name already")
         peer = Peer(
-            *(name, sender, addresses, firstSent, firstReceived, context),
+            *(name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context),
             *(self.counters, self._budget, self._giveUp, now),
         )
         self._peers[name] = peer
         self._touch(peer)
+        for early in self.expected.take(name):
+            self.received(*early, now)
         return peer
 
     def send(
@@ -152,16 +163,22 @@ class Module:
 
         @param data: any length; if it does not fit into a packet it must not change before the outcome is
             told.
-        @param context: comes back with the outcome; None is not to hear of it.
+        @param context: comes back with the outcome; None is not to hear of it, L{UNHEARD} of failure only.
         @param isUrgent: before all messages to this peer that are not urgent.
         @raise InvalidRequest: the peer is not open, or there is too much data.
         """
         length = len(data)
         if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
             raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
-        if length <= self._mtus[DATA] - HEADER_LENGTH:
-            data = bytes(data)
-        self._queue(peer, Message(FRAG, tag, data, context, isUrgent))
+        if length <= peer.mtu - HEADER_LENGTH:
+            if type(data) is not bytes:
+                data = bytes(data)
+            queue = peer.urgent if isUrgent else peer.usual
+            if queue and queue[-1].packed + length <= peer.mtu and peer.state == OPEN:
+                queue[-1].join(tag, data, length, context)
+                peer.queuedBytes += length
+                return
+        self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
 
     def put(self, peer: Peer, region: int, offset: int, data: Buffer, context: object = None) -> None:
         """
@@ -172,14 +189,24 @@ class Module:
         """
         if not (0 <= region <= 0xFFFFFFFF and 0 <= offset <= (1 << 64) - 1 - len(data)):
             raise InvalidRequest("a region has 32 bits, an offset 64")
-        self._queue(peer, Message(PUT, 0, data, context, False, region, offset))
+        self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
-    def _queue(self, peer: Peer, message: Message) -> None:
+    def probe(self, peer: Peer, length: int, context: object) -> None:
+        """
+        Send a packet of so many bytes that says nothing, to hear whether such arrive: at least 18 bytes.
+
+        @raise InvalidRequest: the peer is not open.
+        """
+        self._queue(peer, Message(VOID, 0, bytes(length - HEADER_LENGTH), context))
+
+    def _queue(self, peer: Peer, message: Message, isUrgent: bool = False) -> None:
         if peer.state != OPEN:
             raise InvalidRequest("the peer is closed")
-        (peer.urgent if message.isUrgent else peer.usual).append(message)
+        queue = peer.urgent if isUrgent else peer.usual
+        queue.append(message)
         peer.queuedBytes += message.total
-        self._makeReady(peer)
+        if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # else the window is closed
+            self._makeReady(peer)
 
     def close(self, peer: Peer) -> None:
         """
@@ -199,24 +226,6 @@ class Module:
         if not hasEnded:
             self._events.append(PeerLost(peer, reason))
 
-    def register(self, memory: memoryview, peer: Peer | None = None) -> int:
-        """
-        Let peers write into memory.
-
-        @param memory: writable bytes.
-        @param peer: the only one that may; None is all.
-        @return: number of the region, which is not given again before 2 to the 32nd others.
-        """
-        while True:
-            self._region = (self._region + 1) & 0xFFFFFFFF
-            if self._region and self._region not in self._regions:
-                self._regions[self._region] = (memory.cast("B"), peer)
-                return self._region
-
-    def deregister(self, region: int) -> None:
-        """Let nobody write into a region any more. Twice is fine."""
-        self._regions.pop(region, None)
-
     # Packets that come.
 
     def received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
@@ -234,7 +243,8 @@ class Module:
             return
         peer = self._peers.get(segment.sender)
         if peer is None or peer.addresses[channel] != address:
-            counters.unkRecvs += 1
+            if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
+                counters.unkRecvs += 1
             return
         peer.heardAt = now
         self._touch(peer)
@@ -243,8 +253,10 @@ class Module:
             counters.ackRecvs += 1
             self._acknowledged(peer, segment, now)
             return
-        if segment.acknowledged is not None and not self._acknowledged(peer, segment, now):
-            return
+        told = segment.acknowledged  # mostly no more than is known
+        if told is not None and (told + 1) & 0xFFFF != peer.sent.base:
+            if not self._acknowledged(peer, segment, now):
+                return
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)
             return
@@ -272,15 +284,24 @@ class Module:
     def _take(self, peer: Peer, segment: Segment, now: float) -> None:
         """Take a segment that is new, refuse it, or leave it to be sent again."""
         kind, counters, received = segment.kind, self.counters, peer.received
+        payload = segment.payload
+        assert isinstance(payload, memoryview)
         if kind == FRAG and peer.state < ENDED:
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
-            self._events.append(MessageReceived(peer, segment.tag, segment.payload))
+            self._deliver(peer, segment, payload)
+        elif kind == PACK and peer.state < ENDED:
+            messages = decodePack(segment.tag, payload)
+            if messages is None:
+                self._refuse(peer, segment.sequence, isBad=True)
+                return
+            received.take(segment.sequence, segment.attempt, now)
+            counters.packRecvs += 1
+            self._deliverPack(peer, segment.sequence, messages)
         elif kind == CHUNK and peer.state < ENDED:
             verdict = peer.assembly.judge(segment, segment.sequence == received.following)
             if verdict == WRONG:
-                counters.badfragRecvs += 1
-                self._refuse(peer, segment.sequence)
+                self._refuse(peer, segment.sequence, isBad=True)
                 return
             if verdict == NO_ROOM:
                 counters.noMemoryRecvs += 1
@@ -290,11 +311,10 @@ class Module:
             counters.chunkRecvs += 1
             whole = peer.assembly.take(segment, now)
             if whole is not None:
-                self._events.append(MessageReceived(peer, segment.tag, memoryview(whole)))
+                self._deliver(peer, segment, memoryview(whole))
         elif kind == PUT and peer.state < ENDED:
-            if not self._write(peer, segment):
-                counters.badfragRecvs += 1
-                self._refuse(peer, segment.sequence)
+            if not self.regions.write(segment, peer):
+                self._refuse(peer, segment.sequence, isBad=True)
                 return
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
@@ -307,20 +327,30 @@ class Module:
             return
         if received.spread > counters.maxRcvdWindowSize:
             counters.maxRcvdWindowSize = received.spread
+        while peer.order and (found := peer.order.next(received)) is not None:
+            self._events.append(MessageReceived(peer, *found))
 
-    def _write(self, peer: Peer, segment: Segment) -> bool:
-        found = self._regions.get(segment.region)
-        if found is None:
-            return False
-        memory, owner = found
-        end = segment.offset + len(segment.payload)
-        if end > len(memory) or (owner is not None and owner is not peer):
-            return False
-        memory[segment.offset : end] = segment.payload
-        return True
+    def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
+        """Deliver a message that is whole, or keep it until all before it are here."""
+        if segment.tag in peer.order.tags and not peer.received.has(segment.sequence):
+            peer.order.hold(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
+        else:
+            self._events.append(MessageReceived(peer, segment.tag, data))
 
-    def _refuse(self, peer: Peer, sequence: int) -> None:
+    def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
+        """Deliver messages of one packet, but for those that wait until all before them are here."""
+        order = peer.order
+        if order.tags and not peer.received.has(sequence):
+            for tag, data in messages:
+                if tag in order.tags:
+                    order.hold(sequence, tag, bytes(data))
+            messages = [each for each in messages if each[0] not in order.tags]
+        if messages:
+            self._events.append(PackReceived(peer, messages))
+
+    def _refuse(self, peer: Peer, sequence: int, isBad: bool = False) -> None:
         self.counters.refusedRecvs += 1
+        self.counters.badfragRecvs += isBad
         self._refusals.append((peer, sequence))
 
     def _acknowledged(self, peer: Peer, segment: Segment, now: float) -> bool:
@@ -335,8 +365,9 @@ class Module:
             message.waiting -= 1
             if not message.waiting and message.begun == message.total:
                 self._over(peer, message)
-                if message.context is not None:
-                    self._events.append(SendCompleted(peer, message.context))
+                for context in message.contexts:
+                    if context is not UNHEARD:
+                        self._events.append(SendCompleted(peer, context))
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
@@ -357,11 +388,10 @@ class Module:
 
     def _fail(self, peer: Peer, message: Message, reason: str) -> None:
         self._over(peer, message)
-        if message.context is not None:
-            self._events.append(SendFailed(peer, message.context, reason))
+        self._events.extend([SendFailed(peer, each, reason) for each in message.contexts])
 
     def _failAll(self, peer: Peer, reason: str) -> None:
-        for message in peer.takeAll():
+        for message in peer.unfinished():
             self._fail(peer, message, reason)
 
     def _left(self, peer: Peer, now: float) -> None:
@@ -384,6 +414,7 @@ class Module:
     def _forget(self, peer: Peer) -> None:
         peer.state = GONE
         peer.assembly.drop()
+        peer.order.drop()
         del self._peers[peer.name]
         self._owing.pop(peer, None)
 
@@ -405,6 +436,9 @@ class Module:
     def expired(self, now: float) -> None:
         """Do what is due by now."""
         self._settle()
+        if self._heap and self._heap[0][0] + _ASLEEP < now:
+            for peer in self._peers.values():
+                peer.assembly.excuse(now)
         while self._heap and self._heap[0][0] <= now:
             at, _order, peer = heappop(self._heap)
             if peer.wakeAt != at or peer.state == GONE:
@@ -426,7 +460,7 @@ class Module:
         if oldest is not None and oldest <= now:
             self.lose(peer, "the peer has stopped in the middle of a message")
         elif peer.sent.expired(now):
-            if peer.state == CLOSING and not peer.takeAll():  # but for its own last segment all has arrived
+            if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))
             else:
@@ -499,7 +533,7 @@ class Module:
             self._emit(peer, peer.sent.again(now), DATA, packets)
 
     def _sendNew(self, packets: list[Packet], now: float) -> None:
-        ready = self._ready
+        ready, credits, counters = self._ready, self.credits, self.counters
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
@@ -507,38 +541,37 @@ class Module:
                     ready.popleft()
                     peer.isReady = False
                     break
-                queue = peer.turn(self._mtus[DATA])
+                queue = peer.turn()
                 channel = self._channelOf(queue[0])
-                if self.credits[channel] <= 1:
+                if credits[channel] <= 1:
                     return
-                sent = peer.cut(queue, self._mtus[DATA])
+                sent = peer.cut(queue)
                 peer.sent.add(sent, channel, now)
                 if sent.kind == CHUNK:
-                    self.counters.chunkSends += 1
+                    counters.chunkSends += 1
+                elif sent.kind == PACK:
+                    counters.packSends += 1
                 else:
-                    self.counters.fragSends += 1
+                    counters.fragSends += 1
                 self._emit(peer, sent, channel, packets)
             else:
                 ready.rotate(-1)
 
     def _channelOf(self, message: Message) -> int:
-        """Choose the channel of a message's next segment: very small messages go by the command channel."""
-        isTiny = message.kind != PUT and message.total + HEADER_LENGTH <= self._mtus[COMMAND]
+        """Choose the channel of a message's next segment: very short ones go by the command channel."""
+        length = message.packed - ENTRY_LENGTH if message.kind == PACK else message.total + HEADER_LENGTH
+        isTiny = message.kind != PUT and length <= self._mtus[COMMAND]
         return COMMAND if isTiny and self.credits[COMMAND] > 1 else DATA
 
     def _emit(self, peer: Peer, sent: Sent, channel: int, packets: list[Packet]) -> None:
-        received = peer.received
-        head = encodeHead(
-            *(sent.kind, peer.sender, sent.sequence, received.acknowledged, sent.tag, len(sent.payload)),
-            *(sent.fragment, sent.total, sent.region, sent.offset),
-            attempt=sent.tries,
-        )
+        head, received = peer.head(sent), peer.received
         if received.isOwed:
             received.toldBeside()
             if not received.isOwed:
                 self._owing.pop(peer, None)
         self.credits[channel] -= 1
-        self._touch(peer)
+        if not peer.isTouched:
+            self._touch(peer)
         packets.append(Packet(peer, channel, head, sent.payload))
 
     def _sendRefusals(self, packets: list[Packet]) -> None:
@@ -558,15 +591,8 @@ class Module:
             if self.credits[COMMAND] <= 0:
                 self._batchHasEnded = isDue
                 return
-            bitmap = received.bitmap()
-            head = encodeHead(
-                *(ACK, peer.sender, 0, received.acknowledged, 0, len(bitmap)),
-                duplicates=received.duplicates,
-                latest=received.latest,
-                latestAttempt=received.latestAttempt,
-            )
+            packets.append(Packet(peer, COMMAND, *peer.acknowledgement()))
             received.told()
             del self._owing[peer]
             self.credits[COMMAND] -= 1
             self.counters.ackSends += 1
-            packets.append(Packet(peer, COMMAND, head, bitmap))

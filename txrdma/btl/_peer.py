@@ -10,9 +10,22 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
+from txrdma.btl._ordering import Ordering
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
-from txrdma.btl.wire import BYE, CHUNK, CHUNK_LENGTH, FRAG, HEADER_LENGTH, PUT, PUT_LENGTH
+from txrdma.btl.wire import (
+    ACK,
+    BYE,
+    CHUNK,
+    CHUNK_LENGTH,
+    encodeFragment,
+    encodeHead,
+    FRAG,
+    HEADER_LENGTH,
+    PACK,
+    PUT,
+    PUT_LENGTH,
+)
 
 OPEN: Final = 0
 """State of a peer in which messages go both ways."""
@@ -40,6 +53,7 @@ class Peer:
     @ivar sender: number that the peer has given to this end; C{name}: number that this end has given to the
         peer.
     @ivar addresses: the peer's, on the two channels.
+    @ivar mtu: bytes of the longest packet that both ends take.
     @ivar context: whatever the module's program wants to know the peer by.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
     """
@@ -58,7 +72,9 @@ class Peer:
         ),
         *(
             "lingerUntil",
+            "mtu",
             "name",
+            "order",
             "queuedBytes",
             "received",
             "sender",
@@ -75,6 +91,7 @@ class Peer:
         name: int,
         sender: int,
         addresses: tuple[Hashable, Hashable],
+        mtu: int,
         firstSent: int,
         firstReceived: int,
         context: object,
@@ -84,9 +101,11 @@ class Peer:
         now: float,
     ) -> None:
         self.name, self.sender, self.addresses, self.context = name, sender, addresses, context
+        self.mtu = mtu
         self.sent = SendWindow(firstSent, counters, giveUp)
         self.received = ReceiveWindow(firstReceived)
         self.assembly = Assembly(budget)
+        self.order = Ordering()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
         self.queuedBytes = 0
@@ -100,16 +119,18 @@ class Peer:
 
     def hasQueued(self) -> bool:
         """Tell whether a message waits that is not all sent; forget those that are over."""
-        for queue in (self.urgent, self.usual):
-            while queue and queue[0].isOver:
-                queue.popleft()
-        return bool(self.urgent or self.usual)
+        urgent, usual = self.urgent, self.usual
+        while urgent and urgent[0].isOver:
+            urgent.popleft()
+        while usual and usual[0].isOver:
+            usual.popleft()
+        return bool(urgent or usual)
 
     def isIdle(self) -> bool:
         """Tell whether all that was to be sent has arrived."""
         return not self.sent.outstanding and not self.hasQueued()
 
-    def turn(self, mtu: int) -> deque[Message]:
+    def turn(self) -> deque[Message]:
         """
         Choose the queue whose first message goes on; L{hasQueued} has found one.
 
@@ -119,16 +140,22 @@ class Peer:
         if not self.urgent or not self.usual:
             return self.urgent or self.usual
         begun = self.usual[0]
-        if begun.begun and begun.kind == FRAG and self.urgent[0].total > mtu - HEADER_LENGTH:
+        if begun.begun and begun.kind == FRAG and self.urgent[0].total > self.mtu - HEADER_LENGTH:
             return self.usual
         return self.urgent
 
-    def cut(self, queue: deque[Message], mtu: int) -> Sent:
+    def cut(self, queue: deque[Message]) -> Sent:
         """Make the next segment of the first message of a queue."""
-        message = queue[0]
+        message, mtu = queue[0], self.mtu
         begin, kind, total = message.begun, message.kind, message.total
+        if kind == PACK:
+            message.seal()
+        if kind == PACK or (kind == FRAG and total <= mtu - HEADER_LENGTH):  # the usual cases, quickly
+            message.waiting, message.begun = 1, total
+            queue.popleft()
+            return Sent(kind, message.tag, message.data, message)
         head = PUT_LENGTH if kind == PUT else HEADER_LENGTH
-        if kind == FRAG and total > mtu - HEADER_LENGTH:
+        if kind == FRAG:
             kind, head = CHUNK, CHUNK_LENGTH
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
@@ -143,11 +170,29 @@ class Peer:
             return Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
         return Sent(kind, message.tag, piece, message, 0, 0, message.region, message.offset + begin)
 
-    def takeAll(self) -> list[Message]:
-        """Take all messages that are not over, from the queues and from the window."""
+    def head(self, sent: Sent) -> bytes:
+        """Make header and part of a segment, with an acknowledgement of all that has come up to a gap."""
+        ends = (self.sender, sent.sequence, self.received.acknowledged, sent.tag, len(sent.payload))
+        if sent.kind == FRAG:
+            return encodeFragment(*ends, sent.tries)
+        parts = (sent.fragment, sent.total, sent.region, sent.offset)
+        return encodeHead(sent.kind, *ends, *parts, attempt=sent.tries)
+
+    def acknowledgement(self) -> tuple[bytes, bytes]:
+        """Make an acknowledgement that is a packet of its own: its head, and the bitmap behind that."""
+        received = self.received
+        bitmap = received.bitmap()
+        head = encodeHead(
+            *(ACK, self.sender, 0, received.acknowledged, 0, len(bitmap)),
+            duplicates=received.duplicates,
+            latest=received.latest,
+            latestAttempt=received.latestAttempt,
+        )
+        return head, bitmap
+
+    def unfinished(self) -> list[Message]:
+        """All messages that are not over, in the queues and in the window, in no order; C{BYE} is none."""
         found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
-        self.urgent.clear()
-        self.usual.clear()
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
     def deadline(self, keepAlive: float) -> float | None:

@@ -18,7 +18,7 @@ from txrdma.btl._congestion import Congestion
 from txrdma.btl._counters import Counters
 from txrdma.btl._receiving import difference, WINDOW
 from txrdma.btl._roundtrip import RoundTrip
-from txrdma.btl.wire import ACK, Segment, VOID
+from txrdma.btl.wire import ACK, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 from txrdma.wire import Buffer
 
 COMMAND: Final = 0
@@ -35,22 +35,28 @@ Seconds without an acknowledgement of anything new after which a peer is lost: i
 FEWEST_TRIES: Final = 5
 """Timeouts before a peer is lost, at least: a process that has slept for long gives its peers these."""
 
+UNHEARD: Final = object()
+"""The context of a message that is told of if it fails, and not when it has arrived."""
+
+_ALONE: Final = 1 << 62
 _SLOTS: Final = WINDOW - 1
 _LONGEST_MAP: Final = WINDOW // 8
 
 
 class Message:
     """
-    A message or a put, from the call on until all of it has arrived.
+    A message or a put, or several small messages, from the call on until all of it has arrived.
 
     @ivar kind: of its segments, if it fits into one.
-    @ivar begun: bytes that were made segments, and C{waiting}: segments of it that have not arrived.
-    @ivar context: what its sender wants to hear again with the outcome; None is not to hear of it.
+    @ivar total: bytes, of which C{begun} were made segments; C{waiting} segments of it have not arrived.
+    @ivar packed: bytes of the packet that it makes with one more message, but for those of that message;
+        more than any packet has where no other one may join it.
+    @ivar contexts: what its senders want to hear again with the outcome.
     """
 
     __slots__ = (
-        *("begun", "context", "data", "fragment", "isOver", "isUrgent", "kind"),
-        *("offset", "region", "tag", "total", "waiting"),
+        *("_bodies", "_entries", "begun", "contexts", "data", "fragment", "isOver", "kind"),
+        *("offset", "packed", "region", "tag", "total", "waiting"),
     )
 
     def __init__(
@@ -59,15 +65,33 @@ class Message:
         tag: int,
         data: Buffer,
         context: object,
-        isUrgent: bool = False,
         region: int = 0,
         offset: int = 0,
     ) -> None:
-        self.kind, self.tag, self.data, self.context, self.isUrgent = kind, tag, data, context, isUrgent
-        self.region, self.offset = region, offset
+        self.kind, self.tag, self.data, self.region, self.offset = kind, tag, data, region, offset
+        self.contexts = [] if context is None else [context]
         self.total = len(data)
+        self.packed = HEADER_LENGTH + 2 * ENTRY_LENGTH + self.total if kind == FRAG else _ALONE
         self.fragment = self.begun = self.waiting = 0
         self.isOver = False
+
+    def join(self, tag: int, data: bytes, length: int, context: object) -> None:
+        """Take one more message into the packet, which has room for it."""
+        if self.kind == FRAG:
+            self.kind = PACK
+            self._entries: list[int] = [self.tag, self.total]
+            self._bodies: list[Buffer] = [self.data]
+        self._entries += tag, length
+        self._bodies.append(data)
+        self.total += length
+        self.packed += length + ENTRY_LENGTH
+        if context is not None:
+            self.contexts.append(context)
+
+    def seal(self) -> None:
+        """Make the bytes of the packet of several messages: no other one joins them any more."""
+        self.tag, self.data = len(self._bodies), encodePack(self._entries, self._bodies)
+        self._entries, self._bodies = [], []
 
 
 class Sent:
@@ -76,11 +100,22 @@ class Sent:
 
     @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and never begins anew.
     @ivar number: of its latest transmission, at C{sentAt} seconds, on C{channel}.
-    @ivar isLost: whether it waits to be sent again.
+    @ivar isLost: whether it waits to be sent again; C{isLate}: because of the timer alone.
     """
 
     __slots__ = (
-        *("channel", "fragment", "isArrived", "isLost", "kind", "message", "number", "offset", "ordinal"),
+        *(
+            "channel",
+            "fragment",
+            "isArrived",
+            "isLate",
+            "isLost",
+            "kind",
+            "message",
+            "number",
+            "offset",
+            "ordinal",
+        ),
         *("payload", "region", "sentAt", "sequence", "tag", "total", "tries"),
     )
 
@@ -99,7 +134,7 @@ class Sent:
         self.fragment, self.total, self.region, self.offset = fragment, total, region, offset
         self.sequence = self.ordinal = self.number = self.channel = self.tries = 0
         self.sentAt = 0.0
-        self.isArrived = self.isLost = False
+        self.isArrived = self.isLate = self.isLost = False
 
 
 class SendWindow:
@@ -121,6 +156,7 @@ class SendWindow:
             "_lost",
             "_newest",
             "_number",
+            "_progress",
             "_resends",
             "_since",
         ),
@@ -142,6 +178,7 @@ class SendWindow:
         self._slots: list[Sent | None] = [None] * WINDOW
         self._trails: tuple[deque[tuple[int, Sent]], ...] = (deque(), deque())
         self._newest = [0, 0]  # the newest transmission on each channel that has arrived
+        self._progress = [0.0, 0.0]  # when the last one arrived; timers begin again then (RFC 6298, 5.3)
         self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment goes first
         self._added = 0
         self._arrived = 0  # bit n is for base + n
@@ -194,6 +231,7 @@ class SendWindow:
         self._number += 1
         sent.number, sent.channel, sent.sentAt, sent.isLost = self._number, channel, now, False
         sent.tries += 1
+        sent.isLate = False
         self.inFlight += 1
         self._trails[channel].append((self._number, sent))
 
@@ -238,6 +276,7 @@ class SendWindow:
 
     def _mark(self, fresh: int) -> list[Sent]:
         found: list[Sent] = []
+        wasLate = False
         while fresh:
             low = fresh & -fresh
             fresh ^= low
@@ -248,8 +287,22 @@ class SendWindow:
                 sent.isArrived = True
                 if not sent.isLost:
                     self.inFlight -= 1
+                elif sent.isLate:
+                    wasLate = True
                 found.append(sent)
+        if wasLate:
+            self._await()
         return found
+
+    def _await(self) -> None:
+        """Wait on for what the timer has found lost: one of these has arrived, and was not sent again."""
+        self.congestion.spurious()
+        late = [entry[2] for entry in self._lost if entry[2].isLost and entry[2].isLate]
+        for sent in sorted(late, key=lambda each: each.number, reverse=True):
+            if sent.isLost and not sent.isArrived:  # it may stand there twice
+                sent.isLost = sent.isLate = False
+                self.inFlight += 1
+                self._trails[sent.channel].appendleft((sent.number, sent))  # before all that are there
 
     def _learn(self, found: list[Sent], ack: Segment, now: float) -> None:
         newest = 0
@@ -262,6 +315,7 @@ class SendWindow:
                 self._measured(channel, now - sent.sentAt, now)
             elif sent.tries > 1 and now - sent.sentAt < self.roundTrips[channel].base:
                 continue  # that was an earlier transmission
+            self._progress[channel] = now
             if number > newest:
                 newest = number
             if number > self._newest[channel]:
@@ -345,7 +399,7 @@ class SendWindow:
             while trail:
                 number, sent = trail[0]
                 if not (sent.isArrived or sent.isLost or sent.number != number):
-                    at = sent.sentAt + self.roundTrips[channel].timeout
+                    at = max(sent.sentAt, self._progress[channel]) + self.roundTrips[channel].timeout
                     if number <= self._newest[channel]:
                         at = min(at, sent.sentAt + self.roundTrips[channel].overtaken())
                     if earliest is None or at < earliest:
@@ -367,8 +421,9 @@ class SendWindow:
             while trail:
                 number, sent = trail[0]
                 if not (sent.isArrived or sent.isLost or sent.number != number):
-                    if sent.sentAt + timeout > now:
+                    if max(sent.sentAt, self._progress[channel]) + timeout > now:
                         break
+                    sent.isLate = True
                     self._lose(sent)
                     timedOut += 1
                 trail.popleft()

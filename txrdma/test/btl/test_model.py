@@ -10,7 +10,14 @@ from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachi
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._events import MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._events import (
+    MessageReceived,
+    PackReceived,
+    PeerClosed,
+    PeerLost,
+    SendCompleted,
+    SendFailed,
+)
 from txrdma.btl._module import Module
 from txrdma.btl._peer import OPEN, Peer
 
@@ -40,13 +47,18 @@ class TwoModules(RuleBasedStateMachine):
         self.came: list[dict[int, bytes]] = [{}, {}]
         self.ended = [False, False]
 
-    @rule(side=_SIDES, size=st.sampled_from((0, 1, 40, 62, 63, 300)), isUrgent=st.booleans())
-    def send(self, side: int, size: int, isUrgent: bool) -> None:
-        """Send a message, whose tag is its number."""
-        if self.peers[side].state == OPEN:
-            number = len(self.sent[side])
-            self.sent[side][number] = bytes((number & 0xFF,)) * size
-            self.modules[side].send(self.peers[side], number, self.sent[side][number], number, isUrgent)
+    @rule(
+        side=_SIDES,
+        sizes=st.lists(st.sampled_from((0, 1, 5, 40, 58, 62, 63, 300)), min_size=1, max_size=12),
+        isUrgent=st.booleans(),
+    )
+    def send(self, side: int, sizes: list[int], isUrgent: bool) -> None:
+        """Send messages in one turn, whose tags are their numbers."""
+        for size in sizes:
+            if self.peers[side].state == OPEN:
+                number = len(self.sent[side])
+                self.sent[side][number] = bytes((number & 0xFF,)) * size
+                self.modules[side].send(self.peers[side], number, self.sent[side][number], number, isUrgent)
         self.turn(side)
 
     @rule(at=st.integers(0, 400), keeps=st.booleans())
@@ -83,9 +95,11 @@ class TwoModules(RuleBasedStateMachine):
         """Take what a module has to tell, and its packets."""
         module = self.modules[side]
         for event in module.events():
-            if isinstance(event, MessageReceived):
-                assert event.tag not in self.came[side], f"message {event.tag} came twice"
-                self.came[side][event.tag] = bytes(event.data)
+            if isinstance(event, (MessageReceived, PackReceived)):
+                messages = event.messages if isinstance(event, PackReceived) else [event[1:]]
+                for tag, data in messages:
+                    assert tag not in self.came[side], f"message {tag} came twice"
+                    self.came[side][tag] = bytes(data)
             elif isinstance(event, (SendCompleted, SendFailed)):
                 assert isinstance(event.context, int)
                 assert event.context not in self.told[side], f"message {event.context} has two outcomes"

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl._assembly import Budget, LONGEST, OLDEST
 from txrdma.btl._events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl._module import COMMAND_MTU, KEEP_ALIVE, Module
 from txrdma.btl._peer import LINGER, Peer
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP
@@ -36,7 +37,7 @@ class ModuleTestCase(SynchronousTestCase):
     def keep(self, name: str):  # type: ignore[no-untyped-def]  # a function of the case's own lists
         def keep(event: Event) -> None:
             if isinstance(event, MessageReceived):
-                event = event._replace(data=bytes(event.data))
+                event = event._replace(data=memoryview(bytes(event.data)))
             self.heard[name].append(event)
 
         return keep
@@ -154,7 +155,7 @@ class PutTests(ModuleTestCase):
     def test_put(self) -> None:
         """A put of any length stands in the region, and nothing beside it has changed."""
         memory = bytearray(6000)
-        region = self.bob.module.register(memoryview(memory))
+        region = self.bob.module.regions.register(memoryview(memory))
         self.alice.module.put(self.toBob, region, 100, b"\1" * 5000, "done")
         self.run_(1.0)
         self.assertEqual(memory, bytes(100) + b"\1" * 5000 + bytes(900))
@@ -165,12 +166,15 @@ class PutTests(ModuleTestCase):
         """Puts outside a region, or into one that is gone or belongs to others, fail, and change nothing."""
         memory, others = bytearray(100), bytearray(100)
         module = self.bob.module
-        region, gone = module.register(memoryview(memory)), module.register(memoryview(others))
-        own = module.register(
+        region, gone = (
+            module.regions.register(memoryview(memory)),
+            module.regions.register(memoryview(others)),
+        )
+        own = module.regions.register(
             memoryview(others), Host(self.world, Module(_MTU, (9, 9)), print).meet(self.bob)[1]
         )
-        module.deregister(gone)
-        module.deregister(gone)
+        module.regions.deregister(gone)
+        module.regions.deregister(gone)
         for number, (to, offset) in enumerate(((region, 91), (region, 1 << 60), (gone, 0), (own, 0), (0, 0))):
             self.alice.module.put(self.toBob, to, offset, b"\1" * 10, number)
         self.alice.module.put(self.toBob, region, 90, b"\2" * 10, "good")
@@ -211,6 +215,18 @@ class EndTests(ModuleTestCase):
         self.assertEqual({each.context for each in self.of("alice", SendFailed)}, {0, 1, 2})  # type: ignore[union-attr]  # all are SendFailed
         self.assertEqual(self.heard["alice"][-1], PeerLost(self.toBob, "the peer does not answer"))
         self.assertEqual(self.alice.module.peers, [])
+
+    def test_diesWhileClosing(self) -> None:
+        """Messages that still wait for the window when a closing peer is given up fail, like all others."""
+        self.bob.isDead = True
+        for number in range(100):
+            self.send(bytes(900), number)
+        self.alice.module.close(self.toBob)
+        self.run_(GIVE_UP + 5)
+        *failed, last = self.heard["alice"]
+        why = "the peer does not answer"
+        self.assertCountEqual(failed, [SendFailed(self.toBob, number, why) for number in range(100)])
+        self.assertEqual(last, PeerLost(self.toBob, why))
 
     def test_nobodyConfirms(self) -> None:
         """A peer that is silent after the last segment is closed, not lost: all messages have arrived."""
@@ -278,6 +294,30 @@ class LiarTests(ModuleTestCase):
         self.bob.turn()
         self.assertEqual(self.heard["bob"], [])
 
+    def test_early(self) -> None:
+        """A few packets that come before their sender is known are taken then, if its name was drawn."""
+        module, counters = self.bob.module, self.bob.module.counters
+        early = Segment(FRAG, 5, 100, payload=b"early").encode()
+        module.received(DATA, "there", early, 0.0)
+        self.assertEqual(counters.unkRecvs, 1)
+        module.expected.expect(5)
+        for address in ("elsewhere", *["there"] * MOST_PACKETS):
+            module.received(DATA, address, early, 0.0)
+        self.assertEqual(counters.unkRecvs, 2)
+        peer = module.addPeer(5, 6, ("command", "there"), 0, 100, None, 0.0)
+        self.assertEqual((counters.unkRecvs, counters.oowLowRecvs), (3, MOST_PACKETS - 2))
+        (event,) = module.events()
+        self.assertEqual(event, MessageReceived(peer, 0, memoryview(b"early")))
+
+    def test_earlyNames(self) -> None:
+        """Names that are drawn and never used are forgotten, the oldest first."""
+        module = self.bob.module
+        for name in range(1, MOST_NAMES + 2):
+            module.expected.expect(name)
+        for name, unknown in ((1, 1), (2, 1), (MOST_NAMES + 1, 1)):
+            module.received(DATA, "there", Segment(FRAG, name).encode(), 0.0)
+            self.assertEqual(module.counters.unkRecvs, unknown)
+
     def test_window(self) -> None:
         """Segments beside the window, and replays, are not delivered, and are acknowledged."""
         first = self.toAlice.received.following
@@ -333,6 +373,16 @@ class LiarTests(ModuleTestCase):
         reason = "the peer has stopped in the middle of a message"
         self.assertEqual(self.heard["bob"], [PeerLost(self.toAlice, reason)])
         self.assertEqual(self.bob.module._budget.used, 0)
+
+    def test_asleepInTheMiddle(self) -> None:
+        """A receiver that sleeps for two minutes in the middle of a message does not blame its sender."""
+        self.send(bytes(1_000_000), 1)
+        self.run_(0.0006)
+        self.assertEqual((len(self.messages()), len(self.toAlice.assembly)), (0, 1))
+        self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only after that
+        self.run_(5.0)
+        self.assertEqual([len(each) for each in self.messages()], [1_000_000])
+        self.assertEqual(self.of("bob", PeerLost) + self.of("alice", PeerLost), [])
 
     def test_refusals(self) -> None:
         """Refusals are bounded, however much is refused in one turn."""

@@ -206,6 +206,59 @@ class SendWindowTests(SynchronousTestCase):
         self.tell(0, 0.3, again=5)
         self.assertEqual(self.counters.spuriousResends, 1)
 
+    def test_late(self) -> None:
+        """What the timer has found lost, and arrives without having been sent again, makes nothing slower."""
+        self.window.congestion.filled()
+        for number in range(8):  # of a path that is known
+            self.add(1, now=number * 0.001)
+            self.tell(number, number * 0.001 + 0.0005, latest=number)
+        before = self.window.congestion.size
+        sent = self.add(20, now=1.0)
+        self.assertFalse(self.window.expired(2.0))
+        self.assertEqual((self.window.inFlight, self.counters.timeoutRetrans), (0, 20))
+        self.assertLess(self.window.congestion.size, before)
+        self.assertTrue(self.window.hasLost())
+        self.assertIs(self.window.again(2.0), sent[0])
+        self.tell(8 + 9, 2.0001, latest=8 + 9)
+        self.assertEqual(self.window.congestion.size, before)
+        self.assertEqual(self.window.inFlight, 10)
+        self.assertFalse(self.window.hasLost())
+        self.assertGreater(self.window.deadline() or 0.0, 2.0001 + SHORTEST_TIMEOUT)
+        self.tell(8 + 19, 2.0002, latest=8 + 19)
+        self.assertEqual((self.window.inFlight, self.window.deadline()), (0, None))
+
+    def test_lostNevertheless(self) -> None:
+        """What the timer has found lost is lost in the end, though others of its time were late."""
+        sent = self.add(4)
+        self.window.expired(FIRST_TIMEOUT)
+        self.tell(0, FIRST_TIMEOUT + 0.001)
+        self.assertFalse(self.window.hasLost())
+        deadline = self.window.deadline()
+        assert deadline is not None
+        self.window.expired(deadline)
+        self.assertTrue(self.window.hasLost())
+        self.assertIs(self.window.again(deadline), sent[1])
+
+    def test_lateTwice(self) -> None:
+        """What the timer has found lost twice, and was late both times, is on its way once."""
+        self.add(4)
+        for number in range(2):
+            deadline = self.window.deadline()
+            assert deadline is not None
+            self.window.expired(deadline)
+            self.assertEqual(self.window.inFlight, 0)
+            self.tell(number, deadline + 0.001)
+            self.assertEqual(self.window.inFlight, 3 - number)
+
+    def test_timerBeginsAgain(self) -> None:
+        """Each arrival on a channel gives the others there time, and those of the other channel none."""
+        self.add(2)
+        self.add(1, COMMAND)
+        self.tell(0, 0.9 * FIRST_TIMEOUT)
+        timeout = max(each.timeout for each in self.window.roundTrips)
+        self.window.expired(1.1 * timeout)
+        self.assertEqual(self.counters.timeoutRetrans, 1)
+
 
 class RoundTripTests(SynchronousTestCase):
     """How long to wait."""
@@ -253,6 +306,18 @@ class CongestionTests(SynchronousTestCase):
         self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 1)
         self.round(window, 0, 0.001, 3)
         self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 2)
+
+    def test_notReady(self) -> None:
+        """A peer that does not answer its first segment in time has as many later as another one."""
+        window = Congestion()
+        window.silent()
+        self.assertEqual(window.size, NARROWEST)
+        number = 0
+        while window.size < WIDEST:
+            number += 1
+            before = window.size
+            self.round(window, 0, 0.001, number)
+            self.assertEqual(window.size, min(2 * before, WIDEST))
 
     def test_queue(self) -> None:
         """Losses with round trips that have become long are those of a full queue: three tenths less."""

@@ -2,7 +2,8 @@
 Simulations of the byte transfer layer, each made from a seed, with its promises checked.
 
 Every message is delivered exactly once, or its sender is told that it failed; what was told to have arrived
-has arrived, byte for byte; puts change nothing but their places; and in the end no module remembers anything.
+has arrived, byte for byte, and in order where that was wanted; puts change nothing but their places; and in
+the end no module remembers anything.
 """
 
 from __future__ import annotations
@@ -53,11 +54,14 @@ class Order:
 
     @ivar outcome: what its sender was told, and C{deliveries}: how often its receiver has got it.
     @ivar isStale: whether it is a put that must be refused.
+    @ivar isInOrder: whether it must come behind what was sent before it, C{given} being its number then.
+    @ivar mayWait: whether its receiver keeps it until all sent before it are there, though it be urgent.
     """
 
     def __init__(self, number: int, sender: int, receiver: int, data: bytes) -> None:
         self.number, self.sender, self.receiver, self.data = number, sender, receiver, data
-        self.isPut = self.isStale = self.wasGiven = False
+        self.isPut = self.isStale = self.isUrgent = self.isInOrder = self.mayWait = self.wasGiven = False
+        self.given = 0
         self.outcome: str | None = None
         self.deliveries = 0
         self.place = (0, 0)  # region and offset
@@ -87,6 +91,8 @@ class Scenario:
         self.peers: dict[tuple[int, int], Peer] = {}
         self.regions: dict[int, tuple[int, bytearray]] = {}
         self.ended: dict[tuple[int, int], str] = {}
+        self.latest: dict[tuple[int, int], int] = {}
+        self._given = 0
         self.isFatal = False
         self.liar: int | None = None
         self._hosts()
@@ -99,7 +105,7 @@ class Scenario:
             module = Module(self.mtu, _CREDITS, budget, GIVE_UP, self.random.choice((0.0, 3.0)))
             host = Host(self.world, module, partial(self._heard, number))
             memory = bytearray(_MEMORY)
-            self.regions[number] = (module.register(memoryview(memory)), memory)
+            self.regions[number] = (module.regions.register(memoryview(memory)), memory)
             for other in self.world.hosts[:-1]:
                 peers = host.meet(other)
                 self.peers[number, other.number], self.peers[other.number, number] = peers
@@ -148,18 +154,25 @@ class Scenario:
         self.world.alter = altered
 
     def _wishes(self) -> None:
-        used = [0] * len(self.world.hosts)
-        hurry = self.random.choice((0.001, 1.0))
-        for number in range(self.random.choice((5, 30, 120))):
-            order = self._order(number, used)
-            self.orders.append(order)
-            self.world.call(self.random.random() * hurry, partial(self._give, order))
+        random, used = self.random, [0] * len(self.world.hosts)
+        hurry = random.choice((0.001, 1.0))
+        left = random.choice((5, 30, 120))
+        while left > 0:
+            sender, receiver = random.sample(range(len(used)), 2)
+            burst = [self._order(sender, receiver, used) for _each in range(random.choice((1, 1, 1, 5, 40)))]
+            left -= len(burst)
+            self.world.call(random.random() * hurry, partial(self._give, burst))
 
-    def _order(self, number: int, used: list[int]) -> Order:
-        random = self.random
-        sender, receiver = random.sample(range(len(used)), 2)
-        size = random.choice((4, 10, 60, 200, 700, 1000, 5000, 30_000))
+    def _order(self, sender: int, receiver: int, used: list[int]) -> Order:
+        random, number = self.random, len(self.orders)
+        size = random.choice((4, 4, 10, 10, 60, 60, 200, 700, 1000, 5000, 30_000))
         order = Order(number, sender, receiver, number.to_bytes(4, "big") + random.randbytes(size - 4))
+        self.orders.append(order)
+        order.isUrgent = random.random() < 0.1
+        if random.random() < 0.3:
+            order.mayWait = True
+            order.isInOrder = not order.isUrgent
+            self.peers[receiver, sender].order.tags.add(number)
         if random.random() < 0.2:
             order.isPut = True
             region, offset = self.regions[receiver][0], used[receiver]
@@ -173,22 +186,28 @@ class Scenario:
                 order.place = (region, offset)
         return order
 
-    def _give(self, order: Order) -> None:
-        host = self.world.hosts[order.sender]
-        if host.isDead:
-            return
+    def _give(self, burst: list[Order]) -> None:
+        """Have a host send all these in one turn."""
+        host = self.world.hosts[burst[0].sender]
+        if not host.isDead:
+            for order in burst:
+                self._send(host, order)
+            host.turn()
+
+    def _send(self, host: Host, order: Order) -> None:
         peer = self.peers[order.sender, order.receiver]
         try:
             if order.isPut:
                 host.module.put(peer, *order.place, order.data, order)
             else:
-                host.module.send(peer, order.number, order.data, order, self.random.random() < 0.1)
+                host.module.send(peer, order.number, order.data, order, order.isUrgent)
         except InvalidRequest:
             hasEnded = (order.sender, order.receiver) in self.ended
             check(hasEnded, f"{order} cannot be sent, though its peer is there")
             return
         order.wasGiven = True
-        host.turn()
+        self._given += 1
+        order.given = self._given
 
     def _heard(self, number: int, event: Event) -> None:
         other = event.peer.context
@@ -214,6 +233,10 @@ class Scenario:
             f"{order} has come to {receiver} from {sender}",
         )
         check(order.data == data, f"{order} has become something else")
+        if order.isInOrder:
+            latest = self.latest.get((sender, receiver), 0)
+            check(order.given > latest, f"{order} is overtaken by others that are in order")
+            self.latest[sender, receiver] = order.given
         order.deliveries += 1
 
     def play(self) -> Played:
@@ -273,7 +296,8 @@ class Scenario:
     def _judgeOrder(self, order: Order) -> None:
         hasCompleted = order.outcome == "completed"
         check(order.deliveries <= 1, f"{order} is delivered {order.deliveries} times")
-        if hasCompleted and not order.isPut:
+        isLostWithin = order.mayWait and self.isFatal
+        if hasCompleted and not order.isPut and not isLostWithin:
             check(order.deliveries == 1, f"{order} has completed, and never came")
         if order.isStale:
             check(not hasCompleted, f"{order} has completed")

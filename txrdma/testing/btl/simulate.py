@@ -37,6 +37,7 @@ def run(first: int, count: int, quiet: bool = False) -> int:
         f"others their senders know; {packets} packets, {dropped} of them lost; {deaths} deaths; "
         f"{failed} failed"
     )
+    print(f"{counters['num_pack_sends']} packets of several messages each")
     resends = ("resends", "timeout_retrans", "fast_retrans", "spurious_resends", "dup_recvs", "refused_sends")
     print(", ".join(f"{counters['num_' + each]} {each}" for each in resends))
     return failed

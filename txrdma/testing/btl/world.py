@@ -13,7 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from txrdma.btl._events import Event
+from txrdma.btl._events import Event, MessageReceived, PackReceived
 from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
 
@@ -106,7 +106,7 @@ class Host:
 
     @ivar busyUntil: time until which its program does something else.
     @ivar isDead: whether it has stopped, without a word to anybody.
-    @ivar heard: called with each event.
+    @ivar heard: called with each event, and with each message of a packet as if it had come alone.
     """
 
     def __init__(self, world: World, module: Module, heard: Callable[[Event], None]) -> None:
@@ -165,7 +165,11 @@ class Host:
         if self.isDead:
             return
         for event in self.module.events():
-            self.heard(event)
+            if isinstance(event, PackReceived):
+                for tag, data in event.messages:
+                    self.heard(MessageReceived(event.peer, tag, data))
+            else:
+                self.heard(event)
         posted = [0, 0]
         for packet in self.module.outgoing(self.world.now):
             posted[packet.channel] += 1

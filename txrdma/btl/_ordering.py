@@ -1,0 +1,53 @@
+"""
+Messages in the order in which they were sent, for tags that want it.
+
+Nothing on the wire is needed for that: the segments of one message follow each other, so that a message whose
+last segment is followed by no gap has all its predecessors before it. Who wants order waits for lost segments
+of other tags, too, as with TCP.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from txrdma.btl._receiving import difference, ReceiveWindow
+from txrdma.wire import Buffer
+
+
+class Ordering:
+    """
+    The messages of one peer that wait for their predecessors: as many as the window has segments, at most.
+
+    @ivar tags: those whose messages are delivered in order.
+    """
+
+    __slots__ = ("_held", "_last", "_waiting", "tags")
+
+    def __init__(self) -> None:
+        self.tags: set[int] = set()
+        self._last = self._held = 0
+        self._waiting: list[tuple[int, int, int, Buffer]] = []  # a heap
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(self, sequence: int, tag: int, data: Buffer) -> None:
+        """
+        Keep a message until all before it are here.
+
+        @param sequence: of its last segment, which messages of one packet share; these are kept in order.
+        """
+        self._last += difference(sequence, self._last & 0xFFFF)  # does not begin anew
+        self._held += 1
+        heappush(self._waiting, (self._last, self._held, tag, data))
+
+    def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
+        """Take the first message if no segment before its end is missing: its tag and its data."""
+        if not self._waiting or not received.has(self._waiting[0][0] & 0xFFFF):
+            return None
+        _last, _held, tag, data = heappop(self._waiting)
+        return tag, memoryview(data)
+
+    def drop(self) -> None:
+        """Forget all messages: their sender is gone."""
+        self._waiting.clear()

@@ -1,0 +1,53 @@
+"""
+Memory that peers may write into, by numbers: an address of theirs is never honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from txrdma.btl.wire import Segment
+
+
+class Regions:
+    """The registered memory of a module."""
+
+    __slots__ = ("_last", "_regions")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._regions: dict[int, tuple[memoryview, Hashable]] = {}
+
+    def register(self, memory: memoryview, peer: Hashable = None) -> int:
+        """
+        Let peers write into memory.
+
+        @param memory: writable bytes.
+        @param peer: the only one that may; None is all.
+        @return: number of the region, which is not given again before 2 to the 32nd others.
+        """
+        while True:
+            self._last = (self._last + 1) & 0xFFFFFFFF
+            if self._last and self._last not in self._regions:
+                self._regions[self._last] = (memory.cast("B"), peer)
+                return self._last
+
+    def deregister(self, region: int) -> None:
+        """Let nobody write into a region any more. Twice is fine."""
+        self._regions.pop(region, None)
+
+    def find(self, region: int, peer: Hashable) -> memoryview | None:
+        """The memory of a region, if there is one, and this peer may reach it."""
+        found = self._regions.get(region)
+        if found is None or (found[1] is not None and found[1] is not peer):
+            return None
+        return found[0]
+
+    def write(self, segment: Segment, peer: Hashable) -> bool:
+        """Carry out a put; False where it leads nowhere."""
+        memory = self.find(segment.region, peer)
+        end = segment.offset + len(segment.payload)
+        if memory is None or end > len(memory):
+            return False
+        memory[segment.offset : end] = segment.payload
+        return True

@@ -1,0 +1,252 @@
+"""
+Channels of a module: each an unreliable datagram queue pair with a completion queue, and registered memory.
+
+A queue pair that fails, as one does whose port goes down under it, is taken through RESET and begins anew
+with its number: datagrams may be lost, and what was on its way is sent again.
+
+Buffers are registered once. Those of receives are posted again batch by batch; those of sends are a ring,
+since a send queue completes in order: of many requests only the last one makes a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.btl._events import Packet
+from txrdma.btl._peer import Peer
+from txrdma.error import RDMAError
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import (
+    Access,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IAddressHandle, IProtectionDomain, IVerbsDevice
+from txrdma.logs import Seldom
+from txrdma.verbs.completions import CompletionReader, ReaderReactor
+
+_seldom = Seldom(Logger())
+
+MEND_SECONDS: Final = 0.25
+"""Seconds after which a queue pair that has failed begins anew: its port may be down for longer."""
+
+MOST_UNTOLD: Final = 32
+"""Packets, or a quarter of a send queue if that is less, behind which a batch makes a completion."""
+
+QKEY: Final = 0x62746C31
+"""The Q_Key of all channels; who reaches a module must know numbers that only its peers were told, too."""
+
+GRH: Final = 40
+"""Bytes before each datagram in a receive's buffer (IBA 11.4.2.1)."""
+
+Source = tuple[bytes, QPN]
+"""The sender of a packet: its IP address, or its GID where that is none of IPv4, and its queue pair."""
+
+_RECEIVE: Final = CompletionOpcode.RECEIVE
+_SUCCESS: Final = Status.SUCCESS
+
+
+def sourceOf(gid: GID, qpn: QPN) -> Source:
+    """The sender that packets of this queue pair will seem to have."""
+    return (gid.raw[12:] if gid.isMapped else gid.raw), qpn
+
+
+class Channel:
+    """
+    A channel of a module: it posts packets in batches, and hands over those that have come.
+
+    @ivar number: 0 is the command channel, 1 the data channel.
+    @ivar sends: packets that may be on their way out, the module's credits.
+    @ivar reposts: receives that were posted again.
+    @ivar posted: packets that were posted so far, of which C{left} are known to have left.
+    @ivar isClosed: whether the queue pair is closed.
+    """
+
+    def __init__(
+        self,
+        reactor: ReaderReactor,
+        device: IVerbsDevice,
+        domain: IProtectionDomain,
+        place: tuple[int, int],
+        number: int,
+        mtu: int,
+        depths: tuple[int, int],
+        taken: Callable[[Channel, Sequence[tuple[Source, memoryview]], int], None],
+        broken: Callable[[Failure], None],
+    ) -> None:
+        """
+        @param place: a port, and the index of the GID in its table.
+        @param mtu: bytes of the longest packet.
+        @param depths: of the send and of the receive queue, of which the device may have less.
+        @param taken: called with the packets of a batch, which stay until it returns, and with the number of
+            packets that have left.
+        @raise RDMAError: the device has no room for another queue pair.
+        """
+        self.number = number
+        most = device.limits.maxQueuePairRequests
+        self.sends, receives = (min(depth, most) for depth in depths)
+        self.reposts = self.posted = self.left = 0
+        self._untold = 0  # packets since the last request that makes a completion
+        self._mostUntold = min(MOST_UNTOLD, self.sends // 4)
+        self._taken, self._broken = taken, broken
+        self.isClosed = False
+        self._reactor = reactor
+        self._mending: IDelayedCall | None = None
+        self._port, _index = place
+        with ExitStack() as undo:
+            channel = device.createChannel()
+            undo.callback(channel.close)
+            queue = device.createCompletionQueue(self.sends + receives, channel)
+            undo.callback(queue.close)
+            self._memory = domain.allocateMemory(
+                self.sends * mtu + receives * (mtu + GRH), Access.LOCAL_WRITE
+            )
+            undo.callback(self._memory.close)
+            self._view = self._memory.view
+            capacity = Capacity(self.sends, receives, 1, 1)
+            self._pair = domain.createQueuePair(QPKind.UD, queue, queue, capacity)
+            undo.callback(self._pair.close)
+            self._requests = [SendRequest(0, Operation.SEND) for _ in range(self.sends)]
+            for request in self._requests:
+                request.remoteQKey = QKEY
+            self._mtu, self._next = mtu, 0
+            self._receives = list(self._makeReceives(self.sends * mtu, receives))
+            self._begin()
+            self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
+            self._reader.start()
+            undo.callback(self._reader.stop)
+            self._closing = undo.pop_all()
+
+    @property
+    def qpn(self) -> QPN:
+        """The number of the queue pair."""
+        return self._pair.number
+
+    def _begin(self) -> None:
+        """Make the queue pair ready, from RESET on."""
+        self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
+        self._pair.postReceive(self._receives)
+        self._pair.modify(QPAttributes(state=QPState.RTR))
+        self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
+
+    def _makeReceives(self, begin: int, count: int) -> Iterator[ReceiveRequest]:
+        memory, stride = self._memory, self._mtu + GRH
+        for number in range(count):
+            at = begin + number * stride
+            yield ReceiveRequest(at, (Segment(memory.address + at, stride, memory.lkey),))
+
+    def send(self, packets: Sequence[Packet], wayTo: Callable[[object], tuple[IAddressHandle, QPN]]) -> int:
+        """
+        Post packets, in one call of the device; there are credits for all of them.
+
+        @param wayTo: the peer's address and queue pair, by the context of the peer.
+        @return: packets that were dropped, since the queue pair has failed: none, or all of them.
+        """
+        if self._mending is not None:
+            return len(packets)
+        view, mtu, requests, next = self._view, self._mtu, self._requests, self._next
+        base, lkey = self._memory.address, self._memory.lkey
+        batch = []
+        latest: Peer | None = None
+        for peer, _channel, head, payload in packets:
+            if peer is not latest:  # some of each peer follow each other
+                latest = peer
+                address, qpn = wayTo(peer.context)
+            request = requests[next]
+            begin = next * mtu
+            next = next + 1 if next + 1 < self.sends else 0
+            middle = begin + len(head)
+            end = middle + len(payload)
+            view[begin:middle] = head
+            view[middle:end] = payload
+            request.segments = (Segment(base + begin, end - begin, lkey),)
+            request.address, request.remoteQPN, request.signaled = address, qpn, False
+            batch.append(request)
+        self._next = next
+        self._untold += len(batch)
+        self.posted += len(batch)
+        if self._untold >= self._mostUntold:
+            batch[-1].signaled, batch[-1].identifier = True, self._untold
+            self._untold = 0
+        self._pair.postSend(batch)
+        return 0
+
+    def look(self) -> None:
+        """Take all that has completed so far."""
+        while not self.isClosed and self._reader.poll():
+            pass
+
+    def close(self) -> None:
+        """Leave the reactor, and close the queue pair. Twice is fine."""
+        self.isClosed = True
+        mending, self._mending = self._mending, None
+        if mending is not None and mending.active():
+            mending.cancel()
+        self._closing.close()
+
+    def _completed(self, batch: Sequence[Completion]) -> None:
+        view, receives = self._view, []
+        packets: list[tuple[Source, memoryview]] = []
+        left = 0
+        first, stride = self.sends * self._mtu, self._mtu + GRH
+        for completion in batch:
+            if completion.status is not _SUCCESS:
+                if self._mending is None and not self.isClosed:
+                    self._failed(completion.status)
+                    left = self.posted - self.left
+                continue
+            if completion.opcode is not _RECEIVE:
+                left += completion.identifier if self._mending is None else 0
+                continue
+            begin = completion.identifier
+            receives.append(self._receives[(begin - first) // stride])
+            if completion.hasGRH:  # on RoCE there always is one; of IPv4 it is the header, in the latter half
+                at = begin + 8 if view[begin] >> 4 == 6 else begin + 32
+                source = bytes(view[at : at + 16] if at == begin + 8 else view[at : at + 4])
+                packets.append(
+                    ((source, completion.sourceQPN), view[begin + GRH : begin + completion.length])
+                )
+        self.left += left
+        self._taken(self, packets, left)
+        if receives and not self.isClosed:
+            for request in receives:
+                view[request.identifier] = 0  # no GRH of before: of IPv4 only the latter half is written
+            if self._mending is None:
+                self.reposts += len(receives)
+                self._pair.postReceive(receives)
+
+    def _failed(self, status: Status) -> None:
+        """Have the queue pair begin anew, in a while; what it had is lost."""
+        _seldom.warn(
+            str(self.qpn),
+            "channel {number} begins anew, as its queue pair has failed: {status}",
+            number=self.number,
+            status=status.name,
+        )
+        self._mending = self._reactor.callLater(MEND_SECONDS, self._mend)
+
+    def _mend(self) -> None:
+        try:
+            self._pair.modify(QPAttributes(state=QPState.RESET))
+            self._next = self._untold = 0
+            self._begin()
+        except RDMAError:
+            self._reader.stop()
+            self._broken(Failure())
+        else:
+            self._mending = None

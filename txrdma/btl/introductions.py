@@ -1,0 +1,179 @@
+"""
+The exchange by TCP before, and behind, all packets: how two modules introduce themselves to each other.
+
+Each end sends an L{Introduction}, then frames: a L{FrameHead} and as many bytes as that says. The connection
+stays open as long as the two are peers: its end is the end of the peer's process. Where either end has
+several interfaces for the connection both send a frame with an introduction of each, and match them: see
+L{txrdma.btl._matching}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from txrdma.btl._matching import Interface, MOST_INTERFACES
+from txrdma.btl.module import Place
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.wire import bits, Code, data, Layout, reserved, wire
+
+MAGIC: Final = 0x62746C
+"""The first bytes of an introduction: C{btl}."""
+
+VERSION: Final = 2
+"""The version of the exchange, which counts for the packets, too."""
+
+SMALLEST_MTU: Final = 256
+"""Bytes that every module takes in a packet (IBA 9.4.1)."""
+
+_NO_MAC: Final = MACAddress(bytes(6))
+
+
+@wire(46)
+class Introduction(Layout):
+    """
+    The beginning of an exchange: where a module is, and what it calls its peer.
+
+    @ivar commandQPN: number of the queue pair of the command channel, and C{dataQPN} of the data channel.
+    @ivar mtu: bytes of the longest packet that the data channel takes.
+    @ivar interfaces: number of those that this end has for the connection; 0 from a peer that knows one only.
+    @ivar gid: of the module's port; C{mac} is zero where it is not known.
+    @ivar name: number by which the module knows the peer's packets.
+    @ivar sequence: the first sequence number that this end sends.
+    """
+
+    magic: int = bits(24)
+    version: int = bits(8)
+    commandQPN: int = bits(24)
+    dataQPN: int = bits(24)
+    mtu: int = bits(16)
+    interfaces: int = bits(8)
+    reserved: int = reserved(8)
+    gid: GID = data(16)
+    mac: MACAddress = data(6)
+    name: int = bits(64)
+    sequence: int = bits(16)
+
+    @classmethod
+    def of(cls, place: Place, name: int, sequence: int, interfaces: int = 1) -> Introduction:
+        """Make the introduction of a module."""
+        return cls(
+            magic=MAGIC,
+            version=VERSION,
+            commandQPN=place.qpns[0],
+            dataQPN=place.qpns[1],
+            mtu=place.mtu,
+            interfaces=interfaces,
+            gid=place.gid,
+            mac=place.mac or _NO_MAC,
+            name=name,
+            sequence=sequence,
+        )
+
+    @property
+    def place(self) -> Place:
+        """The place where the module is reached."""
+        qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
+        return Place(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
+
+    def check(self) -> None:
+        """
+        Look whether it is one of ours.
+
+        @raise WireError: it is not, or of another version.
+        """
+        if self.magic != MAGIC:
+            raise WireError("Introduction", 0, "the peer does not speak btl")
+        if self.version != VERSION:
+            raise WireError("Introduction", 3, f"the peer speaks version {self.version}, not {VERSION}")
+        if self.mtu < SMALLEST_MTU:
+            raise WireError("Introduction", 10, f"an MTU of {self.mtu} bytes")
+
+
+INTRODUCTION_LENGTH: Final = len(Introduction().encode())
+"""Bytes of an introduction on the wire."""
+
+
+class FrameKind(Code):
+    """The kind of a frame behind the introductions."""
+
+    READY = 1
+    """The sender, which has listened, is connected: its probes have arrived."""
+
+    FAILED = 2
+    """The sender gives up, for the reason in the frame: UTF-8."""
+
+    FAREWELL = 3
+    """
+    The sender ends; the frame is its last acknowledgement: an C{ACK} packet, or where there are several
+    modules the first number that has not come whole, of 64 bits.
+    """
+
+    INTERFACES = 4
+    """The sender's interfaces: of each the frame has an L{Introduction} and an L{InterfacePart}."""
+
+
+@wire(12)
+class InterfacePart(Layout):
+    """
+    The part of an interface behind its L{Introduction}: its network, and its speed.
+
+    @ivar prefixLength: bits of the address that name the network.
+    @ivar speed: bits per second; 0 where nobody knows.
+    """
+
+    prefixLength: int = bits(8)
+    reserved: int = reserved(24)
+    speed: int = bits(64)
+
+
+@wire(4)
+class FrameHead(Layout):
+    """The head of a frame: C{length} bytes follow."""
+
+    kind: FrameKind = bits(8)
+    reserved: int = reserved(8)
+    length: int = bits(16)
+
+
+HEAD_LENGTH: Final = 4
+"""Bytes of a frame's head."""
+
+LONGEST_FRAME: Final = 2048
+"""Bytes of a frame, its head excluded: the bitmap of a window has 512."""
+
+
+def encodeInterfaces(interfaces: Sequence[tuple[Introduction, Interface]]) -> bytes:
+    """Make the content of an C{INTERFACES} frame."""
+    parts = [
+        (each.encode(), InterfacePart(prefixLength=at.prefixLength, speed=at.speed).encode())
+        for each, at in interfaces
+    ]
+    return b"".join(chain(*parts))
+
+
+def decodeInterfaces(content: bytes) -> list[tuple[Introduction, Interface]]:
+    """
+    Read the content of an C{INTERFACES} frame.
+
+    @raise WireError: there is none in it, or too many, or one of them is none of ours.
+    """
+    length = INTRODUCTION_LENGTH + len(InterfacePart().encode())
+    count, left = divmod(len(content), length)
+    if left or not 1 <= count <= MOST_INTERFACES:
+        raise WireError("InterfacePart", 0, f"{len(content)} bytes of interfaces")
+    found = []
+    for begin in range(0, len(content), length):
+        each = Introduction.decode(content[begin:])
+        each.check()
+        part = InterfacePart.decode(content[begin + INTRODUCTION_LENGTH :])
+        found.append((each, Interface(each.gid, part.prefixLength, part.speed)))
+    return found
+
+
+def frame(kind: FrameKind, content: bytes = b"") -> bytes:
+    """Make a frame; what is too long is cut off."""
+    content = content[:LONGEST_FRAME]
+    return FrameHead(kind=kind, length=len(content)).encode() + content

@@ -1,0 +1,534 @@
+"""
+The lifeline of a peer: a TCP connection by which two modules find each other, and hear of each other's end.
+
+Before the first message each end sends two probes, a small packet and one as long as the MTU allows; so a
+path that swallows long packets is an error that says so, and not a connection that hangs. Behind the last
+message the lifeline carries the last acknowledgement, so that nobody has to linger.
+
+Where the two have several interfaces in common each pair of these is a rail, with a module and probes of its
+own, and messages go by all of them: see L{txrdma.btl.rails}.
+
+As with TCP the listening end is connected first, when its own probes have arrived. It says so, and the other
+end is connected when it has heard that, and its own probes have arrived, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, Union
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
+from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol as StreamProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.btl._events import Event, MessageReceived, PackReceived, PeerClosed, SendCompleted, SendFailed
+from txrdma.btl._matching import Interface, match, MOST_INTERFACES
+from txrdma.btl._peer import GONE, LEFT, Peer
+from txrdma.btl._stripes import Arrived, Came, Ended, Failed, Stripes
+from txrdma.btl._stripes import Event as StripesEvent
+from txrdma.btl._window import COMMAND, UNHEARD
+from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
+from txrdma.btl.introductions import (
+    decodeInterfaces,
+    encodeInterfaces,
+    frame,
+    FrameHead,
+    FrameKind,
+    HEAD_LENGTH,
+    Introduction,
+    INTRODUCTION_LENGTH,
+    LONGEST_FRAME,
+)
+from txrdma.btl.module import DevicePlace, moduleOf, ModulePort
+from txrdma.btl.rails import Bundle, Rail
+from txrdma.error import InvalidRequest, RDMAError, WireError
+from txrdma.iba.verbs import Buffer
+
+_log = Logger()
+
+PROBE_SECONDS: Final = 10.0
+"""Seconds in which the probes must arrive: those of the component's forty tries."""
+
+EXCHANGE_SECONDS: Final = 30.0
+"""Seconds in which both ends must be ready."""
+
+MOST_EARLY: Final = 1024
+"""Messages that are kept until this end is connected: the other one may be a moment before."""
+
+_SMALL: Final = 64
+_GRACE_TURNS: Final = 3
+
+DevicePlaces = Union[DevicePlace, Sequence[DevicePlace], None]
+"""
+A device, or the string that names one; several of them, by which messages are striped; or None, which is the
+software device at the address of the TCP connection.
+"""
+
+Done = Callable[[Exception | None], None]
+"""The outcome of a message: None when it has arrived, else why not."""
+
+
+class Send(Protocol):
+    """A function that sends a message to the peer; it raises C{InvalidRequest} if the peer is closed."""
+
+    def __call__(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None: ...
+
+
+class User(Protocol):
+    """The owner of a lifeline, once it is established."""
+
+    def messagesCame(self, messages: Sequence[tuple[int, memoryview]]) -> None:
+        """Take messages, each a tag and its bytes, which are valid until this returns."""
+
+    def turnEnded(self) -> None:
+        """Hear that all events of a turn were told."""
+
+    def ended(self, reason: Failure) -> None:
+        """Hear of the end: C{ConnectionDone} where either end wanted it, and all has arrived."""
+
+
+def _addressOf(source: Hashable) -> str:
+    """The IP address of a peer's channel, for people."""
+    assert isinstance(source, tuple)
+    raw: bytes = source[0]
+    return str(ipaddress.ip_address(raw))
+
+
+def deviceAt(host: str) -> str:
+    """The string of the software device at an IP address."""
+    return "soft:" + host.partition("%")[0].replace(":", "\\:")
+
+
+class Lifeline(StreamProtocol):
+    """
+    A peer, from the exchange by TCP until its end.
+
+    @ivar user: hears of messages, once C{established} was called.
+    @ivar host: address of this end of the TCP connection, and C{peerHost} of the other one.
+    @ivar module: the module that reaches the peer, the first of several, and C{peer} what is known of the
+        peer, once introduced.
+    @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; whoever has called it
+        calls C{soon}, so that it goes.
+    """
+
+    send: Send
+    soon: Callable[[], None]
+    module: ModulePort
+    peer: Peer | Stripes
+    host: IAddress | None = None
+    peerHost: IAddress | None = None
+
+    def __init__(
+        self,
+        reactor: Any,
+        device: DevicePlaces,
+        established: Callable[[Lifeline], User | None],
+        failed: Callable[[Failure], None],
+        isClient: bool,
+    ) -> None:
+        """
+        @param device: see L{DevicePlaces}.
+        @param established: called when messages can be sent; answers who hears of them, or None to end.
+        @param failed: called instead of that with the reason.
+        @param isClient: whether this is the end that has connected.
+        """
+        self._reactor, self._device = reactor, device
+        self._established, self._failed = established, failed
+        self.user: User | None = None
+        self._rails: list[Rail] = []
+        self._bundle: Bundle | None = None
+        self._received = b""
+        self._its: Introduction | None = None
+        self._isClient, self._isPeerReady = isClient, not isClient
+        self._isOver = self._isClean = self._hasFailed = self._isAborted = False
+        self._isIntroduced = False
+        self._early: list[tuple[int, memoryview]] = []
+        self._failure: Failure | None = None
+        self._timer: IDelayedCall | None = None
+        self._ending: IDelayedCall | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lifeline to {self.peerHost}>"
+
+    # The exchange
+
+    def connectionMade(self) -> None:
+        """Introduce this end to the peer."""
+        transport: Any = self.transport
+        self.host, self.peerHost = transport.getHost(), transport.getPeer()
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
+        self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
+        try:
+            self._openRails(transport.getHost().host)
+        except (RDMAError, ValueError):
+            self._giveUp(Failure())
+            return
+        self.module = self._rails[0].module
+        transport.write(self._rails[0].introduction.encode())
+
+    def _openRails(self, host: str) -> None:
+        """Hold the modules of all devices."""
+        device = self._device
+        several: list[Any] = list(device) if isinstance(device, (list, tuple)) else [device]
+        if not 1 <= len(several) <= MOST_INTERFACES:
+            raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
+        modules: dict[ModulePort, None] = {}
+        for each in several:
+            modules[moduleOf(self._reactor, deviceAt(host) if each is None else each)] = None
+        self._rails = [Rail(module, len(modules)) for module in modules]
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take the peer's introduction, and frames behind it."""
+        if self._isOver:
+            return
+        self._received += data
+        try:
+            if self._its is None and len(self._received) >= INTRODUCTION_LENGTH:
+                self._its = Introduction.decode(self._received)
+                self._received = self._received[INTRODUCTION_LENGTH:]
+                self._introduced(self._its)
+            while self._its is not None and not self._isOver and len(self._received) >= HEAD_LENGTH:
+                head = FrameHead.decode(self._received)
+                if head.length > LONGEST_FRAME:
+                    raise WireError("FrameHead", 2, f"{head.length} bytes")
+                end = HEAD_LENGTH + head.length
+                if len(self._received) < end:
+                    break
+                content, self._received = self._received[HEAD_LENGTH:end], self._received[end:]
+                self._frame(head.kind, content)
+        except RDMAError:
+            self._giveUp(Failure())
+
+    def _introduced(self, its: Introduction) -> None:
+        if not self._rails or self._isOver:
+            return
+        its.check()
+        if not its.interfaces or its.interfaces == len(self._rails) == 1:
+            self._meet([(self._rails[0], its, Interface(its.gid, 0, 0))])
+        else:
+            offers = [(rail.introduction, rail.interface) for rail in self._rails]
+            self._write(frame(FrameKind.INTERFACES, encodeInterfaces(offers)))
+
+    def _match(self, theirs: Sequence[tuple[Introduction, Interface]]) -> None:
+        """Choose the rails: the peer finds the same ones."""
+        ours, its = [rail.interface for rail in self._rails], [interface for _each, interface in theirs]
+        if self._isClient:
+            pairs = match(ours, its)
+        else:
+            pairs = [(there, here) for here, there in match(its, ours)]
+        if not pairs:
+            ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (ours, its))
+            raise Unreachable("there is no way from {} to {}".format(*ends))
+        self._meet([(self._rails[here], *theirs[there]) for here, there in pairs])
+
+    def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:
+        """Get to know the peer by these rails, and see whether packets pass."""
+        rails = [rail for rail, _its, _interface in chosen]
+        unused = [rail for rail in self._rails if rail not in rails]
+        self._rails, self.module = rails, rails[0].module
+        for rail in unused:
+            rail.release()
+        if len(rails) == 1:
+            rails[0].meet(chosen[0][1], self)
+            self.peer = rails[0].peer
+            self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
+        else:
+            interfaces = [interface for _rail, _its, interface in chosen]
+            bundle = Bundle(self._reactor, rails, interfaces, self._heard, self.turnEnded, self._brokeDown)
+            self._bundle, self.peer = bundle, bundle.peer
+            self.send, self.soon = bundle.peer.send, bundle.soon
+            for number, (rail, its, _interface) in enumerate(chosen):
+                rail.meet(its, bundle.program(number))
+        self._isIntroduced = True
+        for rail in rails:
+            for which, size in (("small", _SMALL), ("full-size", rail.peer.mtu)):
+                rail.module.core.probe(rail.peer, size, partial(self._probed, rail, which))
+            rail.module.soon()
+        self._restartTimer(PROBE_SECONDS)
+
+    def _probed(self, rail: Rail, which: str, error: Exception | None) -> None:
+        if error is not None:
+            return  # what has ended meanwhile says why
+        rail.missing.discard(which)
+        if not self._isMissing():
+            self._restartTimer(EXCHANGE_SECONDS)
+            if self._isClient:
+                self._maybeEstablished()
+            else:
+                self._write(frame(FrameKind.READY))
+                self._reactor.callLater(
+                    0, self._reactor.callLater, 0, self._maybeEstablished
+                )  # it has left then
+
+    def _isMissing(self) -> bool:
+        """Whether any probe has not arrived."""
+        return any(rail.missing for rail in self._rails)
+
+    def _frame(self, kind: FrameKind, content: bytes) -> None:
+        if kind == FrameKind.READY:
+            self._isPeerReady = True
+            self._maybeEstablished()
+        elif kind == FrameKind.FAILED:
+            self._giveUp(Failure(Unreachable(f"the peer gives up: {content.decode(errors='replace')}")))
+        elif not self._isIntroduced:
+            if kind == FrameKind.INTERFACES:
+                self._match(decodeInterfaces(content))
+        elif kind == FrameKind.FAREWELL and isinstance(self.peer, Stripes):
+            self.peer.told(int.from_bytes(content[:8], "big"))
+            self._turnStripes()
+        elif kind == FrameKind.FAREWELL and isinstance(self.peer, Peer):
+            address = self.peer.addresses[COMMAND]
+            self.module.core.received(COMMAND, address, content, self.module.seconds())
+            self.module.turn()
+
+    def _maybeEstablished(self) -> None:
+        if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
+            return
+        self._stopTimer()
+        self.user = user = self._established(self)
+        if user is None:
+            self.abort()
+            return
+        early, self._early = self._early, []
+        user.messagesCame(early)
+        user.turnEnded()
+
+    def _late(self) -> None:
+        self._timer = None
+        self._giveUp(Failure(self._missed()))
+
+    def _missed(self) -> Unreachable:
+        """The error of an exchange that takes too long."""
+        if not self._isIntroduced:
+            return Unreachable("the peer does not introduce itself")
+        rail = next((each for each in self._rails if each.missing), None)
+        if rail is None:
+            return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
+        place, mtu, its = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
+        peer = self._peerName() if self._bundle is None else _addressOf(its)
+        way = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
+        if "small" in rail.missing:
+            return Unreachable(f"no packet passes from {way}: of {_SMALL} bytes or of {mtu}, its MTU")
+        return Unreachable(
+            f"packets of {mtu} bytes, the MTU, do not pass from {way}, while small ones do: "
+            f"choose a smaller MTU, as with the device string soft:{place.gid.ip}:mtu=1024"
+        )
+
+    def _peerName(self) -> str:
+        return str(getattr(self.peerHost, "host", self.peerHost))
+
+    def cancel(self) -> None:
+        """End an exchange that nobody waits for any more."""
+        self._isAborted = True
+        self._giveUp(Failure(ConnectionAborted()))
+
+    def _giveUp(self, failure: Failure) -> None:
+        """End for a reason that is no end in order."""
+        if self._isOver:
+            return
+        self._failure = self._failure or failure
+        transport: Any = self.transport
+        if self.user is None:
+            self._write(frame(FrameKind.FAILED, failure.getErrorMessage().encode()))
+            transport.loseConnection()
+            self._finish()
+        else:
+            transport.loseConnection()
+
+    # What its user wants; messages it sends by C{send} itself
+
+    def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
+        """Write into memory of the peer: see L{Module.put<txrdma.btl._module.Module.put>}."""
+        peer = self.peer
+        if isinstance(peer, Stripes):
+            peer.put(region, offset, data, done)
+        else:
+            self.module.core.put(peer, region, offset, data, done)
+        self.soon()
+
+    def close(self) -> None:
+        """End in order, when all has arrived that was sent."""
+        if self._isOver or self._isAborted:
+            return
+        peer = self.peer
+        if isinstance(peer, Stripes):
+            peer.close()
+        else:
+            self.module.core.close(peer)
+        self.soon()
+
+    def abort(self) -> None:
+        """End now; the peer hears of it."""
+        if not self._isOver and not self._isAborted:
+            self._isAborted = True
+            self._failure = self._failure or Failure(ConnectionAborted())
+            transport: Any = self.transport
+            transport.loseConnection()  # without a word of its end, but with the one of its beginning
+
+    # What happens to stripes
+
+    def _turnStripes(self) -> None:
+        assert self._bundle is not None
+        self._bundle.turn()
+
+    def _heard(self, event: StripesEvent) -> None:
+        """Hear of an event of messages that go by several rails."""
+        stripes = self.peer
+        assert isinstance(stripes, Stripes) and self._bundle is not None
+        if isinstance(event, Came):
+            self._came(((event.tag, event.data),))
+        elif isinstance(event, Arrived):
+            self._call(event.context, None)
+        elif isinstance(event, Failed):
+            self._hasFailed = self._hasFailed or stripes.state >= LEFT
+            self._call(event.context, MessageFailed(event.reason))
+        else:
+            self._bundle.close()
+            self._sayFarewell(stripes.following.to_bytes(8, "big"))
+
+    def _brokeDown(self, error: Exception) -> None:
+        self._giveUp(Failure(ConnectionLost(str(error))))
+
+    def _endStripes(self, bundle: Bundle) -> None:
+        """Tell of what fails with the end."""
+        stripes = bundle.peer
+        self._isClean = self._isClean or (stripes.state >= LEFT and stripes.isIdle() and not self._hasFailed)
+        bundle.close()
+        stripes.fail("the connection has ended")
+        for event in stripes.events():
+            if not isinstance(event, Ended):
+                self._heard(event)
+
+    # What happens: see L{txrdma.btl.module.Program}
+
+    def happened(self, event: Event) -> None:
+        """Hear of an event of the module."""
+        if isinstance(event, PackReceived):
+            self._came(event.messages)
+        elif isinstance(event, MessageReceived):
+            self._came(((event.tag, event.data),))
+        elif isinstance(event, SendCompleted):
+            self._call(event.context, None)
+        elif isinstance(event, SendFailed):
+            # What the peer has refused before is no matter of the end.
+            self._hasFailed = self._hasFailed or event.peer.state >= LEFT
+            self._call(event.context, MessageFailed(event.reason))
+        elif isinstance(event, PeerClosed):
+            self._sayFarewell(b"".join(event.peer.acknowledgement()))
+        else:
+            self._giveUp(Failure(ConnectionLost(event.reason)))
+
+    def _came(self, messages: Sequence[tuple[int, memoryview]]) -> None:
+        """Take messages, or keep them until this end is connected."""
+        user = self.user
+        if user is not None:
+            user.messagesCame(messages)
+        elif not self._isOver:
+            self._early += [(tag, memoryview(bytes(data))) for tag, data in messages]
+            self._isPeerReady = True  # its word comes by another way
+            self._maybeEstablished()
+            if len(self._early) > MOST_EARLY:
+                self._giveUp(Failure(Unreachable("the peer sends much before its packets are known to pass")))
+
+    def _sayFarewell(self, acknowledgement: bytes) -> None:
+        """End in order."""
+        self._isPeerReady = True
+        self._maybeEstablished()
+        self._isClean = not self._hasFailed
+        self._write(frame(FrameKind.FAREWELL, acknowledgement))
+        transport: Any = self.transport
+        transport.loseConnection()
+
+    def _call(self, done: object, error: Exception | None) -> None:
+        if done is UNHEARD:
+            return
+        try:
+            done(error)  # type: ignore[operator]  # contexts are what send and put were given
+        except Exception:
+            _log.failure("{lifeline}: its program failed", lifeline=self)
+
+    def turnEnded(self) -> None:
+        """Hear that all events of a turn were told."""
+        try:
+            if self.user is not None:
+                self.user.turnEnded()
+        except Exception:
+            _log.failure("{lifeline}: its program failed", lifeline=self)
+            self.abort()
+
+    # The end
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Hear of the end of the peer's process, or of what this end has done."""
+        if self._isOver:
+            return
+        self._stopTimer()
+        if not self._isIntroduced:
+            self._failure = self._failure or Failure(PeerLost("the peer has ended the exchange"))
+        if self._isClean or self._failure is not None:
+            self._finish()
+        else:
+            self._grace(_GRACE_TURNS)  # the peer's last packets may be here, and not be read yet
+
+    def _grace(self, turns: int) -> None:
+        self._ending = None
+        if self._bundle is None:
+            self.module.look()
+        else:
+            self._bundle.look()
+        if turns and not self._isOver and not self._isClean:
+            self._ending = self._reactor.callLater(0, self._grace, turns - 1)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Forget the peer, and tell of the end."""
+        if self._isOver:
+            return
+        self._stopTimer()
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            ending.cancel()
+        if self._bundle is not None:
+            self._endStripes(self._bundle)
+        elif self._isIntroduced:
+            self._endPeer(self._rails[0].peer)
+        if self._isIntroduced and not self._isClean and self._failure is None:
+            gone = "the peer's process has ended"
+            self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
+        self._isOver = True
+        for rail in self._rails:
+            rail.forget()
+        failure, user = self._failure, self.user
+        self.user = None
+        if user is not None:
+            user.ended(failure or Failure(ConnectionDone()))
+        elif not self._isAborted or failure is not None:
+            self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))
+
+    def _endPeer(self, peer: Peer) -> None:
+        """See whether all has arrived that was sent by the only rail."""
+        if peer.state == GONE:
+            return
+        hasLeft = peer.state >= LEFT
+        self._isClean = self._isClean or (hasLeft and not peer.unfinished() and not self._hasFailed)
+
+    def _write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def _restartTimer(self, seconds: float) -> None:
+        self._stopTimer()
+        self._timer = self._reactor.callLater(seconds, self._late)
+
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()

@@ -1,0 +1,377 @@
+"""
+Modules on a reactor: a port of a verbs device, by whose two channels all peers of this process are reached.
+
+A module is shared by all who ask for the same device on the same reactor, and closed with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from secrets import randbits
+from typing import Any, Final, Protocol, Union
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.btl import insight
+from txrdma.btl._events import Event, Packet
+from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
+from txrdma.btl._peer import Peer
+from txrdma.btl._window import COMMAND, DATA
+from txrdma.btl.channels import Channel, Source, sourceOf
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.verbs import AddressVector, usualGID
+from txrdma.interfaces import IAddressHandle, IVerbsDevice
+from txrdma.values import frozen
+from txrdma.verbs.devices import sharedDevice
+
+_log = Logger()
+
+COMMAND_DEPTHS: Final = (256, 4096)
+"""Packets that the command channel holds: on their way out, and those that have come, a window of them."""
+
+DATA_DEPTHS: Final = (1024, 4096)
+"""Packets that the data channel holds: a window of each of many peers may come between two turns."""
+
+MANY: Final = 8
+"""Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
+
+_HOPS: Final = 64
+
+
+@frozen
+class Place:
+    """
+    The place where a module is reached.
+
+    @ivar gid: of its port, and C{mac} the address of its link, where it has one.
+    @ivar qpns: the numbers of its queue pairs, command and data.
+    @ivar mtu: bytes of the longest packet on the data channel.
+    """
+
+    gid: GID
+    mac: MACAddress | None
+    qpns: tuple[QPN, QPN]
+    mtu: int
+
+
+class Program(Protocol):
+    """The part of a connection that its module knows: what happens to a peer is told there."""
+
+    def happened(self, event: Event) -> None:
+        """Hear of an event; the bytes of a message are valid until this returns."""
+
+    def turnEnded(self) -> None:
+        """Hear that all events of a turn were told."""
+
+
+class _Way:
+    """The context of a peer: how its packets go, and who hears of it."""
+
+    __slots__ = ("handle", "program", "qpns")
+
+    def __init__(self, handle: IAddressHandle, qpns: tuple[QPN, QPN], program: Program) -> None:
+        self.handle, self.qpns, self.program = handle, qpns, program
+
+
+def _command(context: object) -> tuple[IAddressHandle, QPN]:
+    assert isinstance(context, _Way)
+    return context.handle, context.qpns[COMMAND]
+
+
+def _data(context: object) -> tuple[IAddressHandle, QPN]:
+    assert isinstance(context, _Way)
+    return context.handle, context.qpns[DATA]
+
+
+_WAYS: Final = (_command, _data)
+
+
+class ModulePort:
+    """
+    A port with a L{Module} on a reactor: two channels, one timer, and peers that are told of events.
+
+    @ivar device: belongs to whoever opened it.
+    @ivar core: the module itself; whoever has called it calls L{soon}.
+    @ivar place: how peers reach it.
+    @ivar interface: the network interface of its port, for people.
+    @ivar isBroken: a channel has failed, so that new peers need another module.
+    """
+
+    def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
+        """
+        @param closed: called when the last holder has gone, and all is closed.
+        @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
+        """
+        self._reactor, self.device = reactor, device
+        self._holders = 0
+        self._isBusy = self._isClosed = self.isBroken = False
+        self._later: IDelayedCall | None = None
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._touched: dict[Program, None] = {}
+        self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
+        table = device.gidTable(1)
+        index = usualGID(table)
+        gid, attributes = table[index].gid, device.portAttributes(1)
+        mtu = int(attributes.activeMTU.bytes)
+        self.interface = table[index].netdev or attributes.netdev or gid.ip or str(gid)
+        self._index = index
+        with ExitStack() as undo:
+            undo.callback(closed)
+            self._domain = device.createProtectionDomain()
+            undo.callback(self._domain.close)
+            undo.callback(self._closeHandles)
+            made: list[Channel] = []
+            for number, most, depths in (
+                (COMMAND, min(COMMAND_MTU, mtu), COMMAND_DEPTHS),
+                (DATA, mtu, DATA_DEPTHS),
+            ):
+                channel = Channel(
+                    *(reactor, device, self._domain, (1, index), number, most, depths),
+                    *(self._taken, self._broken),
+                )
+                undo.callback(channel.close)
+                made.append(channel)
+            self._channels = made
+            self.core = Module(mtu, (made[0].sends, made[1].sends))
+            self.place = Place(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
+            insight.appear(reactor, self)
+            undo.callback(insight.leave, self)
+            undo.callback(self._stopTimers)
+            self._closing = undo.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<ModulePort {self.device.name} {self._holders} holders>"
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the module open; call the answer to let go of it. Twice is fine."""
+        self._holders += 1
+        isHeld = True
+
+        def release() -> None:
+            nonlocal isHeld
+            if isHeld:
+                isHeld = False
+                self._holders -= 1
+                if not self._holders:
+                    self._isClosed = True
+                    self._closing.close()
+
+        return release
+
+    @property
+    def counters(self) -> Counter[str]:
+        """The module's counters, by the component's names."""
+        found = Counter(self.core.counters.named())
+        found["num_recv_reposts"] = sum(each.reposts for each in self._channels)
+        return found
+
+    # Peers
+
+    def addPeer(
+        self, name: int, sender: int, place: Place, sequences: tuple[int, int], program: Program
+    ) -> Peer:
+        """
+        Get to know a peer; both ends have told each other these numbers.
+
+        @param name: drawn by L{newName}, and C{sender} that of the peer.
+        @param sequences: the first ones of this end, and of the peer.
+        @raise InvalidRequest: the port has no way to the peer.
+        """
+        own = self.place.gid
+        if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
+            raise InvalidRequest(f"there is no way from {own.ip or own} to {place.gid.ip or place.gid}")
+        address = AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
+        way = _Way(self._domain.createAddressHandle(address), place.qpns, program)
+        addresses: tuple[Source, Source] = (
+            sourceOf(place.gid, place.qpns[0]),
+            sourceOf(place.gid, place.qpns[1]),
+        )
+        return self.core.addPeer(
+            *(name, sender, addresses, *sequences, way, self._reactor.seconds()), mtu=place.mtu
+        )
+
+    def newName(self) -> int:
+        """Draw a number for a peer that is to come, and may send before this end knows it."""
+        known = {peer.name for peer in self.core.peers}
+        while (name := randbits(64)) in known:
+            pass
+        self.core.expected.expect(name)
+        return name
+
+    def forget(self, peer: Peer) -> None:
+        """Give up a peer, without a word to it."""
+        way = peer.context
+        assert isinstance(way, _Way)
+        self.core.lose(peer, "the connection has ended")
+        self._unneeded.append((tuple(each.posted for each in self._channels), way.handle))
+        self._closeHandles()
+
+    def _closeHandles(self) -> None:
+        """Close the handles of peers that have gone when their last packets have left: these look there."""
+        unneeded = self._unneeded
+        while unneeded and all(
+            each.isClosed or each.left >= posted
+            for each, posted in zip(self._channels, unneeded[0][0], strict=True)
+        ):
+            unneeded.popleft()[1].close()
+
+    def seconds(self) -> float:
+        """The time by the reactor's clock."""
+        return float(self._reactor.seconds())
+
+    # Turns
+
+    def soon(self) -> None:
+        """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
+        if not self._isBusy and self._later is None and not self._isClosed:
+            self._later = self._reactor.callLater(0, self._laterTurn)
+
+    def look(self) -> None:
+        """Take all packets that are here."""
+        for channel in self._channels:
+            channel.look()
+
+    def turn(self) -> None:
+        """Tell of events, send what can be sent, and see to the next deadline."""
+        if self._isBusy or self._isClosed:
+            return
+        self._isBusy = True
+        core = self.core
+        try:
+            now = self._reactor.seconds()
+            while self._tell() and not self._isClosed:  # what is answered takes the acknowledgement with it
+                pass
+            packets = self._send(now)
+        finally:
+            self._isBusy = False
+        if self._isClosed:
+            return
+        if packets >= MOST_PACKETS:
+            self.soon()
+        self._schedule(core.deadline(), now)
+
+    def _taken(self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int) -> None:
+        core = self.core
+        if left:
+            core.completed(channel.number, left)
+            self._closeHandles()
+        if packets:
+            now = self._reactor.seconds()
+            number, received = channel.number, core.received
+            for source, packet in packets:
+                received(number, source, packet, now)
+            core.batchEnded()
+            if len(packets) >= MANY and not self._isBusy:
+                self._send(now)
+        self.turn()
+
+    def _tell(self) -> bool:
+        """Tell of events; whether there were any."""
+        events = self.core.events()
+        if not events:
+            return False
+        touched = self._touched
+        latest: Peer | None = None
+        for event in events:
+            peer = event.peer
+            if peer is not latest:  # many of one peer follow each other
+                latest, way = peer, peer.context
+                assert isinstance(way, _Way)
+                happened = way.program.happened
+                touched[way.program] = None
+            happened(event)
+        for program in touched:
+            program.turnEnded()
+        touched.clear()
+        return True
+
+    def _send(self, now: float) -> int:
+        packets = self.core.outgoing(now)
+        if not packets:
+            return 0
+        batches: tuple[list[Packet], list[Packet]] = ([], [])
+        for packet in packets:
+            batches[packet.channel].append(packet)
+        for channel, batch, wayTo in zip(self._channels, batches, _WAYS):  # noqa: B905  # there are two of each
+            if batch and (dropped := channel.send(batch, wayTo)):
+                self.core.completed(channel.number, dropped)
+        return len(packets)
+
+    def _laterTurn(self) -> None:
+        self._later = None
+        self.turn()
+
+    def _schedule(self, deadline: float | None, now: float) -> None:
+        """Have the one timer expire at the deadline, or before: then there is nothing to do, but to look."""
+        timer = self._timer
+        if deadline is None:
+            return
+        if timer is None or not timer.active():  # somebody may have cancelled all calls, and told nobody
+            self._timer = self._reactor.callLater(max(0.0, deadline - now), self._expired)
+        elif self._timerAt > deadline:  # the call itself is some microseconds later
+            timer.reset(max(0.0, deadline - now))
+        else:
+            return
+        self._timerAt = deadline
+
+    def _expired(self) -> None:
+        """A process that was busy runs late calls before it reads: what has come meanwhile is heard first."""
+        self._timer = self._reactor.callLater(0, self._overdue)
+        self._timerAt = 0.0
+
+    def _overdue(self) -> None:
+        self._timer = None
+        self.look()
+        if not self._isClosed:
+            self.core.expired(self._reactor.seconds())
+            self.turn()
+
+    def _stopTimers(self) -> None:
+        for each in (self._later, self._timer):
+            if each is not None and each.active():
+                each.cancel()
+        self._later = self._timer = None
+
+    def _broken(self, failure: Failure) -> None:
+        """Lose all peers: completions are read no more."""
+        self.isBroken = True
+        for peer in self.core.peers:
+            self.core.lose(peer, failure.getErrorMessage())
+        self.turn()
+
+
+DevicePlace = Union[str, IVerbsDevice]
+"""A device, or the string that names one."""
+
+_modules: dict[tuple[object, Hashable], ModulePort] = {}
+
+
+def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
+    """
+    The one module of a device on a reactor; to be held.
+
+    @param device: the string of a device, which is opened and closed, or an open device, which isn't closed.
+    @raise ValueError: the string has no meaning.
+    @raise txrdma.error.RDMAError: there is no such device.
+    """
+    key = (reactor, device)
+    known = _modules.get(key)
+    if known is not None and not known.isBroken:
+        return known
+    opened = sharedDevice(reactor, device) if isinstance(device, str) else device
+
+    def closed() -> None:
+        if _modules.get(key) is made:
+            del _modules[key]
+        if isinstance(device, str):
+            opened.close()
+
+    made: ModulePort | None = None
+    made = _modules[key] = ModulePort(reactor, opened, closed)
+    return made

@@ -1,0 +1,284 @@
+"""
+Rails of a connection: its modules, of which each knows the same peer, and the stripes that go by several.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from secrets import randbits
+from typing import Any, Final
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from txrdma.btl._events import Event, MessageReceived, PackReceived, SendCompleted
+from txrdma.btl._flow import Violation
+from txrdma.btl._matching import Interface, speedOf
+from txrdma.btl._peer import OPEN, Peer
+from txrdma.btl._stripes import Event as StripesEvent
+from txrdma.btl._stripes import Piece, Stripes
+from txrdma.btl.errors import PeerLost
+from txrdma.btl.introductions import Introduction
+from txrdma.btl.module import ModulePort, Program
+from txrdma.error import DeviceUnavailable, WireError
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import Buffer
+from txrdma.ports.netlink import interfaceWith
+from txrdma.ports.network import HostNetwork
+
+_log = Logger()
+
+STRIPE: Final = 0xFFFF
+"""The tag of all pieces; between two modules nothing else is sent where there are several."""
+
+_USUAL_PREFIXES: Final = (64, 24)
+
+
+class Rail:
+    """
+    A module of a connection.
+
+    @ivar introduction: what this end tells the peer of the module.
+    @ivar peer: what the module knows of the peer, once both are introduced.
+    @ivar release: lets go of the module.
+    @ivar missing: probes that have not arrived.
+    """
+
+    peer: Peer
+
+    def __init__(self, module: ModulePort, interfaces: int) -> None:
+        """
+        @param interfaces: how many rails there may be.
+        """
+        self.module = module
+        self.release = module.hold()
+        self.introduction = Introduction.of(module.place, module.newName(), randbits(16), interfaces)
+        self.missing = {"small", "full-size"}
+
+    @cached_property
+    def interface(self) -> Interface:
+        """The interface of the module, as the peer is told of it."""
+        gid = self.module.place.gid
+        return Interface(gid, _prefixLength(gid), self.module.device.portAttributes(1).rate)
+
+    def meet(self, its: Introduction, program: Program) -> None:
+        """
+        Get to know the peer.
+
+        @raise txrdma.error.InvalidRequest: there is no way to it.
+        """
+        mine = self.introduction
+        self.peer = self.module.addPeer(
+            mine.name, its.name, its.place, (mine.sequence, its.sequence), program
+        )
+
+    def lose(self) -> None:
+        """Give up the peer, if it is known."""
+        if hasattr(self, "peer"):
+            self.module.core.lose(self.peer, "the connection has ended")
+
+    def forget(self) -> None:
+        """Let go of the peer, if it is known, and of the module."""
+        if hasattr(self, "peer"):
+            self.module.forget(self.peer)
+            self.module.turn()  # what has failed is told before the end
+        self.release()
+
+
+def _prefixLength(gid: GID) -> int:
+    """Bits of the network's part of an address of this host; those of most networks where nobody knows."""
+    usual = _USUAL_PREFIXES[gid.isMapped]
+    if gid.ip is None:
+        return usual
+    try:
+        network = HostNetwork.open()
+    except DeviceUnavailable:
+        return usual
+    try:
+        found = interfaceWith(gid.ip, network.interfaces())
+    except (DeviceUnavailable, WireError):
+        return usual
+    finally:
+        network.close()
+    for address in () if found is None else found.addresses:
+        if ipaddress.ip_address(address.ip) == ipaddress.ip_address(gid.ip):
+            return address.prefixLength
+    return usual
+
+
+class _Lane:
+    """The program of one of the modules."""
+
+    __slots__ = ("_bundle", "_number")
+
+    def __init__(self, bundle: Bundle, number: int) -> None:
+        self._bundle, self._number = bundle, number
+
+    def happened(self, event: Event) -> None:
+        """Hear of an event of the module."""
+        self._bundle.happened(self._number, event)
+
+    def turnEnded(self) -> None:
+        """Hear that all events of a turn were told."""
+        self._bundle.turn()
+
+
+class Bundle:
+    """
+    Several rails to one peer, and its messages on them.
+
+    @ivar peer: the peer, as a program sees it.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        rails: Sequence[Rail],
+        theirs: Sequence[Interface],
+        heard: Callable[[StripesEvent], None],
+        turned: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """
+        @param theirs: the interface of the peer that belongs to each rail.
+        @param heard: called with each event of the stripes, C{turned} when all of a turn were told.
+        @param failed: called when all rails are lost, or the peer breaks the rules.
+        """
+        self._reactor, self._rails = reactor, rails
+        self._heard, self._turned, self._failed = heard, turned, failed
+        speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, theirs, strict=True)]
+        self.peer = Stripes(speeds, self._write)
+        self._later: IDelayedCall | None = None
+        self._timer: IDelayedCall | None = None
+        self._isClosed = self._isBusy = False
+
+    def program(self, number: int) -> Program:
+        """The part that a rail's module knows."""
+        return _Lane(self, number)
+
+    def _write(self, region: int, at: int, data: Buffer) -> bool:
+        memory = self._rails[0].module.core.regions.find(region, self.peer)
+        if memory is None or at + len(data) > len(memory):
+            return False
+        memory[at : at + len(data)] = data
+        return True
+
+    def soon(self) -> None:
+        """Have a turn when the reactor is done with what it does."""
+        if self._later is None and not (self._isClosed or self._isBusy):
+            self._later = self._reactor.callLater(0, self._laterTurn)
+
+    def happened(self, number: int, event: Event) -> None:
+        """Hear of an event of a rail's module."""
+        if self._isClosed:
+            return
+        if isinstance(event, PackReceived):
+            for _tag, data in event.messages:
+                self._came(data)
+            self._tell()  # while the bytes are valid
+        elif isinstance(event, MessageReceived):
+            self._came(event.data)
+            self._tell()
+        elif isinstance(event, SendCompleted):
+            if isinstance(event.context, Piece):
+                self.peer.arrived(number, event.context, self._reactor.seconds())
+            else:  # a probe
+                event.context(None)  # type: ignore[operator]  # the only other context that there is
+        else:  # nobody closes or refuses here: whatever it is, this rail carries nothing any more
+            self._lost(number)
+
+    def _came(self, data: memoryview) -> None:
+        try:
+            self.peer.received(data)
+        except (Violation, WireError) as error:
+            self._failed(error)
+
+    def _lost(self, number: int) -> None:
+        if self.peer.isLost(number):
+            return
+        rail = self._rails[number]
+        _log.warn(
+            "a connection goes on without {interface}, by which its peer is lost",
+            interface=rail.module.interface,
+        )
+        if not self.peer.lost(number):
+            self._failed(PeerLost("the peer answers by none of its interfaces"))
+
+    def _tell(self) -> None:
+        while not self._isClosed and (events := self.peer.events()):
+            for event in events:
+                self._heard(event)
+
+    def turn(self) -> None:
+        """Tell of events, hand pieces to modules that have room, and see to the next deadline."""
+        if self._isBusy or self._isClosed:
+            return
+        self._isBusy = True
+        self.peer.settle()
+        try:
+            self._tell()
+            if not self._isClosed:
+                self._turned()
+            if not self._isClosed:
+                self._tell()
+                self._send()
+        finally:
+            self._isBusy = False
+        self._schedule()
+
+    def _send(self) -> None:
+        while not self._isClosed and (pieces := self.peer.outgoing(self._reactor.seconds())):
+            for number, piece in pieces:
+                rail = self._rails[number]
+                if rail.peer.state == OPEN:
+                    rail.module.core.send(rail.peer, STRIPE, piece.encode(), piece)
+                    rail.module.soon()
+                else:
+                    self._lost(number)  # its pieces go by others, in the next round of this loop
+
+    def _laterTurn(self) -> None:
+        self._later = None
+        self.turn()
+
+    def _schedule(self) -> None:
+        deadline, timer = self.peer.deadline(), self._timer
+        if deadline is None or self._isClosed:
+            return
+        wait = max(0.0, deadline - self._reactor.seconds())
+        if timer is None or not timer.active():
+            self._timer = self._reactor.callLater(wait, self._expired)
+        elif timer.getTime() > deadline:
+            timer.reset(wait)
+
+    def _expired(self) -> None:
+        """A process that was busy runs late calls before it reads: what has come meanwhile is heard first."""
+        self._timer = None
+        self.look()
+        if self._isClosed:
+            return
+        for number in self.peer.expired(self._reactor.seconds()):
+            _log.info(
+                "nothing arrives by {interface}: what is on its way there goes by others, too",
+                interface=self._rails[number].module.interface,
+            )
+        self.turn()
+        self._schedule()
+
+    def look(self) -> None:
+        """Take all packets that are here, on all rails."""
+        for rail in self._rails:
+            rail.module.look()
+
+    def close(self) -> None:
+        """Send and hear nothing any more: packets of the peer are not acknowledged from now on."""
+        if self._isClosed:
+            return
+        self._isClosed = True
+        for rail in self._rails:
+            rail.lose()
+        for call in (self._later, self._timer):
+            if call is not None and call.active():
+                call.cancel()
+        self._later = self._timer = None

@@ -1,0 +1,166 @@
+"""
+Endpoints of streams over the byte transfer layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError, ConnectError, NoProtocol
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
+from txrdma.btl.lifeline import DevicePlaces
+from txrdma.btl.stream.end import BTLEnd, BTLTransport
+from txrdma.error import RDMAError
+from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
+from txrdma.streamends import Declining
+from txrdma.streams import Address
+
+_log = Logger()
+
+
+@implementer(IStreamClientEndpoint)
+class StreamClientEndpoint:
+    """An endpoint that connects to a listener of streams."""
+
+    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DevicePlaces = None) -> None:
+        """
+        @param stream: leads to the listener, for the exchange.
+        @param device: see L{DevicePlaces}.
+        """
+        self._reactor, self._stream, self._device = reactor, stream, device
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """
+        Connect to the peer and make a protocol, as L{IStreamClientEndpoint} asks.
+
+        @return: fails as the endpoint of the exchange does, or with another C{ConnectError}.
+        """
+        attempt = _Connecting(self._reactor, protocolFactory)
+        endpoint = ClientEndpoint(self._reactor, self._stream, self._device)
+        protocolFactory.doStart()
+        connecting: Deferred[Any] = endpoint.connect(attempt)
+        return connecting.addCallbacks(lambda _: attempt.protocol, attempt.failed)
+
+
+@implementer(IMessageProtocolFactory)
+class _Connecting:
+    """One attempt of a client."""
+
+    protocol: IProtocol
+
+    def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
+        self._factory = factory
+        self._end = BTLEnd(reactor, True, self._dress, lambda: factory.doStop())
+
+    def buildProtocol(self, peer: Address) -> IMessageProtocol:
+        protocol = self._factory.buildProtocol(peer)
+        if protocol is None:
+            raise NoProtocol
+        self.protocol = protocol
+        return self._end
+
+    def _dress(self, end: BTLEnd) -> BTLTransport:
+        return BTLTransport(end, self.protocol)
+
+    def failed(self, failure: Failure) -> Failure:
+        """The error as TCP's endpoints have it."""
+        self._factory.doStop()
+        error = failure.value
+        cause = None if error is None else error.__cause__
+        if isinstance(cause, ConnectError):
+            return Failure(cause)
+        if isinstance(error, (RDMAError, ValueError)):
+            return Failure(ConnectError(string=str(error)))
+        return failure
+
+
+@implementer(IStreamServerEndpoint)
+class StreamServerEndpoint:
+    """An endpoint that listens for streams."""
+
+    def __init__(self, reactor: Any, stream: IStreamServerEndpoint, device: DevicePlaces = None) -> None:
+        """
+        @param stream: where to listen, for the exchange.
+        @param device: see L{DevicePlaces}.
+        """
+        self._reactor, self._stream, self._device = reactor, stream, device
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """
+        Listen with a factory, as L{IStreamServerEndpoint} asks.
+
+        @return: fails with C{CannotListenError}.
+        """
+        endpoint = ServerEndpoint(self._reactor, self._stream, self._device)
+        listening: Deferred[Any] = endpoint.listen(_Accepting(self._reactor, protocolFactory))
+
+        def listens(port: IListeningPort) -> IListeningPort:
+            protocolFactory.doStart()
+            made = StreamPort(port, protocolFactory)
+            _log.info(
+                "{kind} (btl) starting on {host}", kind=type(protocolFactory).__name__, host=made.getHost()
+            )
+            return made
+
+        def failed(failure: Failure) -> Failure:
+            failure.trap(RDMAError)
+            error = failure.value
+            cause = None if error is None else error.__cause__
+            return Failure(CannotListenError("", 0, error) if cause is None else cause)
+
+        return listening.addCallbacks(listens, failed)
+
+
+@implementer(IMessageProtocolFactory)
+class _Accepting:
+    """The ends of connections that a port accepts."""
+
+    def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
+        self._reactor, self._factory = reactor, factory
+
+    def buildProtocol(self, peer: Address) -> IMessageProtocol:
+        return BTLEnd(self._reactor, False, self._dress)
+
+    def _dress(self, end: BTLEnd) -> BTLTransport:
+        return BTLTransport(end, self._factory.buildProtocol(end.peer) or Declining())
+
+
+@implementer(IListeningPort)
+class StreamPort:
+    """A port that accepts streams."""
+
+    def __init__(self, port: IListeningPort, factory: IProtocolFactory) -> None:
+        self._port, self._factory = port, factory
+        self._isListening = True
+
+    def __repr__(self) -> str:
+        return f"<StreamPort {self._port!r}>"
+
+    def startListening(self) -> None:
+        """Listen from now on; the endpoint has done so."""
+
+    def stopListening(self) -> Deferred[None] | None:
+        """Listen no more; connections stay. Twice is fine."""
+        if self._isListening:
+            self._isListening = False
+            self._factory.doStop()
+        return self._port.stopListening()
+
+    def getHost(self) -> Address:
+        """The address that is listened to."""
+        host: Any = self._port.getHost()
+        found: Address = host
+        return found

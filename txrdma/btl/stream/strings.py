@@ -1,0 +1,157 @@
+r"""
+The endpoint strings C{btl:...}: what stands in them, made into endpoints.
+
+Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
+names is imported when a string is parsed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import (
+    IStreamClientEndpoint,
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpoint,
+    IStreamServerEndpointStringParser,
+)
+from twisted.plugin import IPlugin
+
+from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
+
+_KEYS = ("device", "interfaces", "bindAddress", "timeout", "backlog", "interface")
+
+
+def _taken(names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]) -> dict[str, str]:
+    """The values of a string by their keys; C{ValueError} names a key that has no meaning."""
+    found = dict(zip(names, args))  # noqa: B905  # fewer than names are fine
+    if len(args) > len(names):
+        raise ValueError(f"btl: {args[len(names)]!r} is too much")
+    for key, value in kwargs.items():
+        if key in found or key not in (*names, *_KEYS):
+            raise ValueError(f"btl: {key}={value} has no meaning here")
+        found[key] = value
+    return found
+
+
+def _number(found: dict[str, str], key: str, default: str, least: int, most: int) -> int:
+    value = found.pop(key, default)
+    if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
+        raise ValueError(f"btl: {key}={value} is no number from {least} to {most}")
+    return int(value)
+
+
+def _device(found: dict[str, str]) -> Any:
+    """The device of a string, or those at several addresses."""
+    device, interfaces = found.pop("device", None), found.pop("interfaces", None)
+    if interfaces is None:
+        return device
+    if device is not None:
+        raise ValueError(f"btl: device={device} and interfaces={interfaces} exclude each other")
+    from ipaddress import ip_address
+
+    from txrdma.btl.lifeline import deviceAt
+
+    addresses = interfaces.split(",")
+    for address in addresses:
+        try:
+            ip_address(address)
+        except ValueError:
+            raise ValueError(f"btl: interfaces={interfaces}: {address!r} is no IP address") from None
+    return [deviceAt(address) for address in addresses]
+
+
+def _client(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamClientEndpoint, Any]:
+    """The endpoint of the exchange, and the device, of a client's string."""
+    from twisted.internet.endpoints import HostnameEndpoint
+
+    found = _taken(("host", "port"), args, kwargs)
+    host, port = found.pop("host", ""), _number(found, "port", "", 0, 65535)
+    timeout = _number(found, "timeout", "30", 1, 86400)
+    source, device = found.pop("bindAddress", None), _device(found)
+    if not host:
+        raise ValueError("btl: host= is missing")
+    _end(found)
+    return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device
+
+
+def _server(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamServerEndpoint, Any]:
+    """The endpoint of the exchange, and the device, of a server's string."""
+    from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
+
+    found = _taken(("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+    port, backlog = _number(found, "port", "", 0, 65535), _number(found, "backlog", "50", 1, 1 << 31)
+    interface, device = found.pop("interface", ""), _device(found)
+    _end(found)
+    kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
+    return kind(reactor, port, backlog, interface), device
+
+
+def _end(found: dict[str, str]) -> None:
+    for key, value in found.items():
+        raise ValueError(f"btl: {key}={value} has no meaning here")
+
+
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
+class BTLClientParser:
+    """
+    C{btl:HOST:PORT}, with C{device}, C{bindAddress} and C{timeout}, in seconds, of the exchange by TCP.
+
+    Without a device the software device is used, at the address from which this host connects. With
+    C{interfaces}, IP addresses of this host with commas between them, it is used at all of these.
+    """
+
+    prefix = "btl"
+
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IStreamClientEndpoint:
+        """Parse C{btl:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
+        stream, device = _client(reactor, args, kwargs)
+        from txrdma.btl.stream.endpoints import StreamClientEndpoint
+
+        return StreamClientEndpoint(reactor, stream, device)
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser)
+class BTLServerParser:
+    """
+    C{btl:PORT}, C{btl:ADDRESS:PORT} or C{btl:PORT:interface=ADDRESS}, with C{device} and C{backlog}.
+
+    Without a device the software device is used, at the address to which a client connects; with
+    C{interfaces} at all of these, as L{BTLClientParser} has it.
+    """
+
+    prefix = "btl"
+
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IStreamServerEndpoint:
+        """Parse C{btl:port}, as L{IStreamServerEndpointStringParser} asks."""
+        stream, device = _server(reactor, args, kwargs)
+        from txrdma.btl.stream.endpoints import StreamServerEndpoint
+
+        return StreamServerEndpoint(reactor, stream, device)
+
+
+@implementer(IPlugin, IMessageEndpointStringParser)
+class BTLMessageParser:
+    """C{btl:HOST:PORT} and C{btl:PORT} for protocols of messages; keys are those of streams."""
+
+    prefix = "btl"
+
+    def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
+        """Make the endpoint of a client."""
+        stream, device = _client(reactor, args, kwargs)
+        from txrdma.btl.connections import ClientEndpoint
+
+        return ClientEndpoint(reactor, stream, device)
+
+    def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
+        """Make the endpoint of a server."""
+        stream, device = _server(reactor, args, kwargs)
+        from txrdma.btl.connections import ServerEndpoint
+
+        return ServerEndpoint(reactor, stream, device)

@@ -1,0 +1,160 @@
+"""
+What tests of connections need: two simulated hosts that are peers, and protocols that note what they hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import module as modules
+from txrdma.btl.connections import MessageProtocol, Opening
+from txrdma.btl.lifeline import DevicePlaces
+from txrdma.messages import IMessageProtocolFactory
+from txrdma.sim.network import Faults
+from txrdma.soft.device import SoftDevice
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP, World
+
+TAG, ORDERED = 5, 6
+
+
+class Noting(MessageProtocol):
+    """
+    A protocol that notes all that it hears.
+
+    @ivar tagged: messages of two tags, as they came; C{lost}: reasons of the end.
+    """
+
+    def __init__(self) -> None:
+        self.isMade = False
+        self.messages: list[tuple[bytes, int | None]] = []
+        self.tagged: list[tuple[int, bytes]] = []
+        self.lost: list[Failure] = []
+
+    def connectionMade(self) -> None:
+        self.isMade = True
+        self.transport.receive(TAG, lambda data: self.tagged.append((TAG, bytes(data))))
+        self.transport.receive(ORDERED, lambda data: self.tagged.append((ORDERED, bytes(data))), inOrder=True)
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.messages.append((data, immediate))
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.lost.append(reason)
+
+    def why(self) -> str:
+        """The reason of the end, which has come once."""
+        (reason,) = self.lost
+        assert reason.type is not None
+        return str(reason.type.__name__)
+
+
+@implementer(IMessageProtocolFactory)
+class Making:
+    """A factory of one protocol."""
+
+    def __init__(self, protocol: MessageProtocol | None) -> None:
+        self._protocol = protocol
+
+    def buildProtocol(self, peer: object) -> MessageProtocol | None:
+        return self._protocol
+
+
+class HostsCase(SynchronousTestCase):
+    """Two hosts with a software device each, on a simulated network."""
+
+    seed = 1
+    faults = Faults()
+
+    def setUp(self) -> None:
+        self.world = World(self.seed)
+        self.addCleanup(self.world.close)
+        self.world.network.faults = self.faults
+        self.hosts = [self.host(address) for address in ("10.0.1.1", "10.0.1.2")]
+
+    def host(self, address: str) -> Host:
+        """Make one more host."""
+
+        def device() -> SoftDevice:
+            made: SoftDevice = self.world.network.device(address)
+            return made
+
+        host = Host(self.world, address, device)
+        host.openDevice()
+        self.addCleanup(self._leave, host)
+        return host
+
+    def _leave(self, host: Host) -> None:
+        """Close what a test has left open."""
+        for key, module in list(modules._modules.items()):
+            if key[0] is host:
+                module._isClosed = True
+                module._closing.close()
+        host.device.close()
+
+    def devices(self, host: Host) -> DevicePlaces:
+        """Devices by which a host connects."""
+        device: DevicePlaces = host.device
+        return device
+
+    def open(
+        self, client: Any = None, server: Any = None, here: int = 0, there: int = 1, delay: float = 50e-6
+    ) -> tuple[Opening, Opening]:
+        """Begin a connection of two hosts with these protocols; C{delay} is that of TCP, in seconds."""
+        ends = connectedSockets(self.world, Random(2), self.hosts[here], self.hosts[there], 40000, delay)
+        openings = []
+        for socket, protocol in zip(ends, (client, server), strict=True):
+            host = socket.host
+            opening = Opening(host, self.devices(host), Making(protocol), socket is ends[0])
+            MemoryTCP(socket, opening.lifeline).begin()
+            openings.append(opening)
+        self.sockets = ends
+        return openings[0], openings[1]
+
+    def connected(self, here: int = 0, there: int = 1, delay: float = 50e-6) -> tuple[Noting, Noting]:
+        """Two connected protocols: the client's and the server's."""
+        client, server = Noting(), Noting()
+        for opening in self.open(client, server, here, there, delay):
+            opening.answer.addErrback(lambda failure: self.fail(str(failure)))
+        self.wait(lambda: client.isMade and server.isMade)
+        return client, server
+
+    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Let time pass until a condition is true."""
+        end = self.world.clock.seconds() + seconds
+        while not condition() and self.world.clock.seconds() < end and self.world.turn():
+            pass
+        self.assertTrue(condition())
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        over: list[bool] = []
+        self.world.clock.callLater(seconds, over.append, True)
+        while not over:
+            self.world.turn()
+
+    def outcome(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
+        """The result of a Deferred; time passes until then."""
+        self.wait(lambda: answer.called, seconds)
+        return self.successResultOf(answer)
+
+    def assertNothingLeft(self) -> None:
+        """Assert that modules, queue pairs, memory, readers and timers of all hosts have gone."""
+        self.pause(0.01)
+        for host in self.hosts:
+            if host.isDead:
+                continue
+            self.assertEqual([key for key in modules._modules if key[0] is host], [])
+            device = host.device
+            self.assertEqual((len(device._queuePairs), len(device.domains)), (0, 0))
+            self.assertEqual(len(device._completionQueues), 0)
+            self.assertEqual(host.getReaders(), [])
+        calls = [getattr(call.func, "__self__", None) for call in self.world.clock.calls]
+        self.assertEqual([call for call in calls if not getattr(call, "_host", self.hosts[0]).isDead], [])

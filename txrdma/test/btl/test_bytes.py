@@ -1,0 +1,104 @@
+"""
+The bytes of streams: two ends whose messages are exchanged in any order of turns.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, LONGEST_PIECE, SHUTDOWN, Violation
+
+
+class ByteStreamTests(SynchronousTestCase):
+    """Two ends."""
+
+    def setUp(self) -> None:
+        self.one, self.other = ByteStream(), ByteStream()
+
+    def exchange(self, sender: ByteStream, receiver: ByteStream, most: int = 1 << 30) -> list[int]:
+        """Deliver messages; the answer is how long those with data were."""
+        lengths: list[int] = []
+        while len(lengths) < most and (message := sender.next()) is not None:
+            data, immediate = message
+            if immediate is None:
+                sender.flying -= 1
+                lengths.append(len(data))
+            receiver.arrived(data, immediate)
+        return lengths
+
+    def test_pieces(self) -> None:
+        """Short writes go together, long ones in pieces, and all bytes in order."""
+        data = Random(1).randbytes(300_000)
+        for begin in range(0, 100_000, 100):
+            self.one.write(data[begin : begin + 100])
+        self.one.write(data[100_000:])
+        self.assertEqual(self.one.backlog, len(data))
+        lengths = self.exchange(self.one, self.other)
+        self.assertLessEqual(max(lengths), LONGEST_PIECE)
+        self.assertLessEqual(len(lengths), 7)
+        self.assertEqual((self.one.backlog, self.other.unread), (0, len(data)))
+        self.assertEqual(self.other.read(), data)
+        self.assertEqual((self.other.read(), self.other.unread), (b"", 0))
+
+    def test_full(self) -> None:
+        """Nothing is sent while the transport is full."""
+        self.one.write(b"x")
+        self.one.isFull = True
+        self.assertIsNone(self.one.next())
+        self.one.isFull = False
+        self.assertEqual(self.one.next(), (b"x", None))
+
+    def test_halves(self) -> None:
+        """When both ends have ended their halves, all is over; until then each half goes on."""
+        self.one.write(b"question")
+        self.one.closeWriting()
+        self.one.write(b"too late")
+        self.exchange(self.one, self.other)
+        self.assertEqual((self.other.read(), self.other.isReadable), (b"question", False))
+        self.assertFalse(self.other.isOver)
+        self.other.write(b"answer")
+        self.other.closeWriting()
+        self.exchange(self.other, self.one)
+        self.assertEqual(self.one.read(), b"answer")
+        self.assertTrue(self.one.isOver)
+        self.assertTrue(self.other.hasSaid)
+
+    def test_bothHalvesAtOnce(self) -> None:
+        """Ends of both halves may cross each other."""
+        self.one.closeWriting()
+        self.other.closeWriting()
+        mine, its = self.one.next(), self.other.next()
+        self.assertEqual((mine, its), ((b"", SHUTDOWN), (b"", SHUTDOWN)))
+        self.one.arrived(b"", SHUTDOWN)
+        self.other.arrived(b"", SHUTDOWN)
+        self.assertTrue(self.one.isOver and self.other.isOver)
+
+    def test_close(self) -> None:
+        """Who closes sends all before; the peer knows whether its own bytes were cut off."""
+        self.one.write(b"last")
+        self.one.close()
+        self.exchange(self.one, self.other)
+        self.assertEqual((self.other.read(), self.other.isOver, self.other.wasCut), (b"last", True, False))
+        self.assertTrue(self.one.hasSaid)
+        self.other.write(b"")
+        self.assertFalse(self.other.wasCut)
+        self.other.write(b"in vain")
+        self.assertTrue(self.other.wasCut)
+
+    def test_cut(self) -> None:
+        """Bytes that are on their way when the peer closes are cut off."""
+        self.other.write(b"on its way")
+        self.assertIsNotNone(self.other.next())
+        self.one.close()
+        self.exchange(self.one, self.other)
+        self.assertTrue(self.other.wasCut)
+
+    def test_violations(self) -> None:
+        """Messages that make no sense are refused."""
+        self.assertRaises(Violation, self.one.arrived, b"", 7)
+        self.one.arrived(b"", SHUTDOWN)
+        self.assertRaises(Violation, self.one.arrived, b"x", None)
+        self.one.arrived(b"", DISCONNECT)
+        self.assertRaises(Violation, self.one.arrived, b"x", None)

@@ -1,0 +1,85 @@
+"""
+The page on the byte transfer layer: its program runs, its picture is drawn, and what it names is there.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.btl._assembly import LONGEST, MOST_BYTES, MOST_MESSAGES
+from txrdma.btl._module import COMMAND_MTU
+from txrdma.btl._receiving import WINDOW
+from txrdma.btl._window import GIVE_UP
+from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS
+from txrdma.btl.transport import LARGEST_TAG, MessageTransport
+from txrdma.btl.wire import HEADER_LENGTH, Kind
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+class PageTests(SynchronousTestCase):
+    """docs/btl.md."""
+
+    def setUp(self) -> None:
+        path = CHECKOUT / "docs" / "btl.md"
+        if not path.exists():
+            raise SkipTest("not a checkout")
+        self.text = path.read_text()
+
+    def test_program(self) -> None:
+        """The page's program runs, and says what it should."""
+        (program,) = re.findall(r"^```python\n(.*?)^```", self.text, re.M | re.S)
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.stdout, done.stderr), ("sum 94\n", ""))
+
+    def test_methods(self) -> None:
+        """The methods of the table are the transport's."""
+        rows = re.findall(r"^\| (`.*?) \|", self.text.partition("\n## ")[0], re.M)
+        names = re.findall(r"`(\w+)", " ".join(rows))
+        self.assertGreaterEqual(len(names), 10)
+        for name in names:
+            self.assertTrue(hasattr(MessageTransport, name), name)
+
+    def test_kinds(self) -> None:
+        """The table of kinds has all of them, and no other one."""
+        rows = re.findall(r"^\| `([A-Z]+)` \|", self.text, re.M)
+        self.assertEqual(sorted(rows), sorted(kind.name for kind in Kind))
+
+    def test_numbers(self) -> None:
+        """Numbers on the page are those of the code."""
+        self.assertIn(f"up to {LARGEST_TAG:#X}".replace("0X", "0x"), self.text)
+        self.assertIn(f"up to {COMMAND_MTU - HEADER_LENGTH} bytes", self.text)
+        self.assertIn(f"of which {WINDOW} may", self.text)
+        memory = (
+            f"{MOST_MESSAGES} messages of a peer, {MOST_BYTES >> 20} MiB of all, {LONGEST >> 20} MiB each"
+        )
+        self.assertIn(memory, self.text)
+        self.assertEqual(GIVE_UP, 180.0)
+        for sends, receives in (COMMAND_DEPTHS, DATA_DEPTHS):
+            self.assertRegex(self.text, rf"\b{sends} / {receives}\b")
+
+    def test_picture(self) -> None:
+        """The picture has the lost packet, its resend, and all messages."""
+        folder = str(CHECKOUT / "docs" / "_extensions")
+        program = "from btlrecorded import loss\nfor step in loss(): print(step.kind, step.source, step.text)"
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.path[:0] = [{folder!r}, {str(CHECKOUT)!r}]\n{program}"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        if "No module named 'docutils'" in done.stderr or "No module named 'sphinx'" in done.stderr:
+            raise SkipTest("Sphinx is not installed")
+        self.assertEqual(done.stderr, "")
+        lines = [re.sub(r" \d+ us:", "", line) for line in done.stdout.splitlines()]
+        self.assertEqual([line for line in lines if line.startswith("lost")], ["lost alice FRAG 3"])
+        self.assertIn("message bob ACK up to 2, and 4, 5", lines)
+        self.assertEqual(lines.count("message alice FRAG 3, again"), 1)
+        self.assertEqual(sum(line.startswith("note bob message") for line in lines), 5)

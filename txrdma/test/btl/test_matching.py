@@ -1,0 +1,101 @@
+"""
+Interfaces of two processes are matched as well as they can be.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._matching import Interface, match, speedOf
+from txrdma.iba.types import GID
+
+GIGABIT = 1_000_000_000
+
+
+def interface(address: str, speed: int = GIGABIT, prefixLength: int = 24) -> Interface:
+    """An interface at an IP address."""
+    return Interface(GID.fromIP(address), prefixLength, speed)
+
+
+_addresses = some.builds("10.0.{}.{}".format, some.integers(0, 3), some.integers(1, 5)) | some.builds(
+    "fd00:0:0:{}::{}".format, some.integers(0, 2), some.integers(1, 3)
+)
+_interfaces = some.lists(
+    some.builds(interface, _addresses, some.sampled_from((0, GIGABIT, 10 * GIGABIT, 25 * GIGABIT))),
+    max_size=4,
+    unique_by=lambda each: each.gid,
+)
+
+
+def isSame(one: Interface, other: Interface) -> bool:
+    """Whether two interfaces are in one network."""
+    return one.gid.isMapped == other.gid.isMapped and one.network == other.network
+
+
+def worth(ours: list[Interface], theirs: list[Interface], pairs: list[tuple[int, int]]) -> tuple[int, int]:
+    """How many pairs there are, and what they carry."""
+    return len(pairs), sum(speedOf(ours[here], theirs[there]) for here, there in pairs)
+
+
+def everyAssignment(ours: list[Interface], theirs: list[Interface]) -> list[list[tuple[int, int]]]:
+    """All that pair each interface with one other one, or with none."""
+    places = [*range(len(theirs)), *([-1] * len(ours))]
+    return [
+        [(here, there) for here, there in enumerate(chosen) if there >= 0]
+        for chosen in set(permutations(places, len(ours)))
+    ]
+
+
+class MatchingTests(SynchronousTestCase):
+    """The best assignment is found."""
+
+    @given(_interfaces, _interfaces)
+    def test_best(self, ours: list[Interface], theirs: list[Interface]) -> None:
+        """No allowed assignment has more pairs, or as many that carry more; no interface is in two."""
+        pairs = match(ours, theirs)
+        self.assertEqual(len({here for here, _there in pairs}), len(pairs))
+        self.assertEqual(len({there for _here, there in pairs}), len(pairs))
+        isOneNetwork = any(isSame(one, other) for one in ours for other in theirs)
+
+        def isAllowed(each: list[tuple[int, int]]) -> bool:
+            if isOneNetwork:
+                return all(isSame(ours[here], theirs[there]) for here, there in each)
+            return all(ours[here].gid.isMapped == theirs[there].gid.isMapped for here, there in each)
+
+        self.assertTrue(isAllowed(pairs))
+        best = max(worth(ours, theirs, each) for each in everyAssignment(ours, theirs) if isAllowed(each))
+        self.assertEqual(worth(ours, theirs, pairs), best)
+
+    def test_twoNetworks(self) -> None:
+        """Interfaces of the same network are matched, in whatever order they are named."""
+        ours = [interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")]
+        theirs = [interface("10.0.2.9"), interface("10.0.1.9")]
+        self.assertEqual(match(ours, theirs), [(0, 1), (1, 0)])
+
+    def test_faster(self) -> None:
+        """Of several in one network the faster ones are matched."""
+        ours = [interface("10.0.1.1"), interface("10.0.1.2", 25 * GIGABIT)]
+        theirs = [interface("10.0.1.9", 25 * GIGABIT)]
+        self.assertEqual(match(ours, theirs), [(1, 0)])
+
+    def test_routed(self) -> None:
+        """Interfaces of different networks are matched only where no two are in the same one."""
+        ours = [interface("10.0.1.1"), interface("10.0.2.1")]
+        self.assertEqual(len(match(ours, [interface("10.9.1.9"), interface("10.9.2.9")])), 2)
+        self.assertEqual(match(ours, [interface("10.0.2.9"), interface("10.9.2.9")]), [(1, 0)])
+
+    def test_prefixes(self) -> None:
+        """A network is as wide as its interfaces say, and both must say so."""
+        near, far = interface("10.0.1.1", prefixLength=16), interface("10.0.2.1", prefixLength=16)
+        narrow = interface("10.0.2.1")
+        self.assertEqual(match([near], [far]), [(0, 0)])
+        self.assertEqual(match([near, narrow], [far]), [(0, 0)])
+
+    def test_noWay(self) -> None:
+        """IPv4 and IPv6 do not meet."""
+        self.assertEqual(match([interface("10.0.1.1")], [interface("fd00::1")]), [])

@@ -1,0 +1,76 @@
+"""
+Order by tag: who wants it has messages as they were sent, whatever the network does; others at once.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._events import Event, MessageReceived
+from txrdma.btl._module import Module
+from txrdma.btl._ordering import Ordering
+from txrdma.btl._receiving import ReceiveWindow
+from txrdma.testing.btl.world import BadNetwork, Host, World
+
+_IN_ORDER, _ANYHOW = 1, 2
+
+
+class OrderingTests(SynchronousTestCase):
+    """Messages of two tags, one of them in order."""
+
+    def play(self, seed: int, network: BadNetwork, count: int = 300) -> dict[int, list[int]]:
+        """Send numbered messages of both tags in turns; the answer is which came, by tag."""
+        came: dict[int, list[int]] = {_IN_ORDER: [], _ANYHOW: []}
+
+        def heard(event: Event) -> None:
+            if isinstance(event, MessageReceived):
+                came[event.tag].append(int.from_bytes(bytes(event.data[:4]), "big"))
+
+        random = Random(seed)
+        world = World(random, network)
+        alice = Host(world, Module(256, (63, 127)), lambda event: None)
+        bob = Host(world, Module(256, (63, 127)), heard)
+        toBob, toAlice = alice.meet(bob)
+        toAlice.order.tags.add(_IN_ORDER)
+        for number in range(count):
+            size = random.choice((4, 50, 230, 900, 3000))
+            tag = (_ANYHOW, _IN_ORDER)[number % 2]
+            alice.module.send(toBob, tag, number.to_bytes(4, "big") + bytes(size - 4))
+        alice.turn()
+        world.run(60.0, lambda: sum(map(len, came.values())) == count)
+        self.assertEqual(len(toAlice.order), 0)
+        return came
+
+    def test_order(self) -> None:
+        """Over a network that loses and reorders, one tag comes in order, and the other does not."""
+        network = BadNetwork(loss=0.05, duplication=0.05, delays=(0.0001, 0.001), jitter=0.002)
+        came = self.play(3, network)
+        self.assertEqual(came[_IN_ORDER], list(range(1, 300, 2)))
+        self.assertEqual(sorted(came[_ANYHOW]), list(range(0, 300, 2)))
+        self.assertNotEqual(came[_ANYHOW], sorted(came[_ANYHOW]))
+
+    def test_seeds(self) -> None:
+        """Whatever the seed, nothing is missing, and order is kept."""
+        for seed in range(20):
+            network = BadNetwork(loss=0.2, duplication=0.1, jitter=0.01)
+            came = self.play(seed, network, 60)
+            self.assertEqual(came[_IN_ORDER], list(range(1, 60, 2)), f"seed {seed}")
+            self.assertEqual(sorted(came[_ANYHOW]), list(range(0, 60, 2)), f"seed {seed}")
+
+    @given(first=st.integers(0, 0xFFFF), order=st.permutations(range(24)))
+    @settings(max_examples=200, deadline=None)
+    def test_beginsAnew(self, first: int, order: list[int]) -> None:
+        """Sequence numbers that begin anew make no difference, in whatever order segments come."""
+        received, ordering, came = ReceiveWindow(first), Ordering(), []
+        for number in order:
+            sequence = (first + number) & 0xFFFF
+            received.take(sequence, 1, 0.0)
+            ordering.hold(sequence, number, b"")
+            while (found := ordering.next(received)) is not None:
+                came.append(found[0])
+        self.assertEqual(came, list(range(24)))
