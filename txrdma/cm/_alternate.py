@@ -42,11 +42,14 @@ LATE: Final = 1 << 16
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""
 
-Judge = Callable[[CMPath], Union[Refusal, None]]
+PathJudge = Callable[[CMPath], Union[Refusal, None]]
 """A function that finds out why an end can't use a path, as it sees that; None if it can."""
 
+Judge = Callable[[CMPath, int], Union[Refusal, None]]
+"""A L{PathJudge} for any connection, whose partition it is told by its P_Key."""
 
-def acceptAny(_path: CMPath) -> Refusal | None:
+
+def acceptAny(_path: CMPath, _pkey: int = 0) -> Refusal | None:
     """Find nothing against a path: programs are asked themselves."""
     return None
 
@@ -156,7 +159,7 @@ class Alternate(Core):
         patience: Patience,
         isSupported: bool = True,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        judge: PathJudge = acceptAny,
     ) -> None:
         """
         @param isSupported: what the connection's REP said of failover.

@@ -285,5 +285,5 @@ class Connection:
             patience=self._patience(),
             isSupported=isAccepted,
             mayReload=self._mayReload,
-            judge=self._judge,
+            judge=lambda path: self._judge(path, request.pkey),
         )

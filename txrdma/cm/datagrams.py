@@ -319,7 +319,7 @@ class DatagramClientEndpoint:
             sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
             said = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
-            found = await adapter.manager.resolve(self._serviceID, path, said)
+            found = await adapter.own.resolve(self._serviceID, path, said)
             transport = DatagramTransport(adapter, source, protocol)
         finally:
             release()
@@ -336,7 +336,7 @@ class _Serving:
     def __init__(self, adapter: Adapter, port: int, protocol: DatagramProtocol) -> None:
         self._gid, self._protocol = adapter.usualGID(), protocol
         self._transport = DatagramTransport(adapter, self._gid, protocol)
-        self._manager = adapter.manager
+        self._manager = adapter.own
         self._port = port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
         self._end: Callable[[], None] = lambda: None
 

@@ -10,14 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from twisted.internet.interfaces import IReactorCore
-from twisted.logger import Logger
-
-from txrdma.logs import Seldom
-from txrdma.unixanswers import Answering
-
-_log = Logger()
-_seldom = Seldom(_log)
+from txrdma.unixanswers import Disclosure
 
 NAMESPACE: Final = "txrdma/cm"
 """The beginning of the abstract names on which processes answer."""
@@ -39,45 +32,13 @@ class Counted(Protocol):
         """The number of listeners and of served datagram services."""
 
 
-_present: dict[Counted, Any] = {}
 _ended: Counter[str] = Counter()
-_answering: dict[Any, Answering] = {}
-
-
-def appear(reactor: Any, manager: Counted) -> None:
-    """
-    Tell of a manager from now on; whoever asks is answered once the reactor runs.
-
-    The socket is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
-    """
-    _present[manager] = reactor
-    if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
-        reactor.callWhenRunning(_answer, reactor)
 
 
 def leave(manager: Counted) -> None:
     """Keep the counters of a manager that is closed; with the last one nobody is answered any more."""
-    reactor = _present.pop(manager, None)
-    if reactor is None:
-        return
-    _ended.update(manager.counters)
-    if reactor not in _present.values():
-        listener = _answering.pop(reactor, None)
-        if listener is not None:
-            reactor._internalReaders.discard(listener)
-            listener.close()
-
-
-def _answer(reactor: Any) -> None:
-    if reactor in _answering or reactor not in _present.values():
-        return
-    try:
-        listener = Answering(reactor, NAMESPACE, report, "to know our counters")
-    except OSError as error:  # another reactor of this process answers, or there are no abstract names
-        _seldom.info(str(error), "Not answering `txrdma cm-stats`: {error}", error=error)
-        return
-    reactor._internalReaders.add(listener)
-    _answering[reactor] = listener
+    if _disclosure.leave(manager):
+        _ended.update(manager.counters)
 
 
 def byKind(counters: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -98,14 +59,20 @@ def report() -> dict[str, Any]:
         which tell of the present.
     """
     counters, states = Counter(_ended), Counter[str]()
-    for manager in _present:
+    for manager in _disclosure.parts:
         counters.update(manager.counters)
         states.update(manager.states)
     return {
         "counters": byKind(counters),
         "gauges": {
-            "managers": len(_present),
-            "listeners": sum(manager.listeners for manager in _present),
+            "managers": len(_disclosure.parts),
+            "listeners": sum(manager.listeners for manager in _disclosure.parts),
             "connections": dict(states),
         },
     }
+
+
+_disclosure: Disclosure[Counted] = Disclosure(NAMESPACE, "txrdma cm-stats", report)
+
+appear = _disclosure.appear
+"""Tell of a manager from now on, until it leaves: L{Disclosure.appear}."""

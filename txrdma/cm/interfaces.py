@@ -1,29 +1,107 @@
 """
-Interfaces of connections that carry messages, as Twisted's have it for streams of bytes.
+Interfaces of connections by the communication manager: messages, and what RDMA adds to L{txrdma.messages}.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IListeningPort, IPushProducer
-from twisted.python.failure import Failure
 
-if TYPE_CHECKING:  # string parsers are loaded at every look for plugins, and need none of these
+from txrdma.messages import IMessageProtocol, IMessageTransport
+
+if TYPE_CHECKING:
+    from txrdma.cm._alternate import Judge
     from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer
-    from txrdma.cm.messages import CMPath
+    from txrdma.cm.events import Event
+    from txrdma.cm.messages import APStatus, CMPath, RejectReason, REP, REQ
     from txrdma.iba.path import IBPath
     from txrdma.iba.types import RKey
     from txrdma.iba.verbs import Buffer, Segment
     from txrdma.interfaces import IMemoryRegion
 
 
-class IMessageTransport(IPushProducer):
+class IManagedConnection(Interface):
+    """A connection of a communication manager, ours or the kernel's: its messages, not its queue pair."""
+
+    managedBy: str = Attribute("The manager of the connection: txrdma, or librdmacm.")
+    request: REQ = Attribute("The REQ of the connection.")
+    reply: REP | None = Attribute("The REP of the connection; None before.")
+    state: str = Attribute("The state by the specification's name: REQ_SENT, ESTABLISHED...")
+    primary: CMPath = Attribute("The path in use, as this end sees it.")
+    alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
+
+    def handTo(
+        heard: Callable[[IManagedConnection, Event], None], look: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        Have events reported to another function from now on.
+
+        @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
+        """
+
+    def startingPSN() -> int:
+        """The PSN that the peer of a passive end is to begin with."""
+
+    def accept(reply: REP) -> None:
+        """Answer a REQ, with a queue pair that is ready to send."""
+
+    def ready(privateData: bytes = b"") -> None:
+        """Answer a REP: the queue pair is ready to send."""
+
+    def reject(reason: RejectReason = ..., information: bytes = b"", privateData: bytes = b"") -> None:
+        """Answer a REQ or a REP by a REJ."""
+
+    def disconnect(privateData: bytes = b"") -> None:
+        """End the connection, whatever its state, or answer the peer that has ended it."""
+
+    def communicating() -> None:
+        """Note that the queue pair has received data, as good as an RTU that may be lost."""
+
+    def migrated() -> None:
+        """Note that the queue pair has migrated."""
+
+    def loadAlternatePath(path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
+        """Have the peer accept an alternate path."""
+
+    def replyAlternatePath(transactionID: int, status: APStatus = ..., information: bytes = b"") -> None:
+        """Answer a peer that has an alternate path."""
+
+
+class IConnectionManager(Interface):
+    """A manager of connections: of our own, on management datagrams, or the kernel's."""
+
+    counters: Counter[str] = Attribute("Numbers of messages, by direction and kind.")
+
+    def listen(
+        serviceID: int,
+        heard: Callable[[IManagedConnection, Event], None],
+        *,
+        backlog: int = ...,
+        judge: Judge = ...,
+    ) -> Callable[[], None]:
+        """Have REQs for a service reported; call the answer to listen no more."""
+
+    def connect(
+        request: REQ,
+        path: IBPath,
+        heard: Callable[[IManagedConnection, Event], None],
+        *,
+        judge: Judge = ...,
+    ) -> IManagedConnection:
+        """Ask a peer for a connection by a REQ."""
+
+    def close() -> None:
+        """Forget all connections, and hear no more."""
+
+
+class IRDMATransport(IMessageTransport):
     """
-    An established connection, as its protocol sees it.
+    An established connection, as its protocol sees it: messages, and the memory of the peer.
 
     To pause it is to take no more messages: the peer may send as many as receives are posted, and waits then.
     """
@@ -31,6 +109,8 @@ class IMessageTransport(IPushProducer):
     agreed: Agreed = Attribute("Terms that both ends have agreed on: depths, MTU, retries.")
     path: CMPath = Attribute("The path in use, as this end sees it.")
     alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
+    managedBy: str = Attribute("The manager of the connection: txrdma, or librdmacm.")
+    route: str = Attribute("The way of the data, as the device calls it; empty after the end.")
 
     def sendMessage(data: Buffer, immediate: int | None = None) -> None:
         """
@@ -62,21 +142,12 @@ class IMessageTransport(IPushProducer):
         @raise txrdma.error.InvalidRequest: the peer takes no reads.
         """
 
-    def registerProducer(producer: IPushProducer, streaming: bool) -> None:
-        """Have a producer paused while more than C{agreed.sends} requests wait, and resumed after that."""
-
-    def unregisterProducer() -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
-
     def loseConnection(privateData: bytes = b"") -> None:
         """
         End the connection by a DREQ, when all that was sent and written is in the peer's memory.
 
         The protocol hears of the end when the peer has answered, or has been asked often enough.
         """
-
-    def abortConnection() -> None:
-        """End the connection now, whatever waits."""
 
     def loadAlternatePath(path: IBPath | CMPath) -> Deferred[CMPath]:
         """
@@ -94,23 +165,10 @@ class IMessageTransport(IPushProducer):
         """The peer, with the private data that it sent."""
 
 
-class IMessageProtocol(Interface):
+class IRDMAProtocol(IMessageProtocol):
     """A protocol of messages and one-sided writes, over one reliable connection."""
 
     answer: bytes = Attribute("Private data of the REP that accepts; of no use where the other end accepts.")
-
-    def makeConnection(transport: IMessageTransport) -> None:
-        """Take the transport, and call C{connectionMade}."""
-
-    def connectionMade() -> None:
-        """Begin: the connection is established."""
-
-    def messageReceived(data: bytes, immediate: int | None) -> None:
-        """
-        Take a message of the peer. Its receive is posted again after this.
-
-        @param immediate: None unless it came with 32 bits.
-        """
 
     def writeReceived(length: int, immediate: int) -> None:
         """Note that the peer has written so many bytes into memory of this end, and what it says of it."""
@@ -121,19 +179,11 @@ class IMessageProtocol(Interface):
     def pathMigrated(path: CMPath) -> None:
         """Note that the connection has gone over to its alternate path, which is none any more."""
 
-    def connectionLost(reason: Failure) -> None:
-        """
-        End: nothing comes any more.
 
-        @param reason: C{ConnectionDone} where either end wanted it, and the peer has all that was sent here;
-            else C{ConnectionLost} or C{ConnectionAborted}.
-        """
-
-
-class IPreparedProtocol(IMessageProtocol):
+class IPreparedProtocol(IRDMAProtocol):
     """A protocol whose private data tell of memory, which belongs to its connection."""
 
-    def prepare(transport: IMessageTransport) -> bytes:
+    def prepare(transport: IRDMATransport) -> bytes:
         """
         Make the private data of the REP, instead of C{answer}.
 
@@ -142,58 +192,3 @@ class IPreparedProtocol(IMessageProtocol):
 
     def memoryLost() -> None:
         """Take what is in the memory, which goes now, before C{connectionLost}."""
-
-
-class IMessageProtocolFactory(Interface):
-    """A maker of protocols, one for each connection."""
-
-    def buildProtocol(peer: MessagePeer) -> IMessageProtocol | None:
-        """
-        Make the protocol of a connection. A passive end's is made when it is asked for.
-
-        @return: None is to reject by C{CONSUMER_REJECT}.
-        @raise txrdma.cm.errors.Rejection: reject, with a reason and private data.
-        """
-
-
-class IMessageClientEndpoint(Interface):
-    """A place to connect to."""
-
-    def connect(factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
-        """
-        Connect. The Deferred can be cancelled until it fires.
-
-        @return: fires with the protocol, connected; fails with L{txrdma.cm.errors.Rejected}, with
-            L{txrdma.cm.errors.PeerSilent}, or with another L{txrdma.error.RDMAError}.
-        """
-
-
-class IMessageServerEndpoint(Interface):
-    """A place to listen at."""
-
-    def listen(factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        """
-        Listen. The port's C{getHost} is a L{MessageAddress}.
-
-        @return: fails with an L{txrdma.error.RDMAError}.
-        """
-
-
-class IMessageEndpointStringParser(Interface):
-    """A plugin that makes endpoints of strings: C{"rdma:192.0.2.1:7471"}."""
-
-    prefix: str = Attribute("The word before the first colon.")
-
-    def parseMessageClient(reactor: object, *args: str, **kwargs: str) -> IMessageClientEndpoint:
-        """
-        Make a client's endpoint of the rest of the string.
-
-        @raise ValueError: the string says something that has no meaning; names key and value.
-        """
-
-    def parseMessageServer(reactor: object, *args: str, **kwargs: str) -> IMessageServerEndpoint:
-        """
-        Make a server's endpoint of the rest of the string.
-
-        @raise ValueError: as C{parseMessageClient}'s.
-        """

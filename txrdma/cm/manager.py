@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import urandom
+from secrets import randbelow
 from typing import Final
 
 from zope.interface import implementer
@@ -34,6 +35,7 @@ from txrdma.cm.events import (
     ServiceTimedOut,
 )
 from txrdma.cm.insight import appear, leave
+from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
 from txrdma.cm.messages import APStatus, CMPath, LAP, RejectReason, REP, REQ, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.paths import pathFor
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
@@ -61,12 +63,15 @@ Answered = Callable[[SIDRREQ], SIDRREP]
 """A program's function that answers SIDR_REQs; ids are filled in."""
 
 
+@implementer(IManagedConnection)
 class CMConnection:
     """
     A connection, or the attempt to make one, as its program holds it.
 
     @ivar manager: the manager whose connection this is.
     """
+
+    managedBy = "txrdma"
 
     def __init__(self, manager: ConnectionManager, managed: Managed, heard: Heard) -> None:
         self.manager = manager
@@ -119,6 +124,10 @@ class CMConnection:
         @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
         """
         self._heard, self._look = heard, look
+
+    def startingPSN(self) -> int:
+        """The PSN that the peer of a passive end is to begin with: a random number."""
+        return randbelow(1 << 24)
 
     def accept(self, reply: REP) -> None:
         """
@@ -240,7 +249,7 @@ class CMConnection:
             waiting.callback(result)
 
 
-@implementer(IMADHandler)
+@implementer(IMADHandler, IConnectionManager)
 class ConnectionManager:
     """
     A manager of connections through one port, or through several of one device.

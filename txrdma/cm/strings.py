@@ -19,11 +19,7 @@ from zope.interface import implementer
 
 from twisted.plugin import getPlugins, IPlugin
 
-from txrdma.cm.interfaces import (
-    IMessageClientEndpoint,
-    IMessageEndpointStringParser,
-    IMessageServerEndpoint,
-)
+from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
 from txrdma.strings import parseString
 
 if TYPE_CHECKING:

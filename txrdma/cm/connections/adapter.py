@@ -15,15 +15,20 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.receives import ReceiveMemory
+from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.messages import APStatus, CMPath
+from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GID, MTU, QPN
-from txrdma.iba.verbs import AsyncEventKind, Completion, GIDEntry, usualGID
-from txrdma.interfaces import AsyncEvent, IQueuePair, IVerbsDevice
+from txrdma.iba.types import GID, MTU, PKey, QPN
+from txrdma.iba.verbs import AsyncEventKind, Completion, GIDEntry, GIDType, usualGID
+from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.choices import partitionIndex
+from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
+from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.devices import sharedDevice
 
@@ -99,7 +104,7 @@ class Shelf:
 
 class Adapter:
     """
-    A device with queue pair 1 of each port, and a manager of connections.
+    A device with a manager of connections: our own, on management datagrams of each port, or the kernel's.
 
     @ivar device: belongs to whoever opened it.
     @ivar domain: the protection domain of all connections.
@@ -109,8 +114,8 @@ class Adapter:
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
         """
         @param closed: called when the last holder has gone, and all is closed.
-        @raise InvalidRequest: the device gives no queue pair 1, as the kernel's don't.
-        @raise txrdma.error.ResourceExhausted: somebody has queue pair 1 of one of its ports.
+        @raise InvalidRequest: the device gives no queue pair 1, and is none of the kernel's.
+        @raise txrdma.error.ResourceExhausted: somebody has queue pair 1 of one of its ports, or the class.
         """
         self.reactor = reactor
         self.device = device
@@ -122,13 +127,11 @@ class Adapter:
         self._lookedAt = 0.0
         with ExitStack() as undo:
             undo.callback(closed)
-            servers = []
-            for number in range(1, device.portCount + 1):
-                port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
-                agent = MADAgent(reactor, port)
-                undo.callback(agent.close)
-                servers.append(MADServer(agent))
-            self.manager = ConnectionManager(servers[0], None, servers[1:])
+            self.manager: IConnectionManager = (
+                KernelManager(reactor, device, self._addresses)
+                if isManaged(device)
+                else self._ownManager(reactor, device, undo)
+            )
             undo.callback(self.manager.close)
             self.domain = device.createProtectionDomain()
             undo.callback(self.domain.close)
@@ -137,8 +140,34 @@ class Adapter:
             undo.callback(device.subscribe(self._told))
             self._closing = undo.pop_all()
 
+    @staticmethod
+    def _ownManager(reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
+        """Our own manager, on queue pair 1 of each port, or on umad where the kernel keeps that."""
+        servers = []
+        for number in range(1, device.portCount + 1):
+            port: IMADPort
+            if isOfKernel(device):
+                port = UmadPort(reactor, getEndPort(f"{device.name}/{number}"), False)
+            else:
+                port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
+            agent = MADAgent(reactor, port)
+            undo.callback(agent.close)
+            servers.append(MADServer(agent))
+        return ConnectionManager(servers[0], None, servers[1:])
+
     def __repr__(self) -> str:
         return f"<Adapter {self.device.name} {self._holders} holders>"
+
+    @property
+    def own(self) -> ConnectionManager:
+        """
+        The manager, which is our own.
+
+        @raise InvalidRequest: it is the kernel's, which has no services of datagrams for us.
+        """
+        if not isinstance(self.manager, ConnectionManager):
+            raise InvalidRequest(f"{self.device.name} has the kernel's manager, without datagram services")
+        return self.manager
 
     def hold(self) -> Callable[[], None]:
         """Keep the adapter open; call the answer to let go of it. Twice is fine."""
@@ -172,13 +201,19 @@ class Adapter:
         return self._mtus[number - 1]
 
     def placeOf(self, gid: GID) -> tuple[int, int] | None:
-        """The port that has a GID, and the index in its table; None where none has."""
+        """The port that has a GID, and the index in its table, not of RoCE v1; None where none has."""
         self._look()
         for number, table in enumerate(self._tables, 1):
             for index, entry in enumerate(table):
-                if entry.gid == gid:
+                if entry.gid == gid and entry.type is not GIDType.ROCE_V1:
                     return number, index
         return None
+
+    def _addresses(self) -> list[str]:
+        """The IP addresses of all ports, but those that mean another host on each link."""
+        self._look()
+        gids = dict.fromkeys(entry.gid for table in self._tables for entry in table)
+        return [gid.ip for gid in gids if gid.ip is not None and not gid.isLinkLocal]
 
     def placeFrom(self, gid: GID) -> tuple[int, int]:
         """
@@ -191,14 +226,36 @@ class Adapter:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
         return place
 
+    def partitionOf(self, port: int, pkey: int) -> int | None:
+        """The index in a port's table of its P_Key for a partition; None where the port is not in it."""
+        return partitionIndex(self.device.pkeys(port), PKey(pkey))
+
+    def partitionFrom(self, port: int, pkey: int) -> int:
+        """
+        The index of a P_Key, as L{partitionOf} finds it.
+
+        @raise InvalidRequest: the port is in no such partition.
+        """
+        index = self.partitionOf(port, pkey)
+        if index is None:
+            raise InvalidRequest(f"{self.device.name} is not in partition {pkey:#06x} by its port {port}")
+        return index
+
     def usualGID(self) -> GID:
         """The GID of port 1 that most peers can reach."""
         self._look()
         return self._tables[0][usualGID(self._tables[0])].gid
 
-    def judge(self, path: CMPath) -> tuple[APStatus, bytes] | None:
-        """Find out why an alternate path can't be used: its own GID is none of the device's."""
-        return None if self.placeOf(path.localGID) else (APStatus.GID_REJECTED, self.usualGID().raw)
+    def judge(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
+        """
+        Find out why an alternate path can't be used: its own GID is none of the device's, or is that of a
+        port that is not in the connection's partition.
+        """
+        place = self.placeOf(path.localGID)
+        if place is None:
+            return APStatus.GID_REJECTED, self.usualGID().raw
+        port, _index = place
+        return (APStatus.REJECTED, b"") if self.partitionOf(port, pkey) is None else None
 
     # Its connections
 

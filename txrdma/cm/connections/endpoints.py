@@ -24,18 +24,13 @@ from txrdma.cm.connections.adapter import Adapter, adapterOf, Place
 from txrdma.cm.connections.names import addressesOf, isAddress
 from txrdma.cm.connections.opening import Attempt, Listening, Naming
 from txrdma.cm.connections.terms import MessageAddress, Terms
-from txrdma.cm.interfaces import (
-    IMessageClientEndpoint,
-    IMessageProtocol,
-    IMessageProtocolFactory,
-    IMessageServerEndpoint,
-    IMessageTransport,
-)
+from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.messages import REQ
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, ROCE_PORT
+from txrdma.messages import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 
 _log = Logger()
 
@@ -124,7 +119,7 @@ class IPNaming(Naming):
         return address, request.privateData[_HEADER:]
 
 
-PrivateData = Union[bytes, Callable[[IMessageTransport], bytes]]
+PrivateData = Union[bytes, Callable[[IRDMATransport], bytes]]
 """Private data of a REQ, or what makes them by the transport, whose memory can be allocated."""
 
 
@@ -142,7 +137,7 @@ class _Client:
         factory: IMessageProtocolFactory,
         device: Place | None = None,
         alternate: IBPath | None = None,
-    ) -> Deferred[IMessageProtocol]:
+    ) -> Deferred[IRDMAProtocol]:
         try:
             adapter = adapterOf(self._reactor, self._device if device is None else device)
             release = adapter.hold()
@@ -191,7 +186,7 @@ class IBClientEndpoint(_Client):
         super().__init__(reactor, device, terms, privateData)
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
         return self._connect(ServiceNaming(), self._serviceID, self._path, factory, alternate=self._alternate)
 
@@ -218,13 +213,13 @@ class RDMAClientEndpoint(_Client):
         super().__init__(reactor, "soft" if device is None else device, terms, privateData)
         self._host, self._serviceID, self._isChosen = host, serviceIDOf(space, port), device is not None
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
         if isAddress(self._host):
             return self._connectTo(self._host, factory)
         return Deferred.fromCoroutine(self._connectByName(factory))
 
-    async def _connectByName(self, factory: IMessageProtocolFactory) -> IMessageProtocol:
+    async def _connectByName(self, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         addresses = await addressesOf(self._reactor, self._host)
         for address in addresses[:-1]:
             try:
@@ -234,7 +229,7 @@ class RDMAClientEndpoint(_Client):
                           error=error)  # fmt: skip
         return await self._connectTo(addresses[-1], factory)
 
-    def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
+    def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         naming = IPNaming(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         try:
             device = self._device if self._isChosen else softDeviceTo(address)

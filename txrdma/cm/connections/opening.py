@@ -33,19 +33,14 @@ from txrdma.cm.events import (
     Disconnected,
     Event,
 )
-from txrdma.cm.interfaces import (
-    IMessageProtocol,
-    IMessageProtocolFactory,
-    IMessageTransport,
-    IPreparedProtocol,
-)
-from txrdma.cm.manager import CMConnection
+from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import CMTransport, FailoverAccepted, RejectReason, REP, REQ
 from txrdma.cm.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.mad.layouts.values import PathMTU
+from txrdma.messages import IMessageProtocolFactory
 
 _log = Logger()
 
@@ -90,7 +85,7 @@ class Attempt:
         path: IBPath,
         factory: IMessageProtocolFactory,
         terms: Terms,
-        privateData: bytes | Callable[[IMessageTransport], bytes],
+        privateData: bytes | Callable[[IRDMATransport], bytes],
         alternate: IBPath | None = None,
     ) -> None:
         """
@@ -99,7 +94,7 @@ class Attempt:
         @raise RDMAError: the device can't make it, or has no such paths.
         @raise ValueError: there is too much private data.
         """
-        self.answer: Deferred[IMessageProtocol] = Deferred(lambda _: self._cancelled())
+        self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: self._cancelled())
         self._adapter, self._naming, self._factory = adapter, naming, factory
         assert path.sgid is not None  # endpoints see to that
         port, _index = adapter.placeFrom(path.sgid)
@@ -112,7 +107,7 @@ class Attempt:
         if isinstance(privateData, bytes):
             terms.greet(privateData, room)  # before anything is made for too much of it
         mtu = adapter.mtuOf(port)
-        self._transport = transport = MessageTransport(adapter, terms, port)
+        self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
         transport.failed = self._failed
         said = privateData if isinstance(privateData, bytes) else privateData(transport)
         request = REQ(
@@ -135,12 +130,12 @@ class Attempt:
         try:
             connection = adapter.manager.connect(request, path, self._heard, judge=adapter.judge)
         except BaseException:
-            transport.abortConnection()
+            self._cancelled()  # nobody has the answer
             raise
         transport.connection = connection
         connection.handTo(self._heard, transport.pathChanged)
 
-    def _heard(self, connection: CMConnection, event: Event) -> None:
+    def _heard(self, connection: IManagedConnection, event: Event) -> None:
         transport = self._transport
         if isinstance(event, ConnectionReplied):
             self._replied(connection, event.reply)
@@ -154,7 +149,7 @@ class Attempt:
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
         transport.heard(connection, event)
 
-    def _replied(self, connection: CMConnection, reply: REP) -> None:
+    def _replied(self, connection: IManagedConnection, reply: REP) -> None:
         greeting, self._said = understood(reply.privateData, self._terms)
         agreed = agree(self._terms, greeting, connection.request, reply, True)
         try:
@@ -165,7 +160,7 @@ class Attempt:
         else:
             connection.ready()
 
-    def _established(self, connection: CMConnection) -> None:
+    def _established(self, connection: IManagedConnection) -> None:
         reply, gid = connection.reply, connection.primary.remoteGID
         assert reply is not None
         address = self._naming.addressOf(connection.request.serviceID, gid)
@@ -243,7 +238,7 @@ class Listening:
         """The address that is listened to."""
         return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
 
-    def _requested(self, connection: CMConnection, event: Event) -> None:
+    def _requested(self, connection: IManagedConnection, event: Event) -> None:
         if not isinstance(event, ConnectionRequested):
             return
         try:
@@ -257,7 +252,7 @@ class Listening:
             _log.failure("{listener}: its program failed", listener=self)
             connection.reject(RejectReason.NO_RESOURCES)
 
-    def _accept(self, connection: CMConnection, request: REQ) -> None:
+    def _accept(self, connection: IManagedConnection, request: REQ) -> None:
         """
         Answer a REQ by a REP.
 
@@ -269,6 +264,8 @@ class Listening:
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
+        if self._adapter.partitionOf(port, request.pkey) is None:
+            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # no reason is for that
         mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
@@ -292,18 +289,16 @@ class Listening:
 class Answer:
     """The accepting of one connection at the passive end, until it is established."""
 
-    def __init__(self, adapter: Adapter, connection: CMConnection, terms: Terms, port: int) -> None:
+    def __init__(self, adapter: Adapter, connection: IManagedConnection, terms: Terms, port: int) -> None:
         """
         @param terms: count, where the peer does so.
         @raise RDMAError: the device has no room for another connection.
         """
         self._connection, self._terms = connection, terms
-        self._transport = MessageTransport(adapter, terms, port)
+        self._transport = MessageTransport(adapter, terms, port, connection.request.pkey)
         self._transport.connection = connection
 
-    def accept(
-        self, protocol: IMessageProtocol, peer: MessagePeer, host: MessageAddress, said: bytes
-    ) -> None:
+    def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:
         """
         Accept by a REP, with a queue pair that is ready.
 
@@ -318,7 +313,7 @@ class Answer:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
             reply = REP(
                 localQPN=transport.qpn,
-                startingPSN=randbelow(_PSNS),
+                startingPSN=connection.startingPSN(),
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
                 rnrRetryCount=terms.rnrRetryCount,
@@ -340,10 +335,10 @@ class Answer:
         if self._transport.isShared:
             return FailoverAccepted.NOT_SUPPORTED
         isSame = areSame(request.alternate, request.primary)
-        refusal = self._transport.adapter.judge(reversedPath(request.alternate))
+        refusal = self._transport.adapter.judge(reversedPath(request.alternate), request.pkey)
         return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
 
-    def _heard(self, connection: CMConnection, event: Event) -> None:
+    def _heard(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):
             self._transport.established(self._protocol, self._host, self._peer)
         self._transport.heard(connection, event)

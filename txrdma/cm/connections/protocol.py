@@ -11,22 +11,23 @@ from zope.interface import implementer
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.terms import MessagePeer
-from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
+from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import CMPath
+from txrdma.messages import IMessageProtocolFactory
 
 
-@implementer(IMessageProtocol)
+@implementer(IRDMAProtocol)
 class MessageProtocol:
     """
-    A protocol that does nothing until it is subclassed: see L{IMessageProtocol}.
+    A protocol that does nothing until it is subclassed: see L{IRDMAProtocol}.
 
     @ivar transport: from C{makeConnection} on.
     """
 
     answer = b""
-    transport: IMessageTransport
+    transport: IRDMATransport
 
-    def makeConnection(self, transport: IMessageTransport) -> None:
+    def makeConnection(self, transport: IRDMATransport) -> None:
         """Take the transport, and call C{connectionMade}."""
         self.transport = transport
         self.connectionMade()
@@ -54,12 +55,12 @@ class MessageProtocol:
 class MessageFactory:
     """A factory that calls a class, or any function, for each connection."""
 
-    def __init__(self, make: Callable[[], IMessageProtocol | None]) -> None:
+    def __init__(self, make: Callable[[], IRDMAProtocol | None]) -> None:
         """
         @param make: makes a protocol without arguments; None rejects.
         """
         self._make = make
 
-    def buildProtocol(self, peer: MessagePeer) -> IMessageProtocol | None:
+    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol | None:
         """Make a protocol, whoever the peer is."""
         return self._make()

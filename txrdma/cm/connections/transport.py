@@ -36,8 +36,7 @@ from txrdma.cm.events import (
     PathMigrated,
     QPArmed,
 )
-from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport, IPreparedProtocol
-from txrdma.cm.manager import CMConnection
+from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import APStatus, CMPath, REP, REQ
 from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -70,7 +69,7 @@ _EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_RE
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
 
-@implementer(IMessageTransport)
+@implementer(IRDMATransport)
 class MessageTransport:
     """
     A queue pair with its memory, and what of it a protocol sees.
@@ -81,16 +80,18 @@ class MessageTransport:
     """
 
     agreed: Agreed
+    _host: MessageAddress
+    _peer: MessagePeer
 
-    def __init__(self, adapter: Adapter, terms: Terms, port: int) -> None:
+    def __init__(self, adapter: Adapter, terms: Terms, port: int, pkey: int) -> None:
         """
         @param terms: those that this end wants.
-        @param port: the number of the device's port where the primary path begins.
+        @param port: the device's port where the primary path begins, which is in the partition of C{pkey}.
         @raise txrdma.error.RDMAError: the device has no room for another connection.
         """
-        self.adapter, self.terms = adapter, terms
-        self.connection: CMConnection | None = None
-        self.protocol: IMessageProtocol | None = None
+        self.adapter, self.terms, self._pkey = adapter, terms, pkey
+        self.connection: IManagedConnection | None = None
+        self.protocol: IRDMAProtocol | None = None
         self.failed: Callable[[Failure], None] = lambda failure: None
         self._credits = Credits(terms.receives, None)
         self._receives = terms.receives + SPARE
@@ -99,13 +100,10 @@ class MessageTransport:
         self._regions: list[IMemoryRegion] = []
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
-        self._isArmed, self._probe, self._farewell = False, 0, b""
+        self._isArmed, self._isProducerPaused, self._probe, self._farewell = False, False, 0, b""
         self._keepalive: Keepalive | None = None
         self._arming: Deferred[CMPath] | None = None
         self._producer: IPushProducer | None = None
-        self._isProducerPaused = False
-        self._host: MessageAddress | None = None
-        self._peer: MessagePeer | None = None
         self._release = adapter.hold()
         self._shelf: Shelf | None = None
         self._pair: IQueuePair | None = None
@@ -117,7 +115,7 @@ class MessageTransport:
             self._pair = adapter.domain.createQueuePair(QPKind.RC, queue, queue, capacity)
             adapter.enter(self._shelf, self._pair, self)
             self._memory = adapter.receives.take(self._receives, terms.messageBytes)
-            self._pair.modify(toInit(port, terms.reads))
+            self._pair.modify(toInit(port, terms.reads, adapter.partitionFrom(port, pkey)))
             self._pair.postReceive(self._memory.requests)
         except BaseException:
             self._close()
@@ -125,12 +123,12 @@ class MessageTransport:
             raise
 
     def __repr__(self) -> str:
-        return f"<MessageTransport {self.connection!r} {self.queuePair!r}>"
+        return f"<MessageTransport {self.connection!r} {self._pair!r}>"
 
     @property
-    def queuePair(self) -> object:
-        """The queue pair, for those who look at it; None after the end."""
-        return self._pair
+    def route(self) -> str:
+        """The way of the data, as the device calls it; C{""} after the end."""
+        return "" if self._pair is None else self._pair.route
 
     @property
     def qpn(self) -> QPN:
@@ -154,18 +152,21 @@ class MessageTransport:
         return self._cm.alternate
 
     @property
-    def _cm(self) -> CMConnection:
+    def managedBy(self) -> str:
+        """The manager of the connection: C{"txrdma"}, or C{"librdmacm"}, which is the kernel's."""
+        return self._cm.managedBy
+
+    @property
+    def _cm(self) -> IManagedConnection:
         assert self.connection is not None  # nobody has the transport before
         return self.connection
 
     def getHost(self) -> MessageAddress:
         """The address of this end."""
-        assert self._host is not None
         return self._host
 
     def getPeer(self) -> MessagePeer:
         """The peer, with its private data."""
-        assert self._peer is not None
         return self._peer
 
     # Requests of the program
@@ -183,7 +184,7 @@ class MessageTransport:
 
     def write(self, segment: Segment, remoteAddress: int, rkey: RKey, immediate: int | None = None) -> int:
         """
-        Write into the peer's memory: see L{IMessageTransport}.
+        Write into the peer's memory: see L{IRDMATransport}.
 
         @raise InvalidRequest: no bytes, with immediate data, where credits are counted.
         """
@@ -199,7 +200,7 @@ class MessageTransport:
 
     def read(self, segment: Segment, remoteAddress: int, rkey: RKey) -> Deferred[None]:
         """
-        Read from the peer's memory: see L{IMessageTransport}.
+        Read from the peer's memory: see L{IRDMATransport}.
 
         @raise InvalidRequest: the peer takes no reads.
         """
@@ -274,7 +275,7 @@ class MessageTransport:
         """
         Have both ends ready to migrate to another path when the one in use fails.
 
-        @raise InvalidRequest: there is no such path here, or none at all: see L{IMessageTransport}.
+        @raise InvalidRequest: there is no such path here, or none at all: see L{IRDMATransport}.
         """
         if self._pair is not None and self._pair.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
@@ -299,10 +300,9 @@ class MessageTransport:
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive))
 
-    def established(self, protocol: IMessageProtocol, host: MessageAddress, peer: MessagePeer) -> None:
+    def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessagePeer) -> None:
         """Begin: the connection is established, and has a protocol."""
-        self._host, self._peer = host, peer
-        self.protocol = protocol
+        self._host, self._peer, self.protocol = host, peer, protocol
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
         if alternate is not None and not self.isShared:
             try:
@@ -313,7 +313,7 @@ class MessageTransport:
         self._call(protocol.makeConnection, self)
         self.process()
 
-    def heard(self, connection: CMConnection, event: Event) -> None:
+    def heard(self, connection: IManagedConnection, event: Event) -> None:
         """Act on an event of the established connection, or of one that failed before."""
         if isinstance(event, Disconnected):
             self._disconnected()
@@ -373,7 +373,7 @@ class MessageTransport:
         self._pair.modify(
             QPAttributes(
                 alternateAddress=addressOf(path, port, index),
-                alternatePKeyIndex=0,
+                alternatePKeyIndex=self.adapter.partitionFrom(port, self._pkey),
                 alternateTimeout=path.localACKTimeout,
                 migrationState=MigrationState.REARM,
             )

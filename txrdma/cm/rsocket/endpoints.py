@@ -33,12 +33,14 @@ from txrdma.cm.connections.adapter import Place
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.terms import MessageAddress, MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
-from txrdma.cm.rsocket.stream import addressOf, StreamEnd
+from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
 from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
 from txrdma.error import RDMAError, WireError
+from txrdma.messages import IMessageProtocolFactory
+from txrdma.streamends import Declining
 from txrdma.streams import Address
 from txrdma.values import frozen
 
@@ -110,11 +112,11 @@ class _Connecting:
 
     def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
         self._factory = factory
-        self.end = StreamEnd(
+        self.end = RSocketEnd(
             reactor, options.sizes, options.keepalive, True, self._dress, lambda: factory.doStop()
         )
 
-    def buildProtocol(self, peer: MessagePeer) -> IMessageProtocol:
+    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol:
         self.end.introduce(peer.privateData)
         protocol = self._factory.buildProtocol(addressOf(peer.address))
         if protocol is None:
@@ -122,7 +124,7 @@ class _Connecting:
         self.protocol = protocol
         return self.end
 
-    def _dress(self, end: StreamEnd) -> RSocketTransport:
+    def _dress(self, end: RSocketEnd) -> RSocketTransport:
         return RSocketTransport(end, self.protocol)
 
     def failed(self, failure: Failure) -> Failure:
@@ -192,18 +194,17 @@ class _Accepting:
     def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
         self._reactor, self._options, self._factory = reactor, options, factory
 
-    def buildProtocol(self, peer: MessagePeer) -> IMessageProtocol:
+    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol:
         options = self._options
-        end = StreamEnd(self._reactor, options.sizes, options.keepalive, False, self._dress)
+        end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self._dress)
         try:
             end.introduce(peer.privateData)
         except WireError:
             raise Rejection(RejectReason.CONSUMER_REJECT) from None
         return end
 
-    def _dress(self, end: StreamEnd) -> RSocketTransport | None:
-        protocol = self._factory.buildProtocol(end.peer)
-        return None if protocol is None else RSocketTransport(end, protocol)
+    def _dress(self, end: RSocketEnd) -> RSocketTransport:
+        return RSocketTransport(end, self._factory.buildProtocol(end.peer) or Declining())
 
 
 @implementer(IListeningPort)

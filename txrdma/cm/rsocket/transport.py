@@ -10,7 +10,8 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
-from txrdma.cm.rsocket.stream import StreamEnd
+from txrdma.cm.interfaces import IRDMATransport
+from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.streams import StreamTransport
 
 KEEPALIVE: Final = 15.0
@@ -18,12 +19,12 @@ KEEPALIVE: Final = 15.0
 
 
 @implementer(ITCPTransport, ITLSTransport)
-class RSocketTransport(StreamTransport[StreamEnd]):
-    """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to a L{StreamEnd}."""
+class RSocketTransport(StreamTransport[RSocketEnd]):
+    """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to its end."""
 
     __slots__ = ()
 
-    def __init__(self, stream: StreamEnd, protocol: IProtocol) -> None:
+    def __init__(self, stream: RSocketEnd, protocol: IProtocol) -> None:
         role = "client" if stream.isClient else str(stream.host.port)
         super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
 
@@ -31,6 +32,11 @@ class RSocketTransport(StreamTransport[StreamEnd]):
         stream = self.stream
         role = "client" if stream.isClient else "server"
         return f"<RSocketTransport {role} to {stream.peer.host}:{stream.peer.port}>"
+
+    @property
+    def connection(self) -> IRDMATransport:
+        """The RDMA connection beneath: its route, its manager, what was agreed on."""
+        return self.stream.connection
 
     # ITCPTransport
 

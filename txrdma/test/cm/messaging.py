@@ -19,7 +19,7 @@ from txrdma.cm.connections.terms import Terms
 from txrdma.cm.connections.transport import MessageTransport
 from txrdma.cm.messages import CMPath
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID
+from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.test.pingpongs import ReadingClock
@@ -78,10 +78,10 @@ class MessagingCase(SynchronousTestCase):
             self.addCleanup(device.close)
         self.served: list[Noting] = []
 
-    def path(self, number: int = 0, life: int = 10) -> IBPath:
+    def path(self, number: int = 0, life: int = 10, pkey: int = DEFAULT_PKEY) -> IBPath:
         """The path between addresses of that number, from the client to the server."""
         source, destination = (GID.fromIP(each[number]) for each in self.addresses)
-        return IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=life)
+        return IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=life, pkey=PKey(pkey))
 
     def ends(self, serviceID: int = SERVICE, terms: Terms = USUAL) -> IBServerEndpoint:
         """The endpoint of a service at the second host."""

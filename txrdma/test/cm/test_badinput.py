@@ -7,12 +7,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
+from txrdma.cm._connection import Connection
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, RejectReason, REP, REQ, RTU, SIDRREP, SIDRREQ
 from txrdma.cm.paths import pathFor
 from txrdma.iba.path import GMP_QKEY, IBPath
-from txrdma.iba.types import GID, GUID, QPN
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -54,7 +56,12 @@ class StrangerCase(MessagingCase):
         self.client = self.result(self.ask())
         self.wait(lambda: self.served[-1].isMade)
         self.server = self.served[-1]
-        self.manager = self.server.transport.adapter.manager
+        self.manager = self.server.transport.adapter.own
+
+    @property
+    def core(self) -> Connection:
+        """The machine of the server's end."""
+        return cast(CMConnection, self.server.transport._cm)._core
 
     def send(self, kind: type[Attribute], raw: bytes) -> None:
         """Send the bytes of a message."""
@@ -70,6 +77,7 @@ class StrangerCase(MessagingCase):
             "serviceID": SERVICE,
             "primary": pathFor(self.way),
             "pathMTU": PathMTU(3),
+            "pkey": DEFAULT_PKEY,
             "maxCMRetries": 1,
             "localCMResponseTimeout": 10,
         }
@@ -99,7 +107,7 @@ class StrangerTests(StrangerCase):
 
     def test_limits(self) -> None:
         """Every message with every byte at its limits, and one right comm id, changes no connection."""
-        ours = self.server.transport._cm._core.localCommID
+        ours = self.core.localCommID
         for kind, length in PRIVATE.items():
             names = {field.name for field in kind.fields}
             base: Any = self.request(5) if kind is REQ else kind()
@@ -123,7 +131,7 @@ class StrangerTests(StrangerCase):
     def test_anything(self) -> None:
         """Messages of bytes by a seed, half of them with a right service or comm id, change no connection."""
         random = Random(12)
-        ours = self.server.transport._cm._core.localCommID
+        ours = self.core.localCommID
         for _ in range(1500):
             kind = random.choice(tuple(PRIVATE))
             message: Any = kind.decode(random.randbytes(232))
@@ -173,7 +181,7 @@ class StrangerTests(StrangerCase):
     def test_replays(self) -> None:
         """Messages of the connection that come again, from elsewhere, change nothing."""
         connection = self.server.transport._cm
-        request, reply, ours = connection.request, connection.reply, connection._core
+        request, reply, ours = connection.request, connection.reply, self.core
         assert reply is not None
         theirs = ours.remoteCommID
         for message in (
@@ -196,7 +204,7 @@ class StrangerTests(StrangerCase):
     def test_ended(self) -> None:
         """Messages of a connection that is over do nothing to the next one between the same hosts."""
         old = self.server.transport._cm
-        request, ours = old.request, old._core
+        request, ours = old.request, self.core
         ids: dict[str, Any] = {"localCommID": ours.remoteCommID, "remoteCommID": ours.localCommID}
         messages = (request, RTU(**ids), DREQ(**ids, remoteQPN=ours.localQPN), DREP(**ids), REJ(**ids))
         self.client.transport.loseConnection()

@@ -112,7 +112,7 @@ class DatagramTests(MessagingCase):
             heard.append(request.privateData)
             return SIDRREP(status=SIDRStatus.REJECTED)
 
-        adapter.manager.serve(0x01111D2F, answered)
+        adapter.own.serve(0x01111D2F, answered)
         asked = self.asking(privateData=b"hi")
         self.wait(lambda: asked.called)
         self.assertEqual(self.failureResultOf(asked, Refused).value.status, SIDRStatus.REJECTED)

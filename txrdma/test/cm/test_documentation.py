@@ -17,7 +17,7 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.cm.interfaces import IMessageTransport
+from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.manager import CMConnection, ConnectionManager
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
@@ -89,7 +89,7 @@ class PageTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """Requests of the tables are methods."""
-        kinds = {"manager": ConnectionManager, "connection": CMConnection, "transport": IMessageTransport}
+        kinds = {"manager": ConnectionManager, "connection": CMConnection, "transport": IRDMATransport}
         for owner, names in re.findall(r"`(manager|connection|transport)\.([a-zA-Z]+)", self.page):
             kind: Any = kinds[owner]
             if owner == "transport":

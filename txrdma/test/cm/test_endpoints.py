@@ -24,11 +24,11 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.connections.terms import MessageAddress, MessagePeer
 from txrdma.cm.errors import Rejected
-from txrdma.cm.interfaces import IMessageEndpointStringParser
 from txrdma.cm.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.messages import IMessageEndpointStringParser
 from txrdma.test.cm.messaging import MessagingCase, Noting
 
 

@@ -156,6 +156,17 @@ class MigrationTests(MessagingCase):
         self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
+    def test_otherPartition(self) -> None:
+        """A path by a port that is not in the connection's partition is refused, at either end."""
+        client, _server = self.connected()
+        tables = {1: [0xFFFF], 2: [0x8005]}
+        self.patch(self.devices[1], "pkeys", tables.__getitem__)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.REJECTED)
+        self.patch(self.devices[0], "pkeys", tables.__getitem__)
+        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
+
     def test_passive(self) -> None:
         """The passive end can't load paths: the specification has it so."""
         _client, server = self.connected()

@@ -187,7 +187,7 @@ class ConnectionTests(PortCase):
 
     def test_refusedPath(self) -> None:
         """A path that the peer rejects fails with the status; one without an answer, with a timeout."""
-        connection = self.opened(lambda _path: (APStatus.GID_REJECTED, b""))
+        connection = self.opened(lambda _path, _pkey: (APStatus.GID_REJECTED, b""))
         loading = connection.loadAlternatePath(self.other_(1))
         self.wait(lambda: loading.called)
         self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)

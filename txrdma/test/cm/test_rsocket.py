@@ -16,57 +16,30 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.errors import Rejected
-from txrdma.test.smc.ends import Echo, Recorder, Recorders
+from txrdma.test.smc.ends import Echo, Recorder
+from txrdma.test.streaming import Halves, StreamCase
 
 reactor: Any = theReactor
 
 
-@implementer(IHalfCloseableProtocol)
-class Halves(Recorder):
-    """Closes by halves, and answers when it has heard all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: list[str] = []
-
-    def readConnectionLost(self) -> None:
-        self.ends.append("read")
-        self.transport.write(b"heard %d" % len(self.heard))
-        self.transport.loseConnection()
-
-    def writeConnectionLost(self) -> None:
-        self.ends.append("write")
-
-
-class StreamCase(TestCase):
-    """A server and a client; when both have ended, nothing of them is left."""
+class SocketCase(StreamCase):
+    """Rsockets of two devices of the test's own."""
 
     timeout = 30
     more = ""
 
     def setUp(self) -> None:
-        self.addCleanup(self._finish)
+        super().setUp()
         numbers = random.Random()
         self.address, self.source = (
             f"127.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}"
             for _ in range(2)
         )
-        self.ports: list[Any] = []
-
-    async def _finish(self) -> None:
-        for port in self.ports:
-            await port.stopListening()
-        for _ in range(100):
-            if not self.left():
-                break
-            await deferLater(reactor, 0.01)
-        self.assertEqual(self.left(), [])
 
     def left(self) -> list[object]:
         """Adapters of the test's addresses, which keep themselves open."""
@@ -80,28 +53,16 @@ class StreamCase(TestCase):
         """A key for a device at an address."""
         return rf":device=soft\:{address}{self.more}"
 
-    async def listen(self, kind: Any = Recorder, keys: str = "") -> Recorders:
-        """A listening factory."""
-        factory = Recorders(kind)
-        text = f"rsocket:0{self.device(self.address)}{keys}"
-        self.ports.append(await serverFromString(reactor, text).listen(factory))
-        return factory
+    def serverString(self) -> str:
+        """A server at any port of one of the addresses."""
+        return f"rsocket:0{self.device(self.address)}"
 
-    async def connect(self, kind: Any = Recorder, keys: str = "") -> Any:
-        """A connected protocol of a client."""
-        port = self.ports[-1].getHost().port
-        text = f"rsocket:{self.address}:{port}{self.device(self.source)}{keys}"
-        return await clientFromString(reactor, text).connect(Recorders(kind))
-
-    async def both(self, kind: Any = Recorder, server: Any = Recorder, keys: str = "") -> tuple[Any, Any]:
-        """Two connected protocols: the client's and the server's."""
-        factory = await self.listen(server, keys)
-        there = factory.next()
-        client = await self.connect(kind, keys)
-        return client, await there
+    def clientString(self, port: int) -> str:
+        """A client of that server, from the other address."""
+        return f"rsocket:{self.address}:{port}{self.device(self.source)}"
 
 
-class SharedMemoryTests(StreamCase):
+class SharedMemoryTests(SocketCase):
     """By the route that the software device chooses on one host."""
 
     async def test_echo(self) -> None:
@@ -117,6 +78,14 @@ class SharedMemoryTests(StreamCase):
         await server.lost
         for each in (client, server):
             self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_noProtocol(self) -> None:
+        """A server's factory that makes no protocol ends the connection in order."""
+        factory = await self.listen()
+        factory.buildProtocol = lambda addr: None  # type: ignore[assignment,method-assign,return-value]  # refuses
+        client = await self.connect()
+        await client.lost
+        self.assertIs(client.reason.type, ConnectionDone)
 
     async def test_bothWays(self) -> None:
         """Megabytes both ways at the same time, by small buffers with few messages."""
@@ -298,7 +267,7 @@ class RoCETests(SharedMemoryTests):
     more = r"\:route=rocev2"
 
 
-class OpeningTests(StreamCase):
+class OpeningTests(SocketCase):
     """Connections that are not made."""
 
     async def test_refused(self) -> None:

@@ -17,12 +17,15 @@ from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
+from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import RejectReason
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Segment
+from txrdma.mad.ports import verbsport
+from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
+from txrdma.soft import device as softdevice
 from txrdma.test.cm.messaging import MessagingCase, Noting
 
 
@@ -32,8 +35,8 @@ class OpeningTests(MessagingCase):
     def test_interfaces(self) -> None:
         """Protocols, factories and transports provide what they promise."""
         client, _server = self.connected()
-        verifyObject(IMessageProtocol, client)
-        verifyObject(IMessageTransport, client.transport)
+        verifyObject(IRDMAProtocol, client)
+        verifyObject(IRDMATransport, client.transport)
         verifyObject(IMessageProtocolFactory, MessageFactory(Noting))
 
     def test_terms(self) -> None:
@@ -48,7 +51,7 @@ class OpeningTests(MessagingCase):
         self.assertEqual((there.initiatorDepth, there.responderResources), (2, 2))
         self.assertEqual((here.retryCount, there.retryCount), (5, 5))
         self.assertEqual((here.rnrRetryCount, there.rnrRetryCount), (7, 6))
-        pair: Any = client.transport.queuePair
+        pair: Any = client.transport._pair
         attributes = pair.query()
         self.assertEqual((attributes.pathMTU, attributes.retryCount), (MTU.MTU_512, 5))
         self.assertEqual((attributes.maxRDAtomic, attributes.maxDestRDAtomic), (2, 2))
@@ -133,6 +136,27 @@ class OpeningTests(MessagingCase):
         self.assertEqual(error.status, RejectReason.INVALID_PATH_MTU)
         self.assertEqual(error.rejection.additionalInfo[0], MTU.MTU_512)
         self.result(self.ask(Terms(mtu=MTU.MTU_512)))
+        port.stopListening()
+
+    def test_partition(self) -> None:
+        """Queue pairs are in the partition of the path, each by its own port's P_Key."""
+        tables = [0xFFFF, 0x8005, 0x8007], [0x0007, 0xFFFF]
+        for device, table in zip(self.devices, tables, strict=True):
+            self.patch(device, "pkeys", lambda port, table=table: table)
+        self.patch(softdevice, "PKEYS", tables[0])  # so many may be asked for
+        self.patch(verbsport, "partitionIndex", lambda table, pkey: 0)  # management is in all of them
+        port = self.serve()
+        client = self.result(self.ask(pkey=0x8007))
+        self.wait(lambda: self.served[-1].isMade)
+        pairs: list[Any] = [each.transport._pair for each in (client, self.served[-1])]
+        self.assertEqual([pair.query().pkeyIndex for pair in pairs], [2, 0])
+        asked = self.ask(pkey=0x8005)
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
+        self.assertIn(
+            "partition 0x8006", str(self.failureResultOf(self.ask(pkey=0x8006), InvalidRequest).value)
+        )
         port.stopListening()
 
     def test_silence(self) -> None:

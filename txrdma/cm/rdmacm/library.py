@@ -1,0 +1,432 @@
+"""
+The one door to librdmacm: its structures, its functions, and what its errors mean here.
+
+Follows C{rdma_cma.h} and C{verbs.h} of rdma-core, whose binary interface has been the same since release 15;
+release 44 is tested. pyverbs has no descriptor of an event channel, and no way to accept with a queue pair
+that was made elsewhere, so this is by ctypes. Queue pairs are the program's: librdmacm never has one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import QPState
+from txrdma.values import frozen
+from txrdma.wire import Code
+
+LIBRARY: Final = "librdmacm.so.1"
+
+DESCRIPTOR: Final = "/dev/infiniband/rdma_cm"
+"""The character device by which librdmacm asks the kernel: it is there where C{rdma_ucm} is loaded."""
+
+_COMMUNICATION_ESTABLISHED: Final = 4
+
+_EXHAUSTED: Final = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
+_WRONG: Final = frozenset({errno.EINVAL, errno.EADDRINUSE, errno.EADDRNOTAVAIL})
+
+
+class EventKind(Code):
+    """The kind of an event, by C{enum rdma_cm_event_type}."""
+
+    ADDR_RESOLVED = 0
+    ADDR_ERROR = 1
+    ROUTE_RESOLVED = 2
+    ROUTE_ERROR = 3
+    CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
+    CONNECT_ERROR = 6
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+    DEVICE_REMOVAL = 11
+    MULTICAST_JOIN = 12
+    MULTICAST_ERROR = 13
+    ADDR_CHANGE = 14
+    TIMEWAIT_EXIT = 15
+
+
+class _GID(ctypes.Structure):
+    _fields_ = (("raw", ctypes.c_uint64 * 2),)
+
+
+class _Addresses(ctypes.Structure):
+    """The C structure C{struct rdma_addr}: two socket addresses, and what they are on InfiniBand."""
+
+    _fields_ = (
+        ("source", ctypes.c_uint64 * 16),
+        ("destination", ctypes.c_uint64 * 16),
+        ("sgid", _GID),
+        ("dgid", _GID),
+        ("pkey", ctypes.c_uint16),
+    )
+
+
+class _Identifier(ctypes.Structure):
+    """The beginning of C{struct rdma_cm_id}."""
+
+    _fields_ = (
+        ("verbs", ctypes.c_void_p),
+        ("channel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("queuePair", ctypes.c_void_p),
+        ("addresses", _Addresses),
+    )
+
+
+class _Parameters(ctypes.Structure):
+    """The C structure C{struct rdma_conn_param}."""
+
+    _fields_ = (
+        ("privateData", ctypes.c_void_p),
+        ("privateLength", ctypes.c_uint8),
+        ("responderResources", ctypes.c_uint8),
+        ("initiatorDepth", ctypes.c_uint8),
+        ("flowControl", ctypes.c_uint8),
+        ("retryCount", ctypes.c_uint8),
+        ("rnrRetryCount", ctypes.c_uint8),
+        ("srq", ctypes.c_uint8),
+        ("qpn", ctypes.c_uint32),
+    )
+
+
+class _Event(ctypes.Structure):
+    """The C structure C{struct rdma_cm_event}, of connections."""
+
+    _fields_ = (
+        ("identifier", ctypes.c_void_p),
+        ("listener", ctypes.c_void_p),
+        ("kind", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("parameters", _Parameters),
+    )
+
+
+class _Route(ctypes.Structure):
+    """The C structure C{struct ibv_ah_attr}."""
+
+    _fields_ = (
+        ("dgid", _GID),
+        ("flowLabel", ctypes.c_uint32),
+        ("sgidIndex", ctypes.c_uint8),
+        ("hopLimit", ctypes.c_uint8),
+        ("trafficClass", ctypes.c_uint8),
+        ("dlid", ctypes.c_uint16),
+        ("serviceLevel", ctypes.c_uint8),
+        ("pathBits", ctypes.c_uint8),
+        ("rate", ctypes.c_uint8),
+        ("isGlobal", ctypes.c_uint8),
+        ("port", ctypes.c_uint8),
+    )
+
+
+class _Attributes(ctypes.Structure):
+    """The C structure C{struct ibv_qp_attr}."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("state", "currentState", "pathMTU", "migrationState")),
+        *((name, ctypes.c_uint32) for name in ("qkey", "rqPSN", "sqPSN", "destinationQPN", "access")),
+        ("capacity", ctypes.c_uint32 * 5),
+        ("route", _Route),
+        ("alternateRoute", _Route),
+        ("pkeyIndex", ctypes.c_uint16),
+        ("alternatePKeyIndex", ctypes.c_uint16),
+        *(
+            (name, ctypes.c_uint8)
+            for name in (
+                *("notifies", "isDraining", "maxRDAtomic", "maxDestRDAtomic", "minRNRTimer", "port"),
+                *("timeout", "retryCount", "rnrRetry", "alternatePort", "alternateTimeout"),
+            )
+        ),
+        ("rateLimit", ctypes.c_uint32),
+    )
+
+
+@frozen
+class Parameters:
+    """
+    The parameters of a connection, as librdmacm has them, as this end sees them.
+
+    @ivar qpn: this end's queue pair in calls, the peer's in events.
+    @ivar responderResources: reads of the peer that this end serves.
+    @ivar initiatorDepth: reads of this end that the peer serves.
+    """
+
+    qpn: QPN
+    responderResources: int
+    initiatorDepth: int
+    retryCount: int
+    rnrRetryCount: int
+    privateData: bytes
+
+
+@frozen
+class Happened:
+    """
+    An event of a channel, copied.
+
+    @ivar identifier: the id that it is about; of a CONNECT_REQUEST a new one.
+    @ivar listener: the id that listens, of a CONNECT_REQUEST; else 0.
+    @ivar status: an errno below zero, or the reason of a REJ.
+    """
+
+    kind: EventKind
+    identifier: int
+    listener: int
+    status: int
+    parameters: Parameters
+
+
+@frozen
+class Ends:
+    """
+    The ends of an id: IP addresses and ports, and what they are on the fabric.
+
+    @ivar source: this end's address, and port; C{destination}: the peer's.
+    """
+
+    source: tuple[str, int]
+    destination: tuple[str, int]
+    sgid: GID
+    dgid: GID
+    pkey: int
+
+
+@frozen
+class Prepared:
+    """Attributes for a queue pair that the kernel's manager has worked out, in the units of verbs."""
+
+    pathMTU: int
+    destinationQPN: QPN
+    rqPSN: int
+    sqPSN: int
+    timeout: int
+    retryCount: int
+    rnrRetry: int
+    dlid: int
+    pathBits: int
+    isGlobal: bool
+    flowLabel: int
+    hopLimit: int
+    trafficClass: int
+    serviceLevel: int
+
+
+@cache
+def _load() -> Any:
+    library = ctypes.CDLL(LIBRARY, use_errno=True)
+    library.rdma_create_event_channel.restype = ctypes.c_void_p
+    return library
+
+
+def translated(code: int, what: str) -> RDMAError:
+    """The L{RDMAError} that an errno of librdmacm means for our callers; C{what} could not be done."""
+    text = f"{what}: {os.strerror(code)}"
+    if code in _EXHAUSTED:
+        return ResourceExhausted(text)
+    return InvalidRequest(text) if code in _WRONG else DeviceUnavailable(text)
+
+
+class Channel:
+    """
+    An event channel of librdmacm, with its ids, which are the addresses of their C structures.
+
+    Every method but C{close} raises an L{RDMAError} where librdmacm fails.
+    """
+
+    def __init__(self) -> None:
+        """
+        @raise DeviceUnavailable: there is no librdmacm, or the kernel's manager is not to be had.
+        """
+        try:
+            self._library = _load()
+        except OSError as error:
+            raise DeviceUnavailable(f"librdmacm can't be loaded: {error}") from error
+        self._channel: int | None = self._library.rdma_create_event_channel()
+        if not self._channel:
+            raise translated(ctypes.get_errno(), "the kernel's communication manager can't be asked")
+        self._descriptor = ctypes.c_int.from_address(self._channel).value
+        os.set_blocking(self._descriptor, False)
+        self.identifiers: set[int] = set()
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when there is an event; -1 after the end."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Destroy all ids that are left, and the channel. Twice is fine."""
+        channel, self._channel = self._channel, None
+        self._descriptor = -1
+        if channel is not None:
+            for identifier in tuple(self.identifiers):
+                self.destroy(identifier)
+            self._library.rdma_destroy_event_channel(ctypes.c_void_p(channel))
+
+    def take(self) -> Happened | None:
+        """Take one event; None when there is none. It is acknowledged: ids may be destroyed at once."""
+        found = ctypes.POINTER(_Event)()
+        if self._library.rdma_get_cm_event(ctypes.c_void_p(self._channel), ctypes.byref(found)):
+            code = ctypes.get_errno()
+            if code in (errno.EAGAIN, errno.EINTR):
+                return None
+            raise translated(code, "events of the kernel's communication manager can't be read")
+        event = found.contents
+        said = event.parameters
+        happened = Happened(
+            kind=EventKind(event.kind),
+            identifier=event.identifier,
+            listener=event.listener or 0,
+            status=event.status,
+            parameters=Parameters(
+                qpn=QPN(said.qpn),
+                responderResources=said.responderResources,
+                initiatorDepth=said.initiatorDepth,
+                retryCount=said.retryCount,
+                rnrRetryCount=said.rnrRetryCount,
+                privateData=ctypes.string_at(said.privateData, said.privateLength)
+                if said.privateData
+                else b"",
+            ),
+        )
+        self._library.rdma_ack_cm_event(found)
+        if happened.kind is EventKind.CONNECT_REQUEST:
+            self.identifiers.add(happened.identifier)
+        return happened
+
+    def create(self, space: int) -> int:
+        """Make an id of a port space."""
+        made = ctypes.c_void_p()
+        self._call("create_id", ctypes.c_void_p(self._channel), ctypes.byref(made), None, space)
+        assert made.value is not None
+        self.identifiers.add(made.value)
+        return made.value
+
+    def destroy(self, identifier: int) -> None:
+        """Destroy an id; the kernel says to a peer what is to be said."""
+        self.identifiers.discard(identifier)
+        self._library.rdma_destroy_id(ctypes.c_void_p(identifier))
+
+    def listen(self, identifier: int, host: str, port: int, backlog: int) -> None:
+        """Bind an id to an address, and listen there."""
+        self._call("bind_addr", ctypes.c_void_p(identifier), _address(host, port))
+        self._call("listen", ctypes.c_void_p(identifier), backlog)
+
+    def resolveAddress(self, identifier: int, source: str, host: str, port: int, seconds: float) -> None:
+        """Look for the way to an address; ADDR_RESOLVED or ADDR_ERROR follow."""
+        ends = _address(source, 0), _address(host, port)
+        self._call("resolve_addr", ctypes.c_void_p(identifier), *ends, int(seconds * 1000))
+
+    def resolveRoute(self, identifier: int, seconds: float) -> None:
+        """Look for the path to an address that was resolved; ROUTE_RESOLVED or ROUTE_ERROR follow."""
+        self._call("resolve_route", ctypes.c_void_p(identifier), int(seconds * 1000))
+
+    def connect(self, identifier: int, parameters: Parameters) -> None:
+        """Send a REQ; CONNECT_RESPONSE, REJECTED or UNREACHABLE follow."""
+        self._withParameters("connect", identifier, parameters)
+
+    def accept(self, identifier: int, parameters: Parameters) -> None:
+        """Send a REP; ESTABLISHED follows."""
+        self._withParameters("accept", identifier, parameters)
+
+    def establish(self, identifier: int) -> None:
+        """Send an RTU to a peer that has accepted."""
+        self._call("establish", ctypes.c_void_p(identifier))
+
+    def reject(self, identifier: int, privateData: bytes) -> None:
+        """Send a REJ, whose reason is the consumer's."""
+        self._call("reject", ctypes.c_void_p(identifier), privateData, len(privateData))
+
+    def disconnect(self, identifier: int) -> None:
+        """Send a DREQ, or a DREP to a peer that has sent one."""
+        self._call("disconnect", ctypes.c_void_p(identifier))
+
+    def communicating(self, identifier: int) -> None:
+        """Tell the kernel that data have come, as good as an RTU."""
+        self._call("notify", ctypes.c_void_p(identifier), _COMMUNICATION_ESTABLISHED)
+
+    def ends(self, identifier: int) -> Ends:
+        """The addresses of an id, as far as it has them."""
+        addresses = _Identifier.from_address(identifier).addresses
+        return Ends(
+            source=_pair(bytes(addresses.source)),
+            destination=_pair(bytes(addresses.destination)),
+            sgid=GID(bytes(addresses.sgid)),
+            dgid=GID(bytes(addresses.dgid)),
+            pkey=socket.ntohs(addresses.pkey),
+        )
+
+    def prepared(self, identifier: int) -> Prepared:
+        """Find attributes for the queue pair of an id, as the kernel has worked them out."""
+        ready = self._attributes(identifier, QPState.RTR)
+        sending = self._attributes(identifier, QPState.RTS)
+        route = ready.route
+        return Prepared(
+            pathMTU=ready.pathMTU,
+            destinationQPN=QPN(ready.destinationQPN),
+            rqPSN=ready.rqPSN,
+            sqPSN=sending.sqPSN,
+            timeout=sending.timeout,
+            retryCount=sending.retryCount,
+            rnrRetry=sending.rnrRetry,
+            dlid=route.dlid,
+            pathBits=route.pathBits,
+            isGlobal=bool(route.isGlobal),
+            flowLabel=route.flowLabel,
+            hopLimit=route.hopLimit,
+            trafficClass=route.trafficClass,
+            serviceLevel=route.serviceLevel,
+        )
+
+    def _attributes(self, identifier: int, state: QPState) -> _Attributes:
+        attributes, mask = _Attributes(state=int(state)), ctypes.c_int()
+        references = ctypes.byref(attributes), ctypes.byref(mask)
+        self._call("init_qp_attr", ctypes.c_void_p(identifier), *references)
+        return attributes
+
+    def _withParameters(self, name: str, identifier: int, parameters: Parameters) -> None:
+        said = ctypes.create_string_buffer(parameters.privateData, len(parameters.privateData) or 1)
+        raw = _Parameters(
+            privateData=ctypes.cast(said, ctypes.c_void_p),
+            privateLength=len(parameters.privateData),
+            responderResources=parameters.responderResources,
+            initiatorDepth=parameters.initiatorDepth,
+            flowControl=1,
+            retryCount=parameters.retryCount,
+            rnrRetryCount=parameters.rnrRetryCount,
+            qpn=parameters.qpn,
+        )
+        self._call(name, ctypes.c_void_p(identifier), ctypes.byref(raw))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function: Callable[..., int] = getattr(self._library, f"rdma_{name}")
+        if function(*arguments):
+            raise translated(ctypes.get_errno(), f"librdmacm's rdma_{name} fails")
+
+
+def _address(host: str, port: int) -> bytes:
+    """The bytes of a socket address, as C has it."""
+    packed = ipaddress.ip_address(host).packed
+    if len(packed) == 4:
+        return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + packed + bytes(8)
+    return struct.pack("=H", socket.AF_INET6) + struct.pack(">HI", port, 0) + packed + bytes(4)
+
+
+def _pair(address: bytes) -> tuple[str, int]:
+    """The host and port of a socket address; of another family, none."""
+    (family,) = struct.unpack_from("=H", address)
+    (port,) = struct.unpack_from(">H", address, 2)
+    if family == socket.AF_INET:
+        return str(ipaddress.ip_address(address[4:8])), port
+    if family == socket.AF_INET6:
+        return str(ipaddress.ip_address(address[8:24])), port
+    return "", 0

@@ -1,0 +1,88 @@
+"""
+REQs and REPs that say what the kernel's manager has told: the rest of connections is made of these.
+
+The kernel keeps the messages themselves. It tells addresses, a few parameters, and attributes for the queue
+pair; a REQ and a REP are made of them that lead to the same attributes (see L{txrdma.cm.queuepairs}).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.cm.ipcm import IPAddresses
+from txrdma.cm.messages import CMPath, REP, REQ
+from txrdma.cm.paths import reversedPath
+from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
+from txrdma.iba.path import PERMISSIVE_LID
+from txrdma.iba.types import DEFAULT_PKEY, LID
+from txrdma.mad.layouts.values import PathMTU
+
+HEADER: Final = 36
+"""Bytes of a REQ's private data that the kernel writes and takes by itself: addresses of both ends."""
+
+REQUEST_ROOM: Final = 92
+REPLY_ROOM: Final = 196
+
+
+def pathFrom(ends: Ends, prepared: Prepared) -> CMPath:
+    """The primary path, as this end sees it."""
+    isRoutable = prepared.isGlobal and prepared.hopLimit > 1
+    return CMPath(
+        localLID=PERMISSIVE_LID if isRoutable else LID(prepared.pathBits),
+        remoteLID=PERMISSIVE_LID if isRoutable else LID(prepared.dlid),
+        localGID=ends.sgid,
+        remoteGID=ends.dgid,
+        flowLabel=prepared.flowLabel,
+        trafficClass=prepared.trafficClass,
+        hopLimit=prepared.hopLimit,
+        serviceLevel=prepared.serviceLevel,
+        subnetLocal=not isRoutable,
+        localACKTimeout=prepared.timeout,
+    )
+
+
+def _partition(ends: Ends, prepared: Prepared) -> int:
+    """The P_Key of a connection: the usual one over Ethernet, where the kernel tells none (IBA A16)."""
+    return DEFAULT_PKEY if prepared.isGlobal and not prepared.dlid else ends.pkey
+
+
+def requestOf(serviceID: int, ends: Ends, said: Parameters, prepared: Prepared) -> REQ:
+    """The REQ of a peer, with addresses before the private data as on the wire."""
+    (source, port), (destination, _) = ends.destination, ends.source
+    header = IPAddresses(source, port, destination).toPrivateData(said.privateData)
+    return REQ(
+        serviceID=serviceID,
+        localQPN=said.qpn,
+        startingPSN=prepared.sqPSN,
+        pathMTU=PathMTU(prepared.pathMTU),
+        pkey=_partition(ends, prepared),
+        responderResources=said.initiatorDepth,  # of the peer: it serves what we begin
+        initiatorDepth=said.responderResources,
+        retryCount=prepared.retryCount,
+        rnrRetryCount=prepared.rnrRetry,
+        primary=reversedPath(pathFrom(ends, prepared)),
+        privateData=header.ljust(REQUEST_ROOM, b"\0")[:REQUEST_ROOM],
+    )
+
+
+def requestSent(request: REQ, ends: Ends, prepared: Prepared) -> REQ:
+    """The REQ of this end, with what the kernel has made of it."""
+    return request.replace(
+        startingPSN=prepared.rqPSN,
+        pathMTU=PathMTU(prepared.pathMTU),
+        pkey=_partition(ends, prepared),
+        retryCount=prepared.retryCount,
+        primary=pathFrom(ends, prepared),
+    )
+
+
+def replyOf(said: Parameters, prepared: Prepared) -> REP:
+    """The REP of a peer."""
+    return REP(
+        localQPN=prepared.destinationQPN,
+        startingPSN=prepared.sqPSN,
+        responderResources=said.initiatorDepth,
+        initiatorDepth=said.responderResources,
+        rnrRetryCount=prepared.rnrRetry,
+        privateData=said.privateData.ljust(REPLY_ROOM, b"\0"),
+    )

@@ -1,0 +1,159 @@
+"""
+Events of the kernel's manager, made into REQs and REPs; the structures of librdmacm; devices without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from random import Random
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.ipcm import IPAddresses
+from txrdma.cm.messages import REP, REQ
+from txrdma.cm.paths import reversedPath
+from txrdma.cm.queuepairs import toReceive, toSend
+from txrdma.cm.rdmacm import library
+from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
+from txrdma.cm.rdmacm.manager import isOfKernel
+from txrdma.cm.rdmacm.messages import pathFrom, replyOf, requestOf, requestSent
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import QPAttributes
+from txrdma.sim.network import SimulatedNetwork
+
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+ENDS = Ends((HERE, 7471), (THERE, 40000), GID.fromIP(HERE), GID.fromIP(THERE), 0xFFFF)
+ROUTE = Prepared(
+    pathMTU=5,
+    destinationQPN=QPN(17),
+    rqPSN=1,
+    sqPSN=2,
+    timeout=18,
+    retryCount=7,
+    rnrRetry=6,
+    dlid=0,
+    pathBits=0,
+    isGlobal=True,
+    flowLabel=0x12345,
+    hopLimit=64,
+    trafficClass=32,
+    serviceLevel=3,
+)
+
+
+class TranslationTests(SynchronousTestCase):
+    """Messages that lead to the very attributes that the kernel has worked out for a queue pair."""
+
+    def setUp(self) -> None:
+        self.random = Random(self.id())
+
+    def prepared(self) -> Prepared:
+        """Attributes of a queue pair, any."""
+        number = self.random.randrange
+        return replace(
+            ROUTE,
+            pathMTU=number(1, 6),
+            destinationQPN=QPN(number(1 << 24)),
+            rqPSN=number(1 << 24),
+            sqPSN=number(1 << 24),
+            timeout=number(1, 32),
+            retryCount=number(8),
+            rnrRetry=number(8),
+            flowLabel=number(1 << 20),
+            hopLimit=number(2, 256),
+            trafficClass=number(256),
+            serviceLevel=number(16),
+        )
+
+    def said(self, prepared: Prepared) -> Parameters:
+        """Parameters of an event, any."""
+        number = self.random.randrange
+        data = self.random.randbytes(56)
+        return Parameters(prepared.destinationQPN, number(5), number(5), 7, prepared.rnrRetry, data)
+
+    def check(self, prepared: Prepared, request: REQ, reply: REP, isActive: bool) -> None:
+        """Both steps of a queue pair are what the kernel would have had."""
+        receiving: QPAttributes = toReceive(request, reply, isActive)
+        sending = toSend(request, reply, isActive)
+        assert receiving.address is not None
+        found = (
+            *(receiving.pathMTU, receiving.destinationQPN, receiving.rqPSN, sending.sqPSN, sending.timeout),
+            *(sending.retryCount, sending.rnrRetry, receiving.address.flowLabel, receiving.address.hopLimit),
+            *(receiving.address.trafficClass, receiving.address.serviceLevel, receiving.address.dgid),
+        )
+        wanted = (
+            *(prepared.pathMTU, prepared.destinationQPN, prepared.rqPSN, prepared.sqPSN, prepared.timeout),
+            *(prepared.retryCount, prepared.rnrRetry, prepared.flowLabel, prepared.hopLimit),
+            *(prepared.trafficClass, prepared.serviceLevel, ENDS.dgid),
+        )
+        self.assertEqual(found, wanted)
+
+    def test_passive(self) -> None:
+        """A REQ that the kernel tells of makes a passive queue pair ready, as the kernel would."""
+        for _ in range(300):
+            prepared = self.prepared()
+            said = self.said(prepared)
+            request = requestOf(0x01061D2F, ENDS, said, prepared)
+            self.assertEqual(reversedPath(request.primary), pathFrom(ENDS, prepared))
+            self.assertEqual(request.initiatorDepth, said.responderResources)
+            self.assertEqual(request.privateData[36:], said.privateData)
+            addresses = IPAddresses.fromPrivateData(request.privateData)
+            self.assertEqual(addresses, IPAddresses(THERE, 40000, HERE))
+            self.check(prepared, request, REP(startingPSN=prepared.rqPSN), False)
+
+    def test_active(self) -> None:
+        """A REP that the kernel tells of makes an active queue pair ready, as the kernel would."""
+        for _ in range(300):
+            prepared = self.prepared()
+            said = self.said(prepared)
+            request = requestSent(REQ(localQPN=QPN(5), retryCount=1), ENDS, prepared)
+            reply = replyOf(said, prepared)
+            self.assertEqual(reply.responderResources, said.initiatorDepth)
+            self.assertEqual(reply.privateData[:56], said.privateData)
+            self.check(prepared, request, reply, True)
+
+    def test_partition(self) -> None:
+        """The P_Key is the kernel's word on InfiniBand; over Ethernet that is part of some address."""
+        ends = replace(ENDS, pkey=0x8007)
+        for route, pkey in ((ROUTE, 0xFFFF), (replace(ROUTE, dlid=9), 0x8007)):
+            prepared = replace(route, pathMTU=4)
+            request = requestOf(1, ends, self.said(prepared), prepared)
+            self.assertEqual(request.pkey, pkey)
+            self.assertEqual(requestSent(REQ(), ends, prepared).pkey, pkey)
+
+    def test_link(self) -> None:
+        """A path within an InfiniBand subnet has LIDs, and no route."""
+        path = pathFrom(ENDS, replace(ROUTE, isGlobal=False, dlid=9))
+        self.assertEqual((path.remoteLID, path.subnetLocal), (9, True))
+
+
+class LibraryTests(SynchronousTestCase):
+    """librdmacm's structures, and what becomes of devices that it does not know."""
+
+    def test_sizes(self) -> None:
+        """The structures have the sizes that C has on 64-bit machines, or what stands before their ends."""
+        sizes = {
+            library._Parameters: 24,
+            library._Addresses: 296,
+            library._Route: 32,
+            library._Attributes: 144,
+        }
+        self.assertEqual({kind: ctypes.sizeof(kind) for kind in sizes}, sizes)
+        self.assertEqual(library._Event.parameters.offset, 24)
+        self.assertEqual(library._Identifier.addresses.offset, 32)
+
+    def test_addresses(self) -> None:
+        """Socket addresses come back from their bytes."""
+        for host, port in ((HERE, 7471), ("2001:db8::7", 65535)):
+            raw = library._address(host, port)
+            self.assertEqual(len(raw), 16 if ":" not in host else 28)
+            self.assertEqual(library._pair(raw), (host, port))
+        self.assertEqual(library._pair(bytes(128)), ("", 0))
+
+    def test_strangers(self) -> None:
+        """A device that is none of the kernel's keeps to our own manager."""
+        device = SimulatedNetwork(Clock()).device("192.0.2.1")
+        self.addCleanup(device.close)
+        self.assertFalse(isOfKernel(device))
