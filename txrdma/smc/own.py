@@ -5,25 +5,38 @@ Our own stack as a backend: the CLC handshake on TCP connections, and a verbs de
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IPushProducer,
+    IReactorTime,
+)
 from twisted.internet.tcp import Connection, Port
 from twisted.python.failure import Failure
 
+from txrdma.error import RDMAError
 from txrdma.smc.carriers.choice import carrierFor
 from txrdma.smc.carriers.dialing import dial, hasSockets
 from txrdma.smc.carriers.interfaces import IReception
 from txrdma.smc.carriers.listening import listen
 from txrdma.smc.carriers.owners import placeOf
 from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.common.realports import realPorts
 from txrdma.smc.dialing import endpointTo
 from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
@@ -83,23 +96,36 @@ class _ServerFactory(AcceptingFactory):
             runOnTCP(transport, protocol, Role.SERVER.value, reason)
 
 
-@implementer(IListeningPort)
+def _usualDevice(options: Options) -> str:
+    """The device string that most clients of a listener will want; C{""} where that depends on the client."""
+    if options.device != "auto":
+        return options.device
+    return "" if options.meetingDirectory or realPorts.isAny() else LOCAL_DEVICE
+
+
+@implementer(IListeningPort, IPushProducer)
 class SMCPort:
     """
     A TCP port, and what its carrier has beside it: a UNIX socket that tells who it is.
 
-    Besides L{IListeningPort} it has what programs use of a port of TCP.
+    Besides its interfaces it has what programs use of a port of TCP: its descriptor, for processes that adopt
+    it and serve by plain TCP, and C{pauseProducing}, by which connections wait to be accepted.
 
     @ivar factory: the user's.
     """
 
     def __init__(
-        self, tcp: Port, factory: IProtocolFactory, reception: IReception, presence: Presence
+        self, tcp: Port, factory: IProtocolFactory, reception: IReception, presence: Presence, device: str
     ) -> None:
+        """
+        @param device: the device string of what most clients will want; C{""} if nobody knows.
+        """
         self.factory = factory
         self._tcp = tcp
         self._reception = reception
         self._presence = presence
+        self._device = device
+        self._opening: IDelayedCall | None = None
         self._use = presence.hold()
         self._begin()
 
@@ -107,27 +133,44 @@ class SMCPort:
         place = placeOf(self._tcp.getHost())
         if place is not None and hasSockets(self._tcp.reactor):
             self._reception.begin(place)
+            if self._device:
+                self._opening = IReactorTime(self._tcp.reactor).callLater(0, self._open)
+
+    def _open(self) -> None:
+        """
+        Open the device before the first client wants it, which takes tens of milliseconds.
+
+        That is done in the reactor's first turn, when a service has forked, and is no other user any more.
+        """
+        self._opening = None
+        with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it
+            linkGroups(self._tcp.reactor, self._device)
+
+    def _end(self) -> None:
+        self._reception.stop()
+        self._use.release()
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.active():
+            opening.cancel()
 
     def startListening(self) -> None:
         """Listen again, after C{stopListening}; fails as TCP does."""
         self._reception.stop()
         self._tcp.startListening()
-        self._use.release()
+        self._end()
         self._use = self._presence.hold()
         self._begin()
 
     def stopListening(self) -> Deferred[None]:
         """Accept no more. Connections stay as they are."""
-        self._reception.stop()
-        self._use.release()
+        self._end()
         return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
 
     loseConnection = stopListening
 
     def connectionLost(self, reason: Failure) -> None:
         """Close the port at once, as the reactor does with a port of TCP when it ends."""
-        self._reception.stop()
-        self._use.release()
+        self._end()
         self._tcp.connectionLost(reason)
 
     @property
@@ -143,6 +186,32 @@ class SMCPort:
     def getHost(self) -> IAddress:
         """The TCP address that the port listens on."""
         return cast(IAddress, self._tcp.getHost())
+
+    @property
+    def socket(self) -> Any:
+        """The listening TCP socket, by the name that ports of Twisted have for it."""
+        return self._tcp.socket
+
+    def fileno(self) -> int:
+        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when nobody listens."""
+        return int(self._tcp.fileno())
+
+    # IPushProducer
+
+    def pauseProducing(self) -> None:
+        """Accept no connection until C{resumeProducing}; the system lets as many wait as the backlog says."""
+        self._tcp.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Accept connections again, first those that have waited."""
+        self._tcp.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Stop listening, as L{IPushProducer} asks."""
+        self.stopListening()
+
+    startReading = resumeProducing
+    stopReading = pauseProducing
 
     def __repr__(self) -> str:
         return f"<SMCPort {self._tcp!r}>"
@@ -194,6 +263,6 @@ class OwnBackend:
             tcp = listen(reactor, reception, port, stepping, backlog, interface)
             stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
             introspection.appear(reactor, report)
-            return SMCPort(tcp, factory, reception, presenceOn(reactor))
+            return SMCPort(tcp, factory, reception, presenceOn(reactor), _usualDevice(options))
         finally:
             use.release()

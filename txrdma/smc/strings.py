@@ -236,6 +236,7 @@ class SMCServerParser:
     ) -> IStreamServerEndpoint:
         """Parse C{smc:port}, as L{IStreamServerEndpointStringParser} asks."""
         from txrdma.smc.endpoints import SMCServerEndpoint
+        from txrdma.smc.preparing import prepare
 
         _positional(("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         if not kwargs.get("port"):
@@ -248,4 +249,5 @@ class SMCServerParser:
         if options.backend == "kernel":
             _unlessKernels(timeout=(timeout, None))
         _unknown(kwargs)
+        prepare(options)
         return SMCServerEndpoint(reactor, port, interface, backlog, options)

@@ -209,12 +209,12 @@ class SoftQueuePair:
             self._postDatagrams(requests)
 
     def _postDatagrams(self, requests: Sequence[SendRequest]) -> None:
-        for request in requests:
-            if self.state is _RTS and self._route is not None:
-                self._route.post((request,))
-            else:  # one of those before went wrong
-                self.free += 1
-                self._flushed(request.identifier, _SEND)
+        if self.state is _RTS and self._route is not None:
+            self._route.post(requests)
+            return
+        for request in requests:  # one of those before went wrong
+            self.free += 1
+            self._flushed(request.identifier, _SEND)
 
     def _checkForm(self, request: SendRequest) -> None:
         if request.inline:

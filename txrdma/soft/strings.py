@@ -10,6 +10,7 @@ import ipaddress
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib import import_module
 from secrets import randbelow
 from typing import NamedTuple, TYPE_CHECKING
 
@@ -75,6 +76,15 @@ class SoftDeviceStringParser:
             mtu=wanted.mtu,
             runtime=wanted.runtime,
         )
+
+    def prepare(self, *args: str, **kwargs: str) -> None:
+        """Import what a device is made of; what UDP needs only where the string says more than C{soft}."""
+        import_module("txrdma.soft.device")
+        if args or kwargs:
+            import_module("txrdma.soft.rc.roce")
+            import_module("txrdma.soft.rc.peers")
+        if kwargs.get("pcap"):
+            import_module("txrdma.soft.shared.capture")
 
     def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
         """The options that a device string asks for: equal for strings that mean the same."""

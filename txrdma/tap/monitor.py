@@ -4,35 +4,56 @@ C{twistd fabric-monitor}: a fabric that is watched for as long as this runs.
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService, MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IAddress, IDelayedCall, IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
 from txrdma.error import RDMAError
+from txrdma.fabric.cabling import cableFindings, readCables
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric
+from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import openMADPort
+from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
+from txrdma.monitor.files import KeptFiles
 from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.historystore import HistoryStore, rowOf
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.pages import pages
+from txrdma.monitor.judging import ErrorJudge, fabricFindings
+from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
+from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.surveyor import Surveyor
+from txrdma.monitor.telling import Teller
+from txrdma.monitor.web.access import readAccess
+from txrdma.monitor.web.site import MonitorSite
+from txrdma.monitor.web.watch import Watch
+from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
 
+_FIXED: Final = ("port", "listen", "counters", "history")
+"""Parts of the configuration that are followed at the start alone."""
+
 
 def tell(event: LedgerEvent) -> None:
-    """Log a finding that was raised or cleared."""
+    """Log a finding that was raised or cleared; not one that a former process has logged."""
     entry = event.entry
+    if isinstance(event, Resumed):
+        return
     said = "is there" if isinstance(event, Raised) else "is cleared"
     _log.info(
         "{severity} {kind} {said}: {where}: {text}. {advice}",
@@ -45,21 +66,58 @@ def tell(event: LedgerEvent) -> None:
     )
 
 
+def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
+    """
+    Make what looks for the faults that a sweep shows.
+
+    @raise InvalidRequest: the topology file cannot be read, or has mistakes.
+    """
+    if not config.topology:
+        return fabricFindings
+    plan = readCables(config.topology)
+    return lambda fabric: [*fabricFindings(fabric), *cableFindings(fabric, plan)]
+
+
+def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
+    """Channels by which findings are told to others."""
+    channels: list[Channel] = [
+        WebhookChannel(reactor, name, url, kind == "alertmanager") for name, url, kind in config.webhooks
+    ]
+    if config.mail is not None:
+        channels.append(MailChannel(reactor, config.mail))
+    if config.log:
+        channels.append(LineChannel(config.log))
+    return channels
+
+
+def statusOf(poller: FabricPoller) -> str:
+    """Line about a fabric, as C{systemctl status} shows it."""
+    nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
+    worst = poller.ledger.worst()
+    said = "all is well" if worst is None else f"{len(poller.ledger.open)} findings, {worst.name.lower()}"
+    return f"{nodes} nodes: {said}"
+
+
 class MonitorService(MultiService):
     """
     Monitor of one fabric: its port, its poller, its history and its pages.
 
-    @ivar poller: watches the fabric while the service runs.
+    @ivar poller: watches the fabric while the service runs. C{site} shows it.
     """
 
-    def __init__(self, reactor: Any, config: MonitorConfig) -> None:
+    def __init__(
+        self, reactor: Any, config: MonitorConfig, reopen: Callable[[], IMADPort] | None = None
+    ) -> None:
         """
+        @param reopen: opens the management port, each time that it was lost; by default that of the
+            configuration.
         @raise ValueError: the port's name has no meaning.
-        @raise RDMAError: the port cannot be opened, or the history.
+        @raise RDMAError: the port cannot be opened, or the history, or the files of who may read.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
-        reopen = partial(openMADPort, reactor, config.port)
+        access = readAccess(config.tokens, config.users)
+        reopen = reopen or partial(openMADPort, reactor, config.port)
         store = HistoryStore(config.history) if config.history else None
         try:
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
@@ -72,18 +130,68 @@ class MonitorService(MultiService):
             inThread = partial(deferToThreadPool, reactor, self._pool)
             self._writer = HistoryWriter(reactor, store, inThread, reactor.seconds)
         self._seconds = reactor.seconds
-        judge = ErrorJudge(config.limits, config.flaps)
+        self.config = config
+        self._reload: Callable[[], MonitorConfig] | None = None
+        self._reactor = reactor
+        self._notifier = SystemNotifier(reactor, os.environ)
+        judge = self._judge = ErrorJudge(config.limits, config.flaps, config.mostBitErrors)
+        check = checkOf(config)
         self.poller = FabricPoller(
-            reactor, self._agent, config.settings, config.rules, judge, tell, self._read
+            reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check
         )
+        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
+        self._updating: IDelayedCall | None = None
+        self._memory = None
+        if store is not None and self._writer is not None:
+            known = (self.poller.ledger, self.poller.presence, watch.journal)
+            self._memory = MonitorMemory(store, self._writer, *known)
+            self._restore(self._memory, store)
+        self._teller = Teller(reactor, config.telling, channelsOf(reactor, config), self._writer)
+        self._teller.expect(self.poller.ledger.open)
+        self._files = KeptFiles(config.files)
+        self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
+        self.site = MonitorSite(reactor, watch, config.counters, access)
+        self._listening: StreamServerEndpointService | None = None
         if config.listen:
-            site = pages(self.poller, self._writer, config.counters)
-            listening = StreamServerEndpointService(serverFromString(reactor, config.listen), site)
+            listening = self._listening = StreamServerEndpointService(
+                serverFromString(reactor, config.listen), self.site.factory
+            )
             listening._raiseSynchronously = True  # a port that is taken ends twistd, as with strports.service
             listening.setServiceParent(self)
 
+    def _restore(self, memory: MonitorMemory, store: HistoryStore) -> None:
+        """Restore what a former process has known; a finding of hours is held until it could be found."""
+        began: float = self._seconds()
+        interval = self.config.settings.intervalSeconds
+
+        def heldUntil(kind: str) -> float:
+            return began + secondsToFind(kind, self._judge, interval)
+
+        try:
+            memory.restore(heldUntil)
+        except RDMAError:
+            self._agent.close()
+            store.close()
+            raise
+
+    def _tell(self, event: LedgerEvent) -> None:
+        tell(event)
+        self._teller.heard(event)
+        self.site.told(event)
+        if self._memory is not None and self._updating is None:  # once for all events of a turn
+            self._updating = self._reactor.callLater(0, self._update)
+
+    def _update(self) -> None:
+        """Have the next process know what this one knows."""
+        if self._updating is not None and self._updating.active():
+            self._updating.cancel()
+        self._updating = None
+        if self._memory is not None:
+            self._memory.update()
+
     def _read(self, since: float) -> None:
-        """Hand what was read in a round to the history."""
+        """Hand what was read in a round to the history, and tell systemd how it is."""
+        self._notifier.ready(statusOf(self.poller))
         if self._writer is not None:
             now = self._seconds()
             rows = (
@@ -93,6 +201,60 @@ class MonitorService(MultiService):
             )
             self._writer.add([row for row in rows if row is not None])
             self.poller.report("history", self._writer.findings())
+        self._files.update(self.poller)
+        self.poller.report("telling", self._teller.findings() + self._files.findings())
+        self.site.looked()
+        self._update()
+
+    def reloadBy(self, read: Callable[[], MonitorConfig]) -> None:
+        """Have SIGHUP read the configuration anew, by this function."""
+        self._reload = read
+
+    def reload(self) -> bool:
+        """
+        Read the configuration anew, and follow it; all that is known stays.
+
+        @return: False if it has mistakes, which are logged: then nothing has changed.
+        """
+        if self._reload is None:
+            return False
+        self._notifier.reloading()
+        try:
+            config = self._reload()
+            check = checkOf(config)
+        except RDMAError as error:
+            _log.error("the configuration was not read again: {why}", why=str(error))
+            return False
+        finally:
+            self._notifier.ready("")
+        for name in _FIXED:
+            if getattr(config, name) != getattr(self.config, name):
+                _log.warn("{name} has changed, which takes a restart", name=name)
+        self.config = config
+        self._judge.change(config.limits, config.flaps, config.mostBitErrors)
+        self.poller.change(config.settings, config.rules, check)
+        self._surveyor.change(config.surveySeconds)
+        self._files.change(config.files)
+        self._teller.change(config.telling, channelsOf(self._reactor, config))
+        _log.info("the configuration was read again")
+        return True
+
+    def _hung(self, number: int, frame: object) -> None:
+        self._reactor.callFromThread(self.reload)
+
+    def address(self) -> Deferred[IAddress | None]:
+        """Fires with the address of the pages when they can be had; with None where there are none."""
+        told: Deferred[IAddress | None] = Deferred()
+
+        def listens(port: IListeningPort) -> IListeningPort:
+            told.callback(port.getHost())
+            return port
+
+        if self._listening is None or self._listening._waitingForPort is None:
+            told.callback(None)
+        else:
+            self._listening._waitingForPort.addCallbacks(listens, told.errback)
+        return told
 
     def startService(self) -> None:
         """Begin to watch, and to listen."""
@@ -100,15 +262,28 @@ class MonitorService(MultiService):
         if self._writer is not None:
             self._pool.start()
             self._writer.start()
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, self._hung)
+        self._notifier.start()
+        self._teller.start()
         self.poller.start()
+        self._surveyor.start()
+        self.site.start()
 
     def stopService(self) -> Deferred[None]:
         """End watching, and write what history there is."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        self._notifier.stop()
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        self.site.stop()
         await MultiService.stopService(self)
+        self._surveyor.stop()
         await self.poller.stop()
+        self._teller.stop()
+        self._update()
         if self._writer is not None:
             await self._writer.stop()
             self._pool.stop()
@@ -121,7 +296,7 @@ class Options(usage.Options):
     synopsis = "[options]"
     longdesc = (
         "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, tells findings, keeps a "
-        "history, and serves /metrics for Prometheus and /api/overview as JSON."
+        "history, and serves /metrics for Prometheus and /api/v1 as JSON."
     )
     optParameters = [
         ["config", "c", None, "Configuration, a file in TOML; without one everything is as usual."],
@@ -140,6 +315,10 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     try:
-        return MonitorService(reactor, options["read"])
+        service = MonitorService(reactor, options["read"])
     except (RDMAError, ValueError) as error:
         raise SystemExit(f"fabric-monitor: {error}") from error
+    if options["config"]:
+        path = os.path.abspath(options["config"])  # a daemon has another working directory
+        service.reloadBy(lambda: readConfig(path))
+    return service

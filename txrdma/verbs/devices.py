@@ -45,6 +45,22 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
     return parser.parseDevice(reactor, *args, **kwargs)
 
 
+def prepareDevice(description: str) -> None:
+    """
+    Import what a device of this name is made of, without opening it.
+
+    Parsers that do not say how (C{prepare}, with the arguments of C{parseDevice}) import when they open, and
+    so does a string without sense, which C{openDevice} tells.
+    """
+    try:
+        parser, args, kwargs = _understood(description)
+    except ValueError:
+        return
+    prepare: Callable[..., None] | None = getattr(parser, "prepare", None)
+    if prepare is not None:
+        prepare(*args, **kwargs)
+
+
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     The one device of this process for this string: opened by the first who asks, closed by the last.

@@ -28,6 +28,9 @@ from txrdma.values import record
 KEYS_AT_ONCE = 8
 """The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
+MOST_OVERDUE = 32
+"""The most DELETE RKEYs whose answer is late: where more are, the oldest's buffers go without it."""
+
 
 @record
 class _Flow:
@@ -35,15 +38,18 @@ class _Flow:
     One CONFIRM RKEY or DELETE RKEY of ours.
 
     @ivar rkeys: names of buffers.
-    @ivar carrier: the link that it was asked by; C{asked}: the first key, as it is there; C{told}: the links
+    @ivar carrier: the link that it was asked by; C{asked}: the keys, as they are there; C{told}: the links
         whose keys it named.
+    @ivar isOverdue: its answer is late, so the next has its turn. What was written to a buffer comes before
+        the answer to its DELETE RKEY, so the buffer has to stay until then.
     """
 
     rkeys: tuple[RKey, ...]
     isDeletion: bool
     until: float = 0.0
     carrier: LinkLife | None = None
-    asked: RKey = RKey(0)
+    asked: tuple[RKey, ...] = ()
+    isOverdue: bool = False
     told: list[LinkLife] = field(default_factory=list)
 
 
@@ -64,7 +70,7 @@ class KeyFlows:
     @property
     def untils(self) -> list[float]:
         """The times at which the exchanges under way have taken too long, in seconds."""
-        return [flow.until for flow in self._flows]
+        return [flow.until for flow in self._flows if not flow.isOverdue]
 
     def confirm(self, name: RKey, now: float) -> None:
         """Tell the peer of a buffer."""
@@ -82,27 +88,44 @@ class KeyFlows:
         """Ask again by another link what was asked by one that is gone."""
         for flow in [flow for flow in self._flows if flow.carrier is link]:
             self._flows.remove(flow)
+            flow.isOverdue = False
             self._waiting.appendleft(flow)
         self.next(now)
 
-    def answered(self, one: LLC, link: LinkLife, now: float) -> None:
-        """A response has come; one to nothing has taken too long. DELETE RKEY's come in order."""
-        isDeletion = isinstance(one.body, DeleteRKey)  # Linux's do not say which keys they are about
-        asked = one.body.rkey if isinstance(one.body, ConfirmRKey) else None
+    def confirmed(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
+        """A response to CONFIRM RKEY has come; one to nothing has taken too long."""
         for flow in self._flows:
-            if flow.isDeletion is isDeletion and flow.carrier is link and asked in (None, flow.asked):
-                self._ended(flow, isDeletion or not one.header.flags & LLCFlags.NEGATIVE, now)
+            if not flow.isDeletion and flow.carrier is link and flow.asked == (body.rkey,):
+                self._ended(flow, not one.header.flags & LLCFlags.NEGATIVE, now)
                 return
 
+    def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
+        """
+        A response to DELETE RKEY has come, to the one with its keys: what was asked before that is done, too.
+
+        Linux's responses of version 2 name no keys: they are to the oldest.
+        """
+        flows = [flow for flow in self._flows if flow.isDeletion and flow.carrier is link]
+        answered = [at for at, flow in enumerate(flows) if flow.asked == body.rkeys[: len(flow.asked)]]
+        for flow in flows[: answered[0] + 1 if answered else 1]:
+            self._ended(flow, True, now)
+
     def expired(self, now: float) -> None:
-        """End those that have taken too long."""
-        for flow in [flow for flow in self._flows if flow.until <= now]:
+        """End those that have taken too long; a buffer is kept until the peer has said that it forgot it."""
+        for flow in [flow for flow in self._flows if flow.until <= now and not flow.isOverdue]:
+            if flow.isDeletion:
+                flow.isOverdue = True
+            else:
+                self._ended(flow, False, now)
+        overdue = [flow for flow in self._flows if flow.isOverdue]
+        for flow in overdue[: max(0, len(overdue) - MOST_OVERDUE)]:
             self._ended(flow, False, now)
+        self.next(now)
 
     def next(self, now: float) -> None:
         """Begin what waits, as much as may go on at once; not while a link is being added."""
         core = self._core
-        while self._waiting and len(self._flows) < self._window and core.place == "active":
+        while self._waiting and len(self.untils) < self._window and core.place == "active":
             if self._links.isAdding:
                 return
             flow = self._waiting.popleft()
@@ -110,9 +133,9 @@ class KeyFlows:
             flow.carrier = carrier = core.carrier
             self._flows.append(flow)
             if flow.isDeletion:
-                keys = [carrier.own[name].rkey if name in carrier.own else name for name in flow.rkeys]
-                keys += [RKey(0)] * (KEYS_AT_ONCE - len(keys))
-                core.ask(DeleteRKey(count=len(flow.rkeys), rkeys=tuple(keys)), 0, carrier)
+                flow.asked = tuple(carrier.own.get(name, Token(name, 0)).rkey for name in flow.rkeys)
+                rest = (RKey(0),) * (KEYS_AT_ONCE - len(flow.asked))
+                core.ask(DeleteRKey(count=len(flow.asked), rkeys=flow.asked + rest), 0, carrier)
             else:
                 self._askRKey(flow, carrier)
 
@@ -120,14 +143,15 @@ class KeyFlows:
         """Tell of a buffer, with its keys on all links; what does not fit goes into continuations."""
         name = flow.rkeys[0]
         flow.told = [link for link in self._core.active if name in link.own]
-        flow.asked, address = carrier.own.get(name, Token(name, 0))
+        rkey, address = carrier.own.get(name, Token(name, 0))
+        flow.asked = (rkey,)
         others = [
             LinkRKey(link=link.number, rkey=link.own[name].rkey, address=link.own[name].address)
             for link in flow.told
             if link is not carrier
         ]
         here, more = _filled(others[:2], 2), others[2:]
-        body = ConfirmRKey(others=len(others), rkey=flow.asked, address=address, onLinks=here)
+        body = ConfirmRKey(others=len(others), rkey=rkey, address=address, onLinks=here)
         self._core.ask(body, 0, carrier)
         while more:
             rest = ConfirmRKeyContinuation(remaining=len(more), onLinks=_filled(more[:3], 3))

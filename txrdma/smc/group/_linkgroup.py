@@ -531,7 +531,7 @@ class LinkGroup:
 
     def _confirmRKey(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
         if one.isResponse:
-            self._keyFlows.answered(one, link, now)
+            self._keyFlows.confirmed(one, body, link, now)
             return
         tokens = {link: Token(body.rkey, body.address)}
         self._onOthers(tokens, body.onLinks[: body.others])
@@ -565,7 +565,7 @@ class LinkGroup:
 
     def _deleteRKey(self, one: LLC, body: DeleteRKey, link: LinkLife, now: float) -> None:
         if one.isResponse:
-            self._keyFlows.answered(one, link, now)
+            self._keyFlows.deleted(body, link, now)
             return
         keys = one.deletedRKeys
         unknown = 0

@@ -3,7 +3,8 @@ Ends of connections, told to their applications in the reactor's next look at it
 
 A TCP transport that is to close is asked by that look, and one read brings data or an end, not both. So
 calls that a protocol delays by no time while it asks for the end, or is given the last data, run before it
-hears C{connectionLost}. Here data, its end and our own close may be one turn of a link.
+hears C{connectionLost}. Here data, its end and our own close may be one turn of a link. That may be
+a delayed call itself, and those come before the look: so the reader is added by another one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from collections.abc import Callable
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.python.failure import Failure
+
+
+class EndingsReactor(IReactorFDSet, IReactorTime):
+    """The interfaces of a reactor that ends are told by."""
 
 
 @implementer(IReadDescriptor)
@@ -26,19 +31,24 @@ class Endings:
     @ivar isPrompt: the process ends, and its reactor looks at no descriptor any more: each is told at once.
     """
 
-    def __init__(self, reactor: IReactorFDSet) -> None:
+    def __init__(self, reactor: EndingsReactor) -> None:
         self.isPrompt = False
         self._reactor = reactor
         self._waiting: deque[Callable[[], None]] = deque()
         self._descriptor = -1
+        self._call: IDelayedCall | None = None
 
     def add(self, tell: Callable[[], None]) -> None:
         """Call it in the reactor's next look at its descriptors; it never raises."""
         self._waiting.append(tell)
         if self.isPrompt or not self._isOpen():
             self.tell()
-        else:
-            self._reactor.addReader(self)  # again: somebody may have removed everything
+        elif self._call is None or not self._call.active():  # somebody may have cancelled all calls
+            self._call = self._reactor.callLater(0, self._watch)
+
+    def _watch(self) -> None:
+        self._call = None
+        self._reactor.addReader(self)  # again: somebody may have removed everything
 
     def _isOpen(self) -> bool:
         if self._descriptor < 0:
@@ -52,6 +62,9 @@ class Endings:
         """Tell all ends that wait, now."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
+        call, self._call = self._call, None
+        if call is not None and call.active():
+            call.cancel()
         waiting, self._waiting = self._waiting, deque()
         while waiting:
             waiting.popleft()()

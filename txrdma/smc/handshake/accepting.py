@@ -5,17 +5,16 @@ The server's end of a CLC handshake: who accepts a Proposal, or knows of a clien
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 
-from twisted.internet.interfaces import IDelayedCall, IProtocol
+from twisted.internet.interfaces import IProtocol
 
 from txrdma.error import Refused
 from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import hasLinkGroups, LinkGroups
+from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
@@ -52,7 +51,6 @@ class ServerNegotiation(Negotiation):
     role = Role.SERVER
     _group: Group | None = None
     _isConfirmed = False
-    _opening: IDelayedCall | None = None
 
     def __init__(
         self,
@@ -80,14 +78,6 @@ class ServerNegotiation(Negotiation):
         highest = max(self._options.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
-        if isSure and not hasLinkGroups(self._reactor):
-            self._opening = self._reactor.callLater(0, self._open)  # when the client has been told
-
-    def _open(self) -> None:
-        """Open the device that the Proposal will need, while the client opens its own for the first time."""
-        self._opening = None
-        with suppress(Refused):  # the answer to the Proposal says so
-            self._ways()
 
     def readConnectionLost(self) -> None:
         """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
@@ -118,9 +108,6 @@ class ServerNegotiation(Negotiation):
         if self._isInside:
             self._isInside = False
             self._crowd.present -= 1
-        opening, self._opening = self._opening, None
-        if opening is not None and opening.active():
-            opening.cancel()
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:

@@ -79,6 +79,11 @@ class SMCTransport(StreamTransport[Stream]):
         return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     @property
+    def socket(self) -> socket | None:
+        """The socket of C{getHandle}, by the name that transports of Twisted have for it."""
+        return self.getHandle()
+
+    @property
     def _tlsClientDefault(self) -> bool:
         return self.stream.role is Role.CLIENT
 

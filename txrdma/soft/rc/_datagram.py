@@ -159,27 +159,32 @@ class Datagrams:
     def outgoing(self, now: float) -> list[Datagram]:
         """Take the datagrams to send; they must leave before anything else is asked of this core."""
         datagrams: list[Datagram] = []
-        while self._posted and not self._stopped:
-            posted = self._posted.popleft()
-            self._events.append(Retired(1))
+        waiting, events, mtu, number = self._posted, self._events, self._mtu, self._number
+        taken = 0
+        while waiting and not self._stopped:
+            posted = waiting.popleft()
+            taken += 1
             try:
                 payload = self._payload(posted)
             except ProtectionError:
                 self._failed(posted, Status.LOC_PROT_ERR)
                 break
-            if len(payload) > self._mtu:
+            length = len(payload)
+            if length > mtu:
                 self._failed(posted, Status.LOC_LEN_ERR)
                 break
-            extension = _DETH.pack(posted.qkey, self._number)
+            extension = _DETH.pack(posted.qkey, number)
             opcode = _SEND_ONLY
             if posted.immediate is not None:
                 extension += _WORD.pack(posted.immediate & 0xFFFFFFFF)
                 opcode = _SEND_ONLY_WITH_IMMEDIATE
-            packet = Outgoing(opcode, self._psn, 1, extension, payload, self._mtu, solicited=posted.solicited)
+            packet = Outgoing(opcode, self._psn, 1, extension, payload, mtu, False, posted.solicited)
             datagrams.append(Datagram(posted.address, posted.destination, packet))
             self._psn = self._psn + 1 & PSN_MASK
             if posted.signaled:
-                self._events.append(self._completion(posted, Status.SUCCESS, len(payload)))
+                events.append(self._completion(posted, Status.SUCCESS, length))
+        if taken:
+            events.append(Retired(taken))
         return datagrams
 
     def events(self) -> list[Event]:
@@ -201,7 +206,10 @@ class Datagrams:
     def _payload(self, posted: _Posted) -> Bytes:
         if posted.inline is not None:
             return posted.inline
-        pieces = [self._keys.local(self._domain, segment, False) for segment in posted.segments]
+        segments = posted.segments
+        if len(segments) == 1:  # as nearly always
+            return self._keys.local(self._domain, segments[0], False)
+        pieces = [self._keys.local(self._domain, segment, False) for segment in segments]
         return gathered(pieces, 0, sum(map(len, pieces))) if pieces else b""
 
     def _completion(self, posted: _Posted, status: Status, length: int = 0) -> Completion:
@@ -239,8 +247,12 @@ class Datagrams:
         if withImmediate:
             (immediate,) = _WORD.unpack_from(run.data, start + _DETH.size)
         start += extension
-        scatter(pieces, 0, header)
-        scatter(pieces, GRH_LENGTH, run.data[start : start + length])
+        if len(pieces) == 1:
+            pieces[0][:GRH_LENGTH] = header
+            pieces[0][GRH_LENGTH : GRH_LENGTH + length] = run.data[start : start + length]
+        else:
+            scatter(pieces, 0, header)
+            scatter(pieces, GRH_LENGTH, run.data[start : start + length])
         self._complete(
             Completion(
                 receive.identifier,

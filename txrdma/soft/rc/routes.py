@@ -434,10 +434,16 @@ class DatagramRoute:
 
     def transmit(self, now: float) -> bool:
         """Hand what is to be sent to the port; what leads nowhere is lost."""
+        latest: AddressVector | None = None
+        peer: Peer | None = None
+        emit, there, head = self.port.emit, -1, 0
         for address, destination, run in self.datagrams.outgoing(now):
-            peer = self.port.peerAt(address)
+            if address is not latest:  # those of a batch often go the same way
+                latest, peer = address, self.port.peerAt(address)
+            if destination != there:
+                there, head = destination, heading(destination)
             if peer is not None:
-                self.port.emit(peer, heading(destination), run)
+                emit(peer, head, run)
         return False
 
     def deliver(self) -> None:

@@ -142,8 +142,9 @@ class UDPCarrier:
 
     @staticmethod
     def _bound(address: str, port: int | None) -> socket.socket:
+        host = address.encode("ascii", "replace")  # of a text Python takes it for a name, and imports IDNA
         family, kind, protocol, _name, target = socket.getaddrinfo(
-            address, ROCE_PORT if port is None else port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+            host, ROCE_PORT if port is None else port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
         )[0]
         bound = socket.socket(family, kind | getattr(socket, "SOCK_CLOEXEC", 0), protocol)
         try:

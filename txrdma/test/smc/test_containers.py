@@ -30,6 +30,7 @@ from txrdma.verbs.devices import openDevice
 role, text, user, group, *groups = sys.argv[1:]
 
 # Python may be where other users can't read it: all that is imported later is imported now.
+importlib.import_module("encodings.idna")  # which Python does when it looks up a name
 for room in ("iba", "ports", "smc", "soft", "verbs"):
     package = importlib.import_module("txrdma." + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -134,7 +135,7 @@ class ContainersTests(TestCase):
     """A server and a client in namespaces of their own."""
 
     skip = reasonToSkip()
-    timeout = 40
+    timeout = 110
 
     def setUp(self) -> None:
         self.wire = self.between()

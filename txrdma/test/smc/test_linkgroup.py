@@ -323,8 +323,53 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(server.events(), [RKeyRefused(RKey(1))])
         server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 7.5)
         server.expired(9.0)
-        self.assertEqual(server.events(), [RKeysDeleted((RKey(2),))])
+        self.assertEqual(server.events(), [])
         self.assertEqual([one.type for one in answers(server)], [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY])
+
+    def _deletions(self, count: int) -> LinkGroup:
+        """A group that took back that many buffers, one every two seconds, and has heard nothing."""
+        server = alone(Role.SERVER)
+        for number in range(count):
+            server.deleteRKeys([RKey(1 + number)], 2.0 * number)
+            server.expired(2.0 * number + 2.0)
+        return server
+
+    def _answer(self, server: LinkGroup, *keys: int) -> list[Event]:
+        """What a group does by the answer to a DELETE RKEY of these keys, as late as it may be."""
+        rkeys = (*[RKey(key) for key in keys], *[RKey(0)] * (8 - len(keys)))
+        server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
+        return server.events()
+
+    def test_lateDeletion(self) -> None:
+        """
+        A buffer stays until the peer has said that it forgot it: its last bytes may be under way, and arrive
+        before that answer. The answer to one deletion is not taken for that to another.
+        """
+        server = self._deletions(2)
+        self.assertEqual(server.events(), [])
+        self.assertEqual(len(answers(server)), 2)
+        self.assertEqual(self._answer(server, 1), [RKeysDeleted((RKey(1),))])
+        self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(2),))])
+        self.assertEqual(self._answer(server, 2), [])
+
+    def test_lostDeletion(self) -> None:
+        """The answer to a later deletion is one to those before it, by the order of the link."""
+        server = self._deletions(2)
+        self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
+
+    def test_namelessDeletion(self) -> None:
+        """An answer without keys, as Linux gives it by version 2, is to the oldest."""
+        server = self._deletions(2)
+        self.assertEqual(self._answer(server), [RKeysDeleted((RKey(1),))])
+        self.assertEqual(self._answer(server), [RKeysDeleted((RKey(2),))])
+
+    def test_neverDeleted(self) -> None:
+        """A peer that never answers keeps no more than 32 buffers that were taken back, those to the end."""
+        server = self._deletions(34)
+        self.assertEqual(server.events(), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
+        server.linkDown(100.0, "flushed")
+        gone = [event for event in server.events() if isinstance(event, RKeysDeleted)]
+        self.assertEqual(gone, [RKeysDeleted((RKey(number),)) for number in range(3, 35)])
 
     def test_delete(self) -> None:
         """What is taken back can't be written to; eight keys go in one message."""

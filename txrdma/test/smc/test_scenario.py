@@ -51,6 +51,7 @@ FOUND = (
     1795210716693,  # a process that ends in order, and whose last word is an end of file
     1795215897924,  # a client that is on SMC-R, and whose server falls back to TCP
     1795229717027,  # a client that was tired of waiting, and has declined, spoken and closed by TCP
+    1795288263367,  # the late answer to one DELETE RKEY was taken for the next one's
 )
 """Seeds that failed once."""
 

@@ -153,12 +153,16 @@ class Recorded(SynchronousTestCase):
         return packets
 
     def asked(self, packets: list[RoCEPacket], one: End, other: End) -> dict[str, list[Asked]]:
-        """The requests of each side."""
+        """The requests of each side, each once: on a busy machine some are sent again."""
         found: dict[str, list[Asked]] = {"one": [], "other": []}
+        seen = set()
         for packet in packets:
             if packet.bth.opcode in ANSWERS:
                 continue
             there, side = (other, "one") if packet.bth.destination == other.qp.number else (one, "other")
+            if (side, packet.bth.psn) in seen:
+                continue
+            seen.add((side, packet.bth.psn))
             reth, immediate = packet.get(RETH), packet.get(ImmDt)
             atomic = packet.get(AtomicETH)
             found[side].append(

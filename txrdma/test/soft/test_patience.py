@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -162,8 +162,9 @@ class PatienceTests(SynchronousTestCase):
         self.assertEqual(Patience(0, 0).deadline(), math.inf)
 
     @given(timeout=st.integers(1, 20), retryCount=st.integers(1, 7), slept=st.floats(0, 1e4))
+    @example(timeout=1, retryCount=1, slept=0.015625)  # a moment before the end
     def test_slept(self, timeout: int, retryCount: int, slept: float) -> None:
-        """A process that was busy meanwhile makes all its tries, and waits after the last one."""
+        """A process that was busy until all was over makes its tries, and waits after the last one."""
         patience = Patience(timeout, retryCount)
         patience.begin(0.0)
         now, tries = slept, 0
@@ -173,7 +174,8 @@ class PatienceTests(SynchronousTestCase):
             tries += 1
             now = max(now, patience.deadline())
         self.assertGreaterEqual(tries, retryCount)
-        self.assertGreaterEqual(now, slept + SHORTEST_TIMEOUT)
+        end = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT) * (retryCount + 1)
+        self.assertGreaterEqual(now, slept + SHORTEST_TIMEOUT if slept > end else end)
 
     def test_moved(self) -> None:
         """By another path all tries are left, and the round trip is not known."""

@@ -432,10 +432,11 @@ class QueuePairTests(SynchronousTestCase):
             return request  # type: ignore[no-any-return]  # Any, so that a handle needs no more than this
 
         def spoil(requests: Sequence[SendRequest]) -> None:
-            queuePair.retired(1)
-            queuePair.sendCompleted(
-                Completion(requests[0].identifier, Status.LOC_LEN_ERR, CompletionOpcode.SEND, QPN(9))
-            )
+            status = Status.LOC_LEN_ERR
+            for request in requests:  # a route flushes what was posted with one that fails, and behind it
+                queuePair.retired(1)
+                queuePair.sendCompleted(Completion(request.identifier, status, CompletionOpcode.SEND, QPN(9)))
+                status = Status.WR_FLUSH_ERR
 
         host.route().post = spoil  # type: ignore[method-assign]  # this route fails
         queuePair.postSend([datagram(1), datagram(2)])

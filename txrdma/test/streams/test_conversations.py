@@ -1,5 +1,5 @@
 """
-Conversations between two processes see over C{smc:} what they see over C{tcp:}: the quick ones.
+Conversations between two processes see over other streams what they see over C{tcp:}: the quick ones.
 
 C{make conversations} plays all of them. A failure shows what both ends saw over both, beside each other.
 """
@@ -14,7 +14,7 @@ from txrdma.test.streams.stages import overTCP, theStage
 from txrdma.testing.streams.catalogue import everyConversation
 from txrdma.testing.streams.conversation import Conversation, Way
 from txrdma.testing.streams.matrix import judged, USUAL_REACTOR
-from txrdma.testing.streams.provider import Provider, ROCEV2, RSOCKET, SHARED_MEMORY
+from txrdma.testing.streams.provider import BTL, Provider, ROCEV2, RSOCKET, SHARED_MEMORY
 from txrdma.testing.streams.report import failure
 
 try:
@@ -58,6 +58,12 @@ class RSocketTests(_Conversing):
     provider = RSOCKET
 
 
+class BTLTests(_Conversing):
+    """By the byte transfer layer, between processes of one host: those that stand for the others."""
+
+    provider = BTL
+
+
 def _test(conversation: Conversation) -> Callable[[_Conversing], None]:
     def test(self: _Conversing) -> None:
         self.converse(conversation)
@@ -71,8 +77,9 @@ def _addTests() -> None:
         if conversation.isQuick:
             name = f"test_{conversation.name.replace('-', '_')}"
             cases: tuple[type[_Conversing], ...] = (SharedMemoryTests, RoCETests)
-            if conversation.isEverywhere and conversation.name not in RSOCKET.cannot:
-                cases = (*cases, RSocketTests)
+            if conversation.isEverywhere:
+                fewer = (RSocketTests, BTLTests)
+                cases += tuple(case for case in fewer if conversation.name not in case.provider.cannot)
             for case in cases:
                 method = _test(conversation)
                 method.__name__ = name

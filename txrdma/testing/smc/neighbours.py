@@ -25,6 +25,7 @@ from txrdma.testing.smc.hosts import Host, PollingHost
 from txrdma.testing.smc.scenario import Outcome, PATIENCE, PATIENT_BOUND, simulate, StreamScenario
 from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
+from txrdma.verbs._lookout import Allowance
 
 EVENTS: Final = (
     *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
@@ -125,7 +126,7 @@ class MemoryScenario(StreamScenario):
 
 @contextmanager
 def _ticking() -> Iterator[None]:
-    """Readers that look on for a while see time go by as often as they look at the clock."""
+    """Readers that look on for a while see time go by as often as they look at the clock, and owe none."""
     ticks = 0
 
     def perfCounter() -> float:
@@ -135,6 +136,7 @@ def _ticking() -> Iterator[None]:
 
     with (
         mock.patch.object(completionsModule, "perf_counter", perfCounter),
+        mock.patch.object(completionsModule, "_allowance", Allowance()),
         mock.patch.object(completionsModule, "sched_yield", lambda: None),
     ):
         yield

@@ -23,6 +23,9 @@ _PATHS: Final = ("cut", "down", "flap")
 
 _NETWORKS: Final = ("198.51.100", "203.0.113")
 
+_LONGEST_TROUBLE: Final = 20.0
+"""Seconds of the longest trouble that ends: conversations end some time after it."""
+
 
 class TwoPortScenario(StreamScenario):
     """A simulation of SMC-R connections between hosts with two ports, all of it decided by a seed."""
@@ -85,7 +88,9 @@ class TwoPortScenario(StreamScenario):
             self._flap(0, self.random.choice((2, 4, 6)))
             return
         self._fail(
-            self.failing, event == "down", self.random.choice((0.01, 0.5, 20.0, 1e6)) * self.random.random()
+            self.failing,
+            event == "down",
+            self.random.choice((0.01, 0.5, _LONGEST_TROUBLE, 1e6)) * self.random.random(),
         )
 
     def _fail(self, network: int, isPort: bool, span: float) -> None:
@@ -97,7 +102,7 @@ class TwoPortScenario(StreamScenario):
             self._enable(host, network, False)
         else:
             self._cut(network)
-        if span < 1000:
+        if span <= _LONGEST_TROUBLE:  # else for good
             self.world.clock.callLater(span, self._enable, host, network, True)
             self.world.clock.callLater(span, self._mend, network)
 

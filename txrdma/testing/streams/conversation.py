@@ -13,7 +13,7 @@ from typing import Final
 
 from txrdma.testing.streams.script import parse
 
-ROCE: Final = ("rocev2", "verbs", "rsocket")
+ROCE: Final = ("rocev2", "verbs", "rsocket", "btl")
 """Routes on which a queue pair belongs to its process."""
 
 

@@ -69,5 +69,8 @@ RSOCKET: Final = Provider(
 )
 """C{rsocket:} between processes of one host, by shared memory."""
 
-PROVIDERS: Final = (SHARED_MEMORY, ROCEV2, RSOCKET)
+BTL: Final = Provider("btl", "btl:127.0.0.1:0", "btl:127.0.0.1:{port}", "BTLTransport", patience=2.0)
+"""C{btl:} between processes of one host, by datagrams of software RoCE over UDP."""
+
+PROVIDERS: Final = (SHARED_MEMORY, ROCEV2, RSOCKET, BTL)
 """The streams that are held to TCP on every machine."""

@@ -1,0 +1,78 @@
+"""
+L{txrdma.smc.group.endings}: what is delayed comes before the end, wherever the end is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.group.endings import Endings
+
+
+class EndingsTests(SynchronousTestCase):
+    """Ends are told in a look at descriptors, after the calls that were delayed by no time before that."""
+
+    def setUp(self) -> None:
+        self.reactor = cast(Any, MemoryReactorClock())
+        self.endings = Endings(self.reactor)
+        self.addCleanup(self.endings.close)
+        self.told: list[str] = []
+
+    def turn(self, read: Callable[[], None] | None = None) -> None:
+        """One turn of a reactor: the delayed calls that there were, then the descriptors that there are."""
+        for call in list(self.reactor.getDelayedCalls()):
+            if call.active():
+                self.reactor.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        ready = list(self.reactor.getReaders())
+        if read is not None:
+            read()
+        for reader in ready:
+            if reader in self.reactor.getReaders():
+                reader.doRead()
+
+    def happen(self) -> None:
+        """A protocol hears data, for which it delays a call, and the connection ends."""
+        self.reactor.callLater(0, self.told.append, "delayed")
+        self.endings.add(lambda: self.told.append("ended"))
+
+    def test_read(self) -> None:
+        """The end was found by reading."""
+        self.turn(self.happen)
+        self.assertEqual(self.told, [])
+        self.turn()
+        self.assertEqual(self.told, ["delayed", "ended"])
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
+    def test_delayed(self) -> None:
+        """The end was found by a delayed call, as when a device tells of its queue pair's."""
+        self.reactor.callLater(0, self.happen)
+        self.turn()
+        self.assertEqual(self.told, [])
+        self.turn()
+        self.assertEqual(self.told, ["delayed", "ended"])
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
+    def test_prompt(self) -> None:
+        """Where the process ends, ends are told at once, those that wait first."""
+        self.endings.add(lambda: self.told.append("first"))
+        self.endings.isPrompt = True
+        self.endings.add(lambda: self.told.append("second"))
+        self.assertEqual(self.told, ["first", "second"])
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
+    def test_cleared(self) -> None:
+        """Somebody has removed all calls and readers, as tests do: the next end is told with those before."""
+        for _ in range(2):
+            self.endings.add(lambda: self.told.append("ended"))
+            for call in list(self.reactor.getDelayedCalls()):
+                call.cancel()
+            self.reactor.removeAll()
+        self.endings.add(lambda: self.told.append("last"))
+        self.turn()
+        self.assertEqual(self.told, ["ended", "ended", "last"])
