@@ -21,9 +21,14 @@ class BackOff(Generic[Name]):
             one.
         @param mostSeconds: longest time between questions.
         """
-        self._first = firstSeconds
-        self._most = max(mostSeconds, firstSeconds)
+        self._longest = mostSeconds
+        self.change(firstSeconds)
         self._silent: dict[Name, tuple[int, float]] = {}
+
+    def change(self, firstSeconds: float) -> None:
+        """Begin with another time after the first silence."""
+        self._first = firstSeconds
+        self._most = max(self._longest, firstSeconds)
 
     def __len__(self) -> int:
         """Number of nodes that are silent."""

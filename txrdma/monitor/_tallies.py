@@ -84,6 +84,14 @@ class Tallies(Generic[Place]):
             self._limits.setdefault(limit.counter, []).append(limit)
         self._tallies: dict[tuple[Place, Limit], Tally] = {}
 
+    def change(self, limits: Iterable[Limit]) -> None:
+        """Judge by other limits from now on; tallies of those that stay go on."""
+        self._limits.clear()
+        for limit in limits:
+            self._limits.setdefault(limit.counter, []).append(limit)
+        kept = {limit for several in self._limits.values() for limit in several}
+        self._tallies = {key: tally for key, tally in self._tallies.items() if key[1] in kept}
+
     def __len__(self) -> int:
         """Number of tallies that are not known to be zero."""
         return len(self._tallies)

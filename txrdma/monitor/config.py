@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,12 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.monitor._tallies import Limit
+from txrdma.monitor.channels import MailSettings
 from txrdma.monitor.exposition import FAMILIES
-from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS
+from txrdma.monitor.files import FileSettings
+from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
+from txrdma.monitor.news import Silence, TellingRules
 from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
 from txrdma.values import frozen
 
@@ -27,9 +31,12 @@ else:
 
 DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
 
+DEFAULT_SURVEY_SECONDS: Final = 900.0
+
 _LOOPBACK: Final = re.compile(r"(unix:.+|tcp:\d+:(.*:)?interface=(127(\.\d+){3}|\\:\\:1|localhost)(:.*)?)$")
 _TABLE: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_FORMATS: Final = ("alertmanager", "webhook")
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
 
 
@@ -40,19 +47,38 @@ class MonitorConfig:
 
     @ivar port: name of the management port; C{""} for the first that can be opened.
     @ivar listen: server endpoint string of its pages; C{""} for none.
+    @ivar tokens: path of the file with tokens of who may read the pages; C{users} is that of names with their
+        passwords. C{""} for none.
     @ivar counters: names of the counters that Prometheus is told.
-    @ivar history: path of the file of its history; C{""} for none.
-    @ivar limits: limits for errors; C{flaps} is the one for links that go down.
+    @ivar history: path of the file of its history, or URL of its database; C{""} for none.
+    @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
+    @ivar telling: rules for what is told to others.
+    @ivar webhooks: names of webhooks, their URLs and formats; C{mail} is None without mail, C{log} the path
+        of the file of lines, C{""} for none.
+    @ivar files: files for other programs, which are kept up to date.
+    @ivar limits: limits for errors; C{flaps} is the one for links that go down, C{mostBitErrors} the rate of
+        bit errors.
+    @ivar topology: path of the file of the cables that are to be there; C{""} for none.
     """
 
     port: str
     listen: str
+    tokens: str
+    users: str
     counters: tuple[str, ...]
     history: str
     settings: PollerSettings
     rules: LedgerRules
     limits: tuple[Limit, ...]
     flaps: Limit
+    mostBitErrors: float
+    surveySeconds: float
+    topology: str
+    telling: TellingRules
+    webhooks: tuple[tuple[str, str, str], ...]
+    mail: MailSettings | None
+    log: str
+    files: FileSettings
 
 
 class _Mistake(Exception):
@@ -96,13 +122,10 @@ def _seconds(least: float) -> Callable[[object], float]:
     return check
 
 
-def _listen(value: object) -> str:
-    text = _text(value)
-    if text and not _LOOPBACK.match(text):
-        raise _Mistake(
-            f"an endpoint on loopback, as {DEFAULT_LISTEN}, since everybody who reaches it may read"
-        )
-    return text
+def _share(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise _Mistake("a rate between 0 and 1, as 1e-14")
+    return float(value)
 
 
 def _counter(text: str) -> str:
@@ -137,11 +160,56 @@ def _severity(value: object) -> Severity:
     return severity
 
 
+def _url(value: object) -> str:
+    text = _text(value)
+    if not re.match(r"https?://[^/\s]+", text):
+        raise _Mistake("a URL, as http://host:9093/api/v2/alerts")
+    return text
+
+
+def _databaseURL(value: object) -> str:
+    text = _text(value)
+    if "://" not in text:
+        raise _Mistake("a URL, as postgresql+psycopg://user@host/fabric")
+    return text
+
+
+def _format(value: object) -> str:
+    if value not in _FORMATS:
+        raise _Mistake(" or ".join(map(repr, _FORMATS)))
+    return str(value)
+
+
+def _moment(value: object) -> float:
+    """A time in seconds since 1970; without a time zone it is meant as the host's."""
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day).timestamp()
+    raise _Mistake("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
+
+
+def _address(value: object) -> str:
+    text = _text(value)
+    if not re.fullmatch(r"[^\s@,]+@[^\s@,]+", text):
+        raise _Mistake("an address of mail, as fabric@example.org")
+    return text
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise _Mistake("a list of addresses of mail")
+    return tuple(map(_address, value))
+
+
 _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
     "port": _text,
-    "web.listen": _listen,
+    "web.listen": _text,
+    "web.tokens": _text,
+    "web.users": _text,
     "metrics.counters": _counters,
     "history.file": _text,
+    "history.url": _databaseURL,
     "poll.interval": _seconds(0.1),
     "poll.sweep": _seconds(1.0),
     "poll.settle": _seconds(0.1),
@@ -149,13 +217,37 @@ _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
     "poll.timeout": _seconds(0.01),
     "poll.outstanding": _whole(1),
     "poll.notices": _truth,
+    "poll.survey": _seconds(0.0),
+    "files.slurm": _text,
+    "files.unfit": _text,
+    "files.node-names": _text,
     "findings.clear": _seconds(0.0),
+    "findings.bit-errors": _share,
+    "findings.topology": _text,
+    "telling.delay": _seconds(0.0),
+    "telling.group": _seconds(0.0),
+    "telling.severity": _severity,
+    "telling.log": _text,
+    "telling.mail.host": _text,
+    "telling.mail.port": _whole(1),
+    "telling.mail.from": _address,
+    "telling.mail.to": _addresses,
+    "telling.mail.user": _text,
+    "telling.mail.password-file": _text,
     "findings.ignored": _kinds,
 }
 """Keys with one value, and what checks and converts it."""
 
+_NAMED: Final[Mapping[str, Mapping[str, Callable[[object], Any]]]] = {
+    "telling.webhooks": {"url": _url, "format": _format},
+    "telling.silences": {"kind": _text, "where": _text, "until": _moment},
+}
+"""Tables of tables, whose names are free, and the keys of each of these."""
+
 _LIMIT: Final[Mapping[str, Callable[[object], Any]]] = {"most": _whole(0), "seconds": _seconds(1.0)}
-_TABLES: Final = {key.partition(".")[0] for key in _SCALARS if "." in key} | {"limits", "findings.severity"}
+_TABLES: Final = {"limits", "findings.severity", *_NAMED} | {
+    key[:at] for key in _SCALARS for at, letter in enumerate(key) if letter == "."
+}
 
 
 class _Reader:
@@ -170,10 +262,13 @@ class _Reader:
         self.values: dict[str, Any] = {}
         self.severities: dict[str, Severity] = {}
         self.limits: dict[str, dict[str, Any]] = {}
+        self.named: dict[str, dict[str, dict[str, Any]]] = {}
+        self._wrong: set[str] = set()
         self._lines = _linesOf(text)
         self._walk("", content)
 
     def _mistake(self, key: str, text: str) -> None:
+        self._wrong.add(key)
         self.mistakes.append((self._lines.get(key, 0), f"{key}: {text}"))
 
     def _walk(self, head: str, table: Mapping[str, Any]) -> None:
@@ -183,6 +278,8 @@ class _Reader:
                 self._checked(key, name, value, self.severities)
             elif head == "limits.":
                 self._limit(key, name, value)
+            elif head[:-1] in _NAMED:
+                self._named(head[:-1], key, name, value)
             elif key in _SCALARS:
                 self._take(key, _SCALARS[key], value, self.values, key)
             elif key in _TABLES and isinstance(value, dict):
@@ -206,6 +303,20 @@ class _Reader:
         except _Mistake as mistake:
             self._mistake(key, f"is one of the {mistake}")
 
+    def _named(self, table: str, key: str, name: str, value: object) -> None:
+        if not isinstance(value, dict):
+            self._mistake(key, "is a table")
+            return
+        into = self.named.setdefault(table, {}).setdefault(name, {})
+        checks = _NAMED[table]
+        for part, given in value.items():
+            if part in checks:
+                self._take(f"{key}.{part}", checks[part], given, into, part)
+            else:
+                self._mistake(f"{key}.{part}", "there is no such key")
+        if "url" in checks and "url" not in value:
+            self._mistake(key, "has no url")
+
     def _limit(self, key: str, name: str, value: object) -> None:
         try:
             counter = counterName(name)
@@ -221,6 +332,29 @@ class _Reader:
                 self._take(f"{key}.{part}", _LIMIT[part], given, into, part)
             else:
                 self._mistake(f"{key}.{part}", "there is no such key")
+
+    def complete(self) -> None:
+        """Look for what is missing beside what is there."""
+        if self.values.get("history.file") and self.values.get("history.url"):
+            self._mistake("history.url", "there is a history.file, too: which of them is it?")
+        mail = {key for key in self.values if key.startswith("telling.mail.")}
+        for key in ("telling.mail.host", "telling.mail.from", "telling.mail.to"):
+            if mail and key not in self.values and key not in self._wrong:
+                self._mistake("telling.mail", f"has no {key.rpartition('.')[2]}")
+
+    def checkAccess(self) -> None:
+        """Refuse pages that everybody in the network could read."""
+        listen = self.values.get("web.listen", "")
+        if not (_LOOPBACK.match(listen or DEFAULT_LISTEN) or self._isGuarded):
+            self._mistake(
+                "web.listen",
+                f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "
+                f"or listen on loopback, as {DEFAULT_LISTEN}",
+            )
+
+    @property
+    def _isGuarded(self) -> bool:
+        return bool(self.values.get("web.tokens") or self.values.get("web.users"))
 
     def limit(self, usual: Limit) -> Limit:
         """Limit for a counter, with what the file changes of it."""
@@ -261,6 +395,8 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{name}: {error}") from error
     reader = _Reader(text, content)
+    reader.complete()
+    reader.checkAccess()
     if reader.mistakes:
         said = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(reader.mistakes)]
         raise InvalidRequest("\n".join(said))
@@ -286,12 +422,58 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     return MonitorConfig(
         port=values.get("port", ""),
         listen=values.get("web.listen", DEFAULT_LISTEN),
+        tokens=values.get("web.tokens", ""),
+        users=values.get("web.users", ""),
         counters=values.get("metrics.counters", tuple(FAMILIES)),
-        history=values.get("history.file", ""),
+        history=values.get("history.url") or values.get("history.file", ""),
         settings=settings,
         rules=rules,
         limits=tuple(map(reader.limit, DEFAULT_LIMITS)) + more,
         flaps=reader.limit(DEFAULT_FLAPS),
+        mostBitErrors=values.get("findings.bit-errors", MOST_BIT_ERRORS),
+        surveySeconds=values.get("poll.survey", DEFAULT_SURVEY_SECONDS),
+        topology=values.get("findings.topology", ""),
+        telling=_tellingRules(reader),
+        webhooks=tuple(
+            (webhook, given["url"], given.get("format", "alertmanager"))
+            for webhook, given in reader.named.get("telling.webhooks", {}).items()
+        ),
+        mail=_mail(values),
+        log=values.get("telling.log", ""),
+        files=FileSettings(
+            values.get("files.slurm", ""),
+            values.get("files.unfit", ""),
+            values.get("files.node-names", ""),
+        ),
+    )
+
+
+def _tellingRules(reader: _Reader) -> TellingRules:
+    values, usual = reader.values, TellingRules()
+    return TellingRules(
+        delaySeconds=values.get("telling.delay", usual.delaySeconds),
+        groupSeconds=values.get("telling.group", usual.groupSeconds),
+        least=values.get("telling.severity", usual.least),
+        silences=tuple(Silence(**given) for given in reader.named.get("telling.silences", {}).values()),
+    )
+
+
+def _mail(values: Mapping[str, Any]) -> MailSettings | None:
+    if "telling.mail.host" not in values:
+        return None
+    path, password = values.get("telling.mail.password-file", ""), ""
+    if path:
+        try:
+            password = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"password of mail: {error}") from error
+    return MailSettings(
+        values["telling.mail.host"],
+        values["telling.mail.from"],
+        values["telling.mail.to"],
+        values.get("telling.mail.port", 25),
+        values.get("telling.mail.user", ""),
+        password,
     )
 
 

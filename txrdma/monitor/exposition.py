@@ -112,16 +112,29 @@ class _Group:
     takes a tenth of the time of a line for each.
     """
 
-    __slots__ = ("_formats", "_labels", "layout", "places")
+    __slots__ = ("_formats", "_labels", "_texts", "layout", "places")
 
     def __init__(self, layout: CounterLayout, places: list[Place]) -> None:
         self.layout = layout
         self.places = places
         self._labels: list[str] = []
         self._formats: dict[str, str] = {}
+        self._texts: dict[str, tuple[Sequence[int], str]] = {}
 
     def text(self, counter: str, name: str, values: Sequence[int]) -> str:
-        """Series of one counter of all ports; not of those whose counter of data is full."""
+        """
+        Series of one counter of all ports; not of those whose counter of data is full.
+
+        Most counters of errors stand still from scrape to scrape, and so does their text.
+        """
+        before = self._texts.get(name)
+        if before is not None and before[0] == values:
+            return before[1]
+        text = self._made(counter, name, values)
+        self._texts[name] = (values, text)
+        return text
+
+    def _made(self, counter: str, name: str, values: Sequence[int]) -> str:
         layout = self.layout
         unit = layout.unit(counter)
         if not self._labels:

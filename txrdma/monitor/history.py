@@ -1,12 +1,13 @@
 """
 History of a fabric, written in batches by a thread of its own.
 
-A full disk stops history, and not monitoring.
+What the next process has to know goes with them, and does not wait for the next batch. A full disk stops
+history, and not monitoring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -16,13 +17,19 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.monitor.historystore import HistoryStore, Point, Row
+from txrdma.monitor.historystore import HistoryStore, Point, Remembered, Row
 from txrdma.monitor.judging import Place
 
 _log = Logger()
 
 BATCH_SECONDS: Final = 5.0
-"""Seconds between batches: what a process that is killed loses at most."""
+"""Seconds between batches: readings of that time are what a process that is killed loses at most."""
+
+_SOON_SECONDS: Final = 0.1
+"""Seconds until what is to be remembered is written, together with what comes meanwhile."""
+
+_MOST_REMEMBERED: Final = 200_000
+"""Most things to remember that wait for the disk; the oldest are dropped when there are more."""
 
 _MOST_ROWS: Final = 1_000_000
 """Rows that wait for the disk; older ones are dropped when there are more."""
@@ -63,6 +70,7 @@ class HistoryWriter:
         self._batchSeconds = batchSeconds
         self._mostRows = mostRows
         self._rows: list[Row] = []
+        self._remembered: dict[tuple[str, str], str | None] = {}
         self._writing: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
 
@@ -80,12 +88,37 @@ class HistoryWriter:
         if excess > 0:
             del self._rows[:excess]
             self.dropped += excess
+        while len(self._remembered) > _MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def remember(self, several: Iterable[Remembered]) -> None:
+        """Remember and forget for the next process, soon: see L{HistoryStore.remember}."""
+        for room, name, value in several:
+            self._remembered[room, name] = value
+        self._bound()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Write soon, if there is anything that should not wait, and nothing is being written."""
+        timer = self._timer
+        if self._remembered and timer is not None and self._writing is None and not self.problem:
+            soon = self._reactor.seconds() + _SOON_SECONDS
+            if timer.getTime() > soon:
+                timer.reset(_SOON_SECONDS)
 
     def series(
         self, place: Place, counter: str, begin: int, end: int, level: str = ""
     ) -> Deferred[list[Point]]:
         """History of one counter of a port: see L{HistoryStore.series}."""
         return self._inThread(self._store.series, place, counter, begin, end, level)
+
+    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
+        """Names and values of all that is remembered in a room: see L{HistoryStore.remembered}."""
+        return self._inThread(self._store.remembered, room)
+
+    def rememberNow(self, several: Sequence[Remembered]) -> Deferred[None]:
+        """Remember and forget; fires when it is written, or fails when it is not."""
+        return self._inThread(self._store.remember, several)
 
     def findings(self) -> list[Finding]:
         """Fault of the history, where it has one."""
@@ -98,19 +131,25 @@ class HistoryWriter:
 
     def _write(self) -> Deferred[None]:
         rows, self._rows = self._rows, []
-        writing = self._writing = self._inThread(self._store.write, rows, int(self._wallSeconds()))
-        return writing.addCallbacks(self._written, self._failed, errbackArgs=(rows,))
+        remembered, self._remembered = self._remembered, {}
+        several = [(*name, value) for name, value in remembered.items()]
+        writing = self._writing = self._inThread(self._store.write, rows, int(self._wallSeconds()), several)
+        return writing.addCallbacks(self._written, self._failed, errbackArgs=(rows, remembered))
 
     def _written(self, _: object) -> None:
         self._writing = None
         if self.problem:
             _log.info("history is written again")
             self.problem = ""
+        self._hurry()
 
-    def _failed(self, failure: Failure, rows: list[Row]) -> None:
-        """Keep the rows for the next batch, as far as there is room."""
+    def _failed(
+        self, failure: Failure, rows: list[Row], remembered: dict[tuple[str, str], str | None]
+    ) -> None:
+        """Keep all of it for the next batch, as far as there is room."""
         self._writing = None
         self._rows[:0] = rows
+        self._remembered = {**remembered, **self._remembered}
         self._bound()
         if failure.check(RDMAError):
             if not self.problem:

@@ -1,20 +1,24 @@
 """
-Store of what ports have counted, in SQLite: seconds for hours, minutes for weeks, hours for years.
+Store of what ports have counted, in a database: seconds for hours, minutes for weeks, hours for years.
 
 Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. A
 coarser level is computed from the finer one, and how far that has come is in the same transaction: whenever
-the process ends, the next one goes on there. Everything here blocks, and belongs into a thread.
+the process ends, the next one goes on there. What the next process has to remember otherwise is in a table of
+its own, in rooms. Everything here blocks, and belongs into a thread.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Union
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import Meter
+from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor.database import Columns, Database, SQLite
 from txrdma.monitor.exposition import FAMILIES
 from txrdma.monitor.judging import Place
 from txrdma.values import frozen
@@ -89,46 +93,98 @@ class Point(NamedTuple):
     peak: float | None
 
 
+class _Plan:
+    """Order in which the counters of a layout stand in a row, made once for all ports."""
+
+    __slots__ = ("columns", "data", "still")
+
+    def __init__(self, layout: CounterLayout) -> None:
+        known = [
+            (layout.places.get(name), layout.unit(name) if name in layout.places else 1) for name in COUNTERS
+        ]
+        self.columns = known
+        self.still: list[float | None] = [None if index is None else 0 for index, _unit in known]
+        self.data = [(column, *known[column]) for column in map(COUNTERS.index, _PEAKS)]
+
+
+_planOf = lru_cache(maxsize=64)(_Plan)
+
+
 def rowOf(place: Place, meter: Meter, at: float) -> Row | None:
     """
     Last growth of a port's counters as a row; None without two readings, and in a gap.
 
     @param at: time of the last reading in seconds since 1970, which is not the reactor's.
     """
-    if meter.isSilent or meter.seconds <= 0:
+    seconds = meter.seconds
+    if meter.isSilent or seconds <= 0:
         return None
-    layout, grown, values = meter.layout, meter.grown, meter.values
-    counts: list[float | None] = [meter.seconds]
-    for name in COUNTERS:
-        index = layout.places.get(name)
-        if index is None or (name in _PEAKS and layout.isFull(index, values[index])):
-            counts.append(None)
+    layout, grown = meter.layout, meter.grown
+    plan = _planOf(layout)
+    if grown is layout.nothing:
+        counts = plan.still.copy()
+    else:
+        counts = [None if index is None else grown[index] * unit for index, unit in plan.columns]
+    peaks: list[float | None] = []
+    for column, index, unit in plan.data:
+        if index is None or layout.isFull(index, meter.values[index]):
+            counts[column] = None
+            peaks.append(None)
         else:
-            count = grown[index] * layout.unit(name)
-            counts.append(count if count < _MOST else None)
-    counts += [meter.rate(name) for name in _PEAKS]
-    return Row(place, int(at), tuple(counts))
+            peaks.append(grown[index] * unit / seconds)
+    if max(grown) >= _MOST >> 3:  # octets of words
+        counts = [None if count is None or count >= _MOST else count for count in counts]
+    return Row(place, int(at), (seconds, *counts, *peaks))
 
 
-_COLUMNS: Final = ("seconds", *COUNTERS, *_PEAKS.values())
-_INSERTED: Final = ", ".join("?" * (2 + len(_COLUMNS)))
+_PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
+_DONE: Final[Columns] = {"level": str, "until": int}
+_REMEMBERED: Final[Columns] = {"room": str, "name": str, "value": str}
+_COLUMNS: Final[Columns] = {
+    "port": int,
+    "at": int,
+    "seconds": float,
+    **dict.fromkeys(COUNTERS, int),
+    **dict.fromkeys(_PEAKS.values(), float),
+}
 _SUMMED: Final = ", ".join(
-    [*(f"sum({name})" for name in ("seconds", *COUNTERS)), *(f"max({name})" for name in _PEAKS.values())]
+    [*(f'sum("{name}")' for name in ("seconds", *COUNTERS)), *(f'max("{name}")' for name in _PEAKS.values())]
 )
+_REPLACED: Final = "ON CONFLICT (port, at) DO UPDATE SET " + ", ".join(
+    f'"{name}" = excluded."{name}"' for name in _COLUMNS if name not in ("port", "at")
+)
+
+Remembered = tuple[str, str, Union[str, None]]
+"""Room, name there and value of a thing to remember; no value for one that is to be forgotten."""
+
+
+def openDatabase(where: str) -> Database:
+    """
+    Open the database of a history.
+
+    @param where: path of a file, or an URL as SQLAlchemy has them.
+    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    """
+    if "://" not in where:
+        return SQLite(where)
+    from txrdma.monitor.sqldatabase import SQLDatabase
+
+    return SQLDatabase(where)
+
+
+def _shown(where: str) -> str:
+    """Place of a database without the password of a URL."""
+    return re.sub(r"(://[^/@]*?):[^/@]*@", r"\1:***@", where)
 
 
 class HistoryStore:
-    """
-    Store of the history of one fabric, in a file.
+    """Store of the history of one fabric."""
 
-    A transaction that was committed is there after the process is killed; after a power failure the last ones
-    may be missing. The file is never torn.
-    """
-
-    def __init__(self, path: str, levels: Sequence[Level] = DEFAULT_LEVELS) -> None:
+    def __init__(self, where: str, levels: Sequence[Level] = DEFAULT_LEVELS) -> None:
         """
+        @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
-        @raise DeviceUnavailable: the file cannot be opened, or is not such a store.
+        @raise DeviceUnavailable: the database cannot be opened, or is not such a store.
         @raise ValueError: a period of a level is no multiple of the next one's step.
         """
         for finer, coarser in zip(levels, levels[1:], strict=False):
@@ -136,62 +192,93 @@ class HistoryStore:
                 raise ValueError(f"a table of {finer.name} is no whole number of {coarser.name}")
         self._levels = tuple(levels)
         self._ports: dict[Place, int] = {}
+        self._name = f"history {_shown(where)}"
+        with self._named():
+            self._database = openDatabase(where)
         try:
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._execute("PRAGMA journal_mode = WAL")
-            self._execute("PRAGMA synchronous = NORMAL")
-            with self._database:
-                self._execute("BEGIN IMMEDIATE")
+            with self._transaction():
                 self._prepare()
-        except sqlite3.Error as error:
-            raise DeviceUnavailable(f"history {path}: {error}") from error
-        except DeviceUnavailable as error:
+        except DeviceUnavailable:
             self._database.close()
-            raise DeviceUnavailable(f"history {path}: {error}") from None
+            raise
 
-    def _execute(self, text: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        return self._database.execute(text, values)
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except DeviceUnavailable as error:
+            raise DeviceUnavailable(f"{self._name}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._named(), self._database.transaction():
+            yield
 
     def _prepare(self) -> None:
-        (version,) = self._execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):
-            raise DeviceUnavailable(f"it has version {version}, and version {_VERSION} is known here")
-        if not version and self._execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise DeviceUnavailable("it is a database of something else")
-        self._execute(f"PRAGMA user_version = {_VERSION}")
-        self._execute(
-            "CREATE TABLE IF NOT EXISTS ports"
-            " (id INTEGER PRIMARY KEY, guid BLOB NOT NULL, number INTEGER NOT NULL, UNIQUE (guid, number))"
-        )
-        self._execute("CREATE TABLE IF NOT EXISTS done (level TEXT PRIMARY KEY, until INTEGER NOT NULL)")
-        for number, guid, port in self._execute("SELECT id, guid, number FROM ports"):
-            self._ports[GUID(guid), port] = number
+        database = self._database
+        database.claim(_VERSION)
+        database.make("ports", _PORTS, ("id",))
+        database.make("done", _DONE, ("level",))
+        database.make("remembered", _REMEMBERED, ("room", "name"))
+        for number, guid, port in database.execute("SELECT id, guid, number FROM ports"):
+            self._ports[GUID(bytes(guid)), port] = number
 
     def close(self) -> None:
-        """Close the file. Twice is fine."""
+        """Close the database. Twice is fine."""
         self._database.close()
+
+    # What the next process has to know.
+
+    def remembered(self, room: str) -> list[tuple[str, str]]:
+        """
+        Names and values of all that is remembered in a room.
+
+        @raise DeviceUnavailable: the database cannot be read.
+        """
+        with self._transaction():
+            statement = "SELECT name, value FROM remembered WHERE room = ?"
+            return [(name, value) for name, value in self._database.execute(statement, room)]
+
+    def remember(self, several: Iterable[Remembered]) -> None:
+        """
+        Remember and forget: all or nothing.
+
+        @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
+        """
+        with self._transaction():
+            self._remember(several)
+
+    def _remember(self, several: Iterable[Remembered]) -> None:
+        kept = []
+        for room, name, value in several:
+            if value is None:
+                self._database.execute("DELETE FROM remembered WHERE room = ? AND name = ?", room, name)
+            else:
+                kept.append((room, name, value))
+        self._database.put("remembered", kept)
 
     # Writing.
 
-    def write(self, rows: Iterable[Row], now: int) -> None:
+    def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> None:
         """
-        Store readings, all or none of them; compute what of minutes and hours is over; drop what is old.
+        Store readings and what is to be remembered, all or nothing; compute what of minutes and hours is
+        over; drop what is old.
 
         @param now: present time, in seconds since 1970: readings come in order of time.
-        @raise DeviceUnavailable: the disk is full, or the file cannot be written; nothing has changed then.
+        @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
         known = dict(self._ports)
         try:
-            with self._database:
-                self._execute("BEGIN IMMEDIATE")
+            with self._transaction():
                 self._insert(rows)
+                self._remember(remembered)
                 for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
                     self._summarize(finer, coarser, now)
                 for level in self._levels:
                     self._dropOld(level, now)
-        except sqlite3.Error as error:
+        except DeviceUnavailable:
             self._ports = known
-            raise DeviceUnavailable(f"history: {error}") from error
+            raise
 
     def _insert(self, rows: Iterable[Row]) -> None:
         level = self._levels[0]
@@ -200,31 +287,25 @@ class HistoryStore:
             row = (self._numberOf(place), at, *values)
             tables.setdefault(at // level.periodSeconds, []).append(row)
         for period, several in tables.items():
-            table = self._table(level, period)
-            self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({_INSERTED})", several)
+            self._database.put(self._table(level, period), several)
 
     def _numberOf(self, place: Place) -> int:
         number = self._ports.get(place)
         if number is None:
-            made = self._execute("INSERT INTO ports (guid, number) VALUES (?, ?)", (place[0].raw, place[1]))
-            assert made.lastrowid is not None  # a row was inserted
-            number = self._ports[place] = made.lastrowid
+            number = self._ports[place] = len(self._ports) + 1
+            self._database.put("ports", [(number, place[0].raw, place[1])])
         return number
 
     def _table(self, level: Level, period: int) -> str:
         """Name of a table, which is made if it is not there."""
         table = f"{level.name}_{period}"
-        columns = ", ".join(_COLUMNS)
-        self._execute(
-            f"CREATE TABLE IF NOT EXISTS {table} (port, at, {columns}, PRIMARY KEY (port, at)) WITHOUT ROWID"
-        )
+        self._database.make(table, _COLUMNS, ("port", "at"))
         return table
 
     def _periods(self, level: Level) -> list[int]:
         """Numbers of the periods that a level has tables of, in order."""
-        found = self._execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         head = f"{level.name}_"
-        return sorted(int(name[len(head) :]) for (name,) in found if name.startswith(head))
+        return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
 
     def _summarize(self, finer: Level, coarser: Level, now: int) -> None:
         """Compute the rows of the coarser level whose time is over."""
@@ -232,8 +313,9 @@ class HistoryStore:
         periods = self._periods(finer)
         if not periods:
             return
-        row = self._execute("SELECT until FROM done WHERE level = ?", (coarser.name,)).fetchone()
-        done = periods[0] * finer.periodSeconds if row is None else row[0]
+        database = self._database
+        known = database.execute("SELECT until FROM done WHERE level = ?", coarser.name)
+        done = known[0][0] if known else periods[0] * finer.periodSeconds
         end = (now - finer.stepSeconds - _LATE_SECONDS) // step * step
         begin = min(done, end)  # the clock may have been set back
         for period in periods:
@@ -242,18 +324,18 @@ class HistoryStore:
             high = min(end, (period + 1) * finer.periodSeconds)
             for at in range(low // step * step, high, step):
                 into = self._table(coarser, at // coarser.periodSeconds)
-                self._execute(
-                    f"INSERT OR REPLACE INTO {into} SELECT port, {at}, {_SUMMED} FROM {table}"
-                    " WHERE at >= ? AND at < ? GROUP BY port",
-                    (at, at + step),
+                database.execute(
+                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {_SUMMED} FROM {table}"
+                    f" WHERE at >= ? AND at < ? GROUP BY port {_REPLACED}",
+                    *(at, at, at + step),
                 )
         if end != done:
-            self._execute("INSERT OR REPLACE INTO done VALUES (?, ?)", (coarser.name, end))
+            database.put("done", [(coarser.name, end)])
 
     def _dropOld(self, level: Level, now: int) -> None:
         for period in self._periods(level):
             if (period + 1) * level.periodSeconds < now - level.keepSeconds:
-                self._execute(f"DROP TABLE {level.name}_{period}")
+                self._database.execute(f"DROP TABLE {level.name}_{period}")
 
     # Reading.
 
@@ -267,20 +349,19 @@ class HistoryStore:
         """
         if counter not in COUNTERS:
             raise ValueError(f"no history has a counter {counter!r}")
-        chosen = self._chosen(level, begin)
         number = self._ports.get(place)
-        if number is None:
-            return []
         found: list[Point] = []
-        peak = _PEAKS.get(counter, "NULL")
-        for period in self._periods(chosen):
-            if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
-                rows = self._execute(
-                    f"SELECT at, seconds, {counter}, {peak} FROM {chosen.name}_{period}"
-                    " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
-                    (number, begin, end),
-                )
-                found += (Point(*row) for row in rows)
+        peak = f'"{_PEAKS[counter]}"' if counter in _PEAKS else "NULL"
+        with self._transaction():
+            chosen = self._chosen(level, begin)
+            for period in self._periods(chosen) if number is not None else ():
+                if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
+                    rows = self._database.execute(
+                        f'SELECT at, seconds, "{counter}", {peak} FROM {chosen.name}_{period}'
+                        " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
+                        *(number, begin, end),
+                    )
+                    found += (Point(*row) for row in rows)
         return found
 
     def _chosen(self, name: str, begin: int) -> Level:

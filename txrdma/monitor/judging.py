@@ -12,9 +12,10 @@ from typing import Final
 from txrdma.fabric.errorcounters import shownName
 from txrdma.fabric.health import Finding, findings
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import Meter
+from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor._tallies import Limit, Tallies
 
 Place = tuple[GUID, int]
@@ -38,6 +39,12 @@ DEFAULT_LIMITS: Final = (
 Most errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait are missing, as
 they grow in healthy fabrics; LinkDowned has a rule of its own.
 """
+
+BER_LIMIT: Final = Limit("symbolErrorCounter", 2, 720.0)
+"""Fewest symbol errors that a rate of bit errors is computed from, and the time that they are counted in."""
+
+MOST_BIT_ERRORS: Final = 1e-14
+"""Rate of bit errors beyond which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
 
 DEFAULT_FLAPS: Final = Limit("linkDownedCounter", 1, 600.0)
 """Most times within a time that a link goes down without being reported as flapping."""
@@ -107,24 +114,48 @@ class ErrorJudge:
         self,
         limits: Iterable[Limit] = DEFAULT_LIMITS,
         flaps: Limit = DEFAULT_FLAPS,
+        mostBitErrors: float | None = None,
         restartSeconds: float = RESTART_SECONDS,
     ) -> None:
-        self._tallies: Tallies[Place] = Tallies(limits)
-        self._counters = [*self._tallies.counters, flaps.counter]
-        self._flaps = flaps
+        """@param mostBitErrors: rate of bit errors beyond which a link is reported; None for no report."""
+        self._tallies: Tallies[Place] = Tallies([])
+        self._bitErrors: Tallies[Place] = Tallies([])
+        self.change(limits, flaps, mostBitErrors)
         self._restartSeconds = restartSeconds
         self._downs: dict[Place, list[tuple[float, int]]] = {}
         self._restarts: dict[GUID | Place, float] = {}
 
+    def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
+        """Judge by other limits from now on: what was counted for limits that stay goes on."""
+        self._limits = tuple(limits)
+        self._tallies.change(self._limits)
+        self._bitErrors.change([] if mostBitErrors is None else [BER_LIMIT])
+        self._mostBitErrors = mostBitErrors or 0.0
+        self._flaps = flaps
+        counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
+        self._counters = list(dict.fromkeys(counters))
+        self._judged: dict[CounterLayout, list[int]] = {}
+
+    def periodOf(self, kind: str) -> float:
+        """Length of the longest time that findings of a kind are counted in, in seconds; 0 for others."""
+        periods = [one.seconds for one in self._limits if _KINDS.get(one.counter, "errors") == kind]
+        periods += [self._flaps.seconds] * (kind == "flapping") + [BER_LIMIT.seconds] * (kind == "symbol-ber")
+        return max(periods, default=0.0)
+
     def __len__(self) -> int:
         """Number of figures that are kept: some for each port with errors."""
-        return len(self._tallies) + len(self._downs) + len(self._restarts)
+        return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
 
     def read(self, place: Place, meter: Meter, now: float) -> None:
         """Take a reading of a port whose counters have grown, or were reset."""
         if meter.resetAt == now:
             self._restarts[place] = now
         places, grown = meter.layout.places, meter.grown
+        judged = self._judged.get(meter.layout)
+        if judged is None:
+            judged = self._judged[meter.layout] = [places[name] for name in self._counters if name in places]
+        if not any(map(grown.__getitem__, judged)):
+            return  # traffic alone, as nearly always
         for counter in self._counters:
             at = places.get(counter)
             if at is not None and grown[at]:
@@ -132,6 +163,7 @@ class ErrorJudge:
                     self._downs.setdefault(place, []).append((now, grown[at]))
                 else:
                     self._tallies.add(place, counter, grown[at], now)
+                    self._bitErrors.add(place, counter, grown[at], now)
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""
@@ -147,6 +179,15 @@ class ErrorJudge:
                 f"{limit.most} are allowed"
             )
             found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.place, text))
+        for beyond in self._bitErrors.exceeded(now):
+            port = _portAt(fabric, beyond.place)
+            rate = 0.0 if port is None else bitErrorRate(port, beyond.count, beyond.limit.seconds)
+            if rate > self._mostBitErrors:
+                text = (
+                    f"its rate of bit errors is {rate:.1e}, {self._mostBitErrors:.0e} is allowed: "
+                    f"{beyond.count} in {_period(beyond.limit.seconds)}"
+                )
+                found.append(_at(fabric, "symbol-ber", beyond.place, text))
         return found + self._flapping(fabric, now)
 
     def _flapping(self, fabric: Fabric, now: float) -> list[Finding]:

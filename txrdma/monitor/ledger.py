@@ -19,7 +19,7 @@ from txrdma.values import frozen, record
 _MOST_TEXTS: Final = 3
 _MOST_DOUBLINGS: Final = 10
 _KEPT: Final = 1000
-"""Findings that are cleared and still remembered."""
+"""Most findings that are cleared and still known."""
 
 
 class Key(NamedTuple):
@@ -68,6 +68,9 @@ class Entry:
     @ivar firstSeen: time at which it was first seen; C{lastSeen} is the last one.
     @ivar clearedAt: time at which it was cleared; None while it is there.
     @ivar times: number of times that it was raised.
+    @ivar awaySince: time since which it is not found any more; None while it is.
+    @ivar isRestored: True of what a former process has found, until it is found again.
+    @ivar heldUntil: time until which not to find it means nothing: faults of hours are not seen at once.
     """
 
     key: Key
@@ -79,6 +82,8 @@ class Entry:
     clearedAt: float | None = None
     times: int = 1
     awaySince: float | None = None
+    isRestored: bool = False
+    heldUntil: float = 0.0
 
     def toDict(self) -> dict[str, Any]:
         """Entry as JSON can carry it."""
@@ -112,7 +117,14 @@ class Cleared:
     entry: Entry
 
 
-LedgerEvent = Union[Raised, Cleared]
+@frozen
+class Resumed:
+    """A finding of a former process is still there."""
+
+    entry: Entry
+
+
+LedgerEvent = Union[Raised, Cleared, Resumed]
 
 
 class Ledger:
@@ -143,7 +155,7 @@ class Ledger:
         @param source: name of the source; findings of others are left as they are.
         @param isUnknown: called with keys of findings that are not found now; True for those that could not
             be looked for: they stay as they are, since silence is no proof.
-        @return: what was raised and cleared by this.
+        @return: what was raised, cleared and found again by this.
         """
         seen = self._merged(source, found)
         events: list[LedgerEvent] = []
@@ -151,6 +163,9 @@ class Ledger:
             entry = self.open.get(key)
             if entry is not None:
                 entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
+                if entry.isRestored:
+                    entry.isRestored = False
+                    events.append(Resumed(entry))
             elif now - self._pending.setdefault(key, now) >= self._rules.raiseSeconds.get(source, 0.0):
                 events.append(Raised(self._raise(key, finding, now)))
         for key in [key for key in self._pending if key.source == source and key not in seen]:
@@ -164,27 +179,52 @@ class Ledger:
         self._forget(now)
         return events
 
+    def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
+        """
+        Take the entries of a former process, before anything is observed.
+
+        @param heldUntil: returns the time until which a finding of a kind is not cleared, as a process needs
+            that long to find what is there.
+        """
+        for entry in sorted(entries, key=lambda one: (one.clearedAt or 0.0, one.firstSeen)):
+            if entry.clearedAt is None:
+                entry.isRestored, entry.heldUntil = True, heldUntil(entry.finding.kind)
+                self.open[entry.key] = entry
+            else:
+                self._close(entry)
+        self.change(self._rules)
+
+    def change(self, rules: LedgerRules) -> None:
+        """Keep to other rules from now on; findings that are there stay, with the severities of these."""
+        self._rules = rules
+        for entry in self.open.values():
+            kind = entry.finding.kind
+            entry.severity = rules.severities.get(kind, adviceOn(kind).severity)
+
     def worst(self) -> Severity | None:
         """Severity of the worst finding that is there; None when all is well."""
         return max((entry.severity for entry in self.open.values()), default=None)
 
     def settlesIn(self, source: str, now: float) -> float | None:
         """
-        Time until another look of a source can raise or clear a finding, in seconds.
+        Time until another look of a source can raise a finding, in seconds.
 
-        @return: None if all is settled: no finding is new, and none is away.
+        @return: None if no finding is new.
         """
         waits = [
             since + self._rules.raiseSeconds.get(source, 0.0)
             for key, since in self._pending.items()
             if key.source == source
         ]
-        waits += [
-            entry.awaySince + self._awaySeconds(entry)
-            for key, entry in self.open.items()
-            if key.source == source and entry.awaySince is not None
-        ]
         return max(0.0, min(waits) - now) if waits else None
+
+    def isPending(self, source: str, places: Collection[str]) -> bool:
+        """True if a finding of a source at one of some places is new, and is not raised yet."""
+        return any(key.source == source and key.place in places for key in self._pending)
+
+    def isClearing(self, source: str) -> bool:
+        """True if a finding of a source is away, and will be cleared unless it comes again."""
+        return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)
 
     def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
         """Findings by their identity: several of one kind at one place become one."""
@@ -217,17 +257,23 @@ class Ledger:
 
     def _isCleared(self, entry: Entry, now: float) -> bool:
         """Clear an entry that is not found, if it has been away for long enough."""
+        if now < entry.heldUntil:
+            return False
         if entry.awaySince is None:
             entry.awaySince = now
         if now - entry.awaySince < self._awaySeconds(entry):
             return False
         del self.open[entry.key]
         entry.clearedAt = now
+        self._close(entry)
+        return True
+
+    def _close(self, entry: Entry) -> None:
         if len(self.closed) == _KEPT:
             self._returning.pop(self.closed[0].key, None)
         self.closed.append(entry)
-        self._returning[entry.key] = entry
-        return True
+        self._returning.pop(entry.key, None)
+        self._returning[entry.key] = entry  # the last one: in order of clearing
 
     def _forget(self, now: float) -> None:
         """Treat what was cleared long ago as new when it comes again."""

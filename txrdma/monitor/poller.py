@@ -1,9 +1,10 @@
 """
 Poller of a fabric: sweeps, readings and notices, on a reactor, for as long as a monitor runs.
 
-Counters are read once in an interval, those of ports without a link now and then. A whole sweep finds what
-came and went. Traps say when one is due, and so do states of ports, of which some are looked at in each
-interval: a subnet manager consumes PortStateChange, and drops repeated traps.
+Counters are read once in an interval, those of ports without a link now and then. Traps and counters say
+where something has changed, and only those nodes are asked again. States of ports are looked at in turn, as
+well: a subnet manager consumes PortStateChange, and drops repeated traps. A whole sweep now and then, in the
+background, finds the rest.
 """
 
 from __future__ import annotations
@@ -19,27 +20,25 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.errorcounters import countingPorts
-from txrdma.fabric.health import Finding, hasLink
+from txrdma.fabric.health import Finding, managerFindings
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.iba.types import GUID
+from txrdma.fabric.refreshing import Refresh
+from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.messages import MADRequest, Notice
-from txrdma.mad.layouts.smp import PortInfo
-from txrdma.mad.layouts.traps import Trap
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.traps import detailsOf, Trap
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
-from txrdma.monitor._counters import Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor.judging import ErrorJudge, fabricFindings, Place
-from txrdma.monitor.ledger import Ledger, LedgerEvent, LedgerRules
+from txrdma.monitor.counterreader import CounterReader
+from txrdma.monitor.judging import ErrorJudge, fabricFindings
+from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
+from txrdma.monitor.managers import ManagerWatch
 from txrdma.monitor.presence import Presence
-from txrdma.monitor.readings import kindOf, ReadingKind
-from txrdma.rawfields import peek, span
 from txrdma.values import frozen, record
 
 _log = Logger()
@@ -47,10 +46,8 @@ _log = Logger()
 _SWEEP: Final = "sweep"
 _COUNTERS: Final = "counters"
 _MONITOR: Final = "monitor"
-_MOST_BACK_OFF: Final = 300.0
-_SILENT_TIMES: Final = 3
-"""Intervals in a row without an answer after which a node is reported as silent."""
-
+_MANAGERS: Final = "managers"
+_MASTER: Final = "master"
 _CHANGES: Final = frozenset(
     (Trap.GID_IN_SERVICE, Trap.GID_OUT_OF_SERVICE, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES)
     + (Trap.SYSTEM_IMAGE_GUID_CHANGE,)
@@ -61,8 +58,12 @@ _FEWEST_NODES: Final = 2
 """Fewest nodes of a fabric with a link."""
 
 _RETRIES: Final = 2
-_ARRIVAL: Final = span(PortInfo, "localPortNum")
-_state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysicalState")
+_LATER_SHARE: Final = 4
+"""Part of the datagrams on their way that sweeps after the first one may take."""
+
+_LEAST_OUTSTANDING: Final = 8
+UNHEARD_SECONDS: Final = 60.0
+"""Seconds without a standing subscription after which that is reported."""
 
 
 @frozen
@@ -71,9 +72,9 @@ class PollerSettings:
     Settings of a poller: how often it looks at what.
 
     @ivar intervalSeconds: time between readings of the counters.
-    @ivar sweepSeconds: time between whole sweeps while nothing seems to change.
-    @ivar settleSeconds: time from a sign of change to a sweep, and between sweeps until their findings are
-        settled.
+    @ivar sweepSeconds: time between whole sweeps.
+    @ivar settleSeconds: time from a sign of change to a look at the node, and between looks until their
+        findings are settled.
     @ivar lookSeconds: time in which the states of all ports are looked at once.
     @ivar timeoutSeconds: time to wait for the answer of a node, three times.
     @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
@@ -89,8 +90,8 @@ class PollerSettings:
     wantsNotices: bool = True
 
 
-DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0})
-"""Rules of findings: a sweep's have to be there in a second one, since datagrams are lost."""
+DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
+"""Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
 
 
 @record
@@ -103,6 +104,7 @@ class PollerStatistics:
     @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
     @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
     @ivar looks: ports whose states were looked at between sweeps.
+    @ivar refreshes: times that nodes with a sign of change were asked again.
     @ivar notices: notices that the SA has reported.
     """
 
@@ -114,6 +116,7 @@ class PollerStatistics:
     sweeps: int = 0
     sweepSeconds: float = 0.0
     looks: int = 0
+    refreshes: int = 0
     notices: int = 0
 
 
@@ -121,10 +124,9 @@ class FabricPoller:
     """
     Poller of one fabric, from L{start} to L{stop}.
 
-    @ivar fabric: the fabric as the last whole sweep found it, with later states of ports; None before the
-        first.
+    @ivar fabric: the fabric as it is known at present; None before the first sweep.
     @ivar meters: meters of all ports whose counters were read, by place.
-    @ivar ledger: findings. C{presence} knows nodes and links that are gone.
+    @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
     """
@@ -138,39 +140,48 @@ class FabricPoller:
         judge: ErrorJudge | None = None,
         notify: Callable[[LedgerEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
+        check: Callable[[Fabric], list[Finding]] = fabricFindings,
     ) -> None:
         """
         @param agent: asks for the poller, and is not closed by it. One that can open its port again is waited
             for when the port is lost.
         @param notify: called with each finding that is raised or cleared.
         @param onRound: called after each round of readings with the time at which it began.
+        @param check: returns the faults that the answers to a sweep show.
         """
         self.fabric: Fabric | None = None
-        self.meters: dict[Place, Meter] = {}
         self.ledger = Ledger(rules)
         self.presence = Presence()
+        self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.version = 0
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()
         self._judge = ErrorJudge() if judge is None else judge
+        self._check = check
         self._notify = notify
         self._onRound = onRound
-        self._backOff: BackOff[GUID] = BackOff(settings.intervalSeconds, _MOST_BACK_OFF)
-        self._kinds: dict[GUID, ReadingKind] = {}
+        self._reader = CounterReader(
+            *(reactor, agent, self._judge, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
+            settings.maxOutstanding,
+            self._sign,
+        )
+        self.meters = self._reader.meters
         self._rotation: deque[Node] = deque()
-        self._toLook: dict[GUID, None] = {}
+        self._signs: dict[GUID, None] = {}
+        self._strangers: set[GUID] = set()
+        self._touched: set[GUID] = set()
+        self._unheardSince = 0.0
         self._running: dict[Deferred[None], None] = {}
         self._isReading = self._isSweeping = self._isStarted = self._isBlind = False
         self._lost = ""
         self._turnTimer: IDelayedCall | None = None
         self._sweepTimer: IDelayedCall | None = None
+        self._signTimer: IDelayedCall | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._server: MADServer | None = None
         self._subscription: Subscription | None = None
-
-    # Life.
 
     def start(self) -> None:
         """
@@ -187,11 +198,25 @@ class FabricPoller:
         self._sweepIn(0.0)
         self._turnTimer = self._reactor.callLater(self._settings.intervalSeconds, self._turn)
 
+    def change(
+        self, settings: PollerSettings, rules: LedgerRules, check: Callable[[Fabric], list[Finding]]
+    ) -> None:
+        """
+        Poll by other settings from the next round on; all that is known stays.
+
+        Whether it subscribes to notices is decided by L{start}.
+        """
+        self._settings = settings
+        self._check = check
+        self.ledger.change(rules)
+        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
+        self._judgeTouched()
+
     def stop(self) -> Deferred[None]:
         """End polling; fires when the SA has answered to the end of the subscription, or has not in time."""
         self._isStarted = False
         self._unwatch()
-        for timer in (self._turnTimer, self._sweepTimer):
+        for timer in (self._turnTimer, self._sweepTimer, self._signTimer):
             if timer is not None and timer.active():
                 timer.cancel()
         for work in list(self._running):
@@ -221,20 +246,27 @@ class FabricPoller:
         """Handle the loss, the return or a change of our own port."""
         if isinstance(event, PortLost):
             self._lost = event.reason
-            for meter in self.meters.values():
-                meter.missed()
+            self._reader.missed()
             for work in list(self._running):
                 work.cancel()
         else:
             if self._lost:
                 self._lost = ""
-                self._backOff.clear()
+                self._reader.backOff.clear()
             self._sweepIn(0.0)
         self._tellPort()
 
+    def _isDeaf(self) -> bool:
+        """True while nobody can be asked, or heard."""
+        return bool(self._lost) or self._isBlind or self.fabric is None
+
     def _tellPort(self) -> None:
-        name = self._agent.port.name
+        name, now = self._agent.port.name, self._reactor.seconds()
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
+        if self._subscription is None or self._subscription.isStanding or self._isDeaf():
+            self._unheardSince = now
+        elif now - self._unheardSince >= UNHEARD_SECONDS:
+            found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
         self._observe(_MONITOR, found)
 
     # Sweeps.
@@ -260,8 +292,16 @@ class FabricPoller:
 
     async def _sweep(self) -> None:
         began = self._reactor.seconds()
+        most, sweep = self._settings.maxOutstanding, None
+        if self.fabric is None:
+            sweep = Sweep(self._agent, most)
+        else:  # in the background
+            sweep = Sweep(self._agent, max(_LEAST_OUTSTANDING, most // _LATER_SHARE), maxPerNode=1)
+        managers: list[Finding] = []
         try:
-            fabric = await Sweep(self._agent, self._settings.maxOutstanding).run()
+            fabric = await sweep.run()
+            if len(fabric.nodes) >= _FEWEST_NODES:
+                managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
         except RDMAError:  # our port is gone: its return begins a sweep, too
             self._sweepIn(self._settings.settleSeconds)
             raise
@@ -271,196 +311,243 @@ class FabricPoller:
         statistics = self.statistics
         statistics.sweeps += 1
         statistics.sweepSeconds = now - began
-        if len(fabric.nodes) < _FEWEST_NODES and self.fabric is not None:
+        if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._blind(fabric)
             self._sweepIn(self._settings.settleSeconds)
         else:
             self._swept(fabric, now)
+            self._observe(_MANAGERS, managers)
             self._sweepIn(self._untilSweep(now))
 
     def _blind(self, fabric: Fabric) -> None:
         """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
         self._isBlind = True
-        for meter in self.meters.values():
-            meter.missed()
-        self._observe(_SWEEP, fabricFindings(fabric), isBlind=True)
+        self._reader.missed()
+        self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
 
     def _untilSweep(self, now: float) -> float:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
-        usual, settles = self._settings.sweepSeconds, self.ledger.settlesIn(_SWEEP, now)
+        usual = self._settings.sweepSeconds
+        waits = [self.ledger.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
+        settles = min((wait for wait in waits if wait is not None), default=None)
         if settles is None:
             return usual
         return min(usual, max(settles, self._settings.settleSeconds, 4 * self.statistics.sweepSeconds))
 
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
-        self.version += 1
+        self._touched.clear()
         if self._isBlind:
             self._isBlind = False
-            self._backOff.clear()
+            self._reader.backOff.clear()
+        self._entered(fabric, now)
+        self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
+
+    def _entered(self, fabric: Fabric, now: float) -> None:
+        """Follow nodes and links that have come and gone."""
+        self.version += 1
         for guid in self.presence.swept(fabric, now):
             self._judge.restarted(guid, now)
-            self._backOff.answered(guid)
-            self._kinds.pop(guid, None)
-        known, gone = fabric.nodes, self.presence.nodes
-        for place, meter in list(self.meters.items()):
-            if place[0] not in known:
-                meter.missed()
-                if place[0] not in gone:
-                    del self.meters[place]
-        for guid in [guid for guid in self._kinds if guid not in known and guid not in gone]:
-            del self._kinds[guid]
-            self._backOff.answered(guid)
+            self._reader.forget(guid)
+        self._reader.keep(fabric.nodes, self.presence.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
-        self._judgeFabric()
 
-    def _judgeFabric(self) -> None:
-        if self.fabric is not None:
-            self._observe(_SWEEP, fabricFindings(self.fabric) + self.presence.findings())
+    def _judgeTouched(self) -> None:
+        """
+        Judge nodes that were looked at since the last sweep; of others only what is there no more.
 
-    # Notices.
+        A sweep's own findings wait for the next sweep, since datagrams are lost.
+        """
+        if self.fabric is None:
+            return
+        touched = {str(guid) for guid in self._touched}
+        opened = {key[1:] for key in self.ledger.open if key.source == _SWEEP}
+        found = []
+        for one in self._check(self.fabric) + self.presence.findings():
+            place = one.where if one.guid is None else str(one.guid)
+            if place in touched or (one.kind, place, one.port) in opened:
+                found.append(one)
+        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.ledger.open)
+
+    # Signs of change.
 
     def _heard(self, notice: Notice, request: MADRequest) -> None:
-        """Look at a switch whose link has changed; sweep after other changes."""
+        """Look at the node that a notice is about; sweep if it is not known."""
         self.statistics.notices += 1
-        if notice.trapNumber in _CHANGES:
+        if notice.trapNumber not in _CHANGES or self.fabric is None:
+            return
+        details = detailsOf(notice)
+        gid = getattr(details, "gid", None)
+        node: Node | None
+        if not isinstance(gid, GID):
+            port = self.fabric.byLID(getattr(details, "lid", 0))
+            node = None if port is None else port.node
+        else:
+            node = _leadingTo(self.fabric.byGUID(gid.guid))
+            if node is None:  # gone is what is not known; what has come may be found by its switch's trap
+                if notice.trapNumber == Trap.GID_IN_SERVICE:
+                    self._strangers.add(gid.guid)
+                    self._signIn()
+                return
+        if node is None:
             self._sweepIn(self._settings.settleSeconds)
+        else:
+            self._sign(node.guid)
+
+    def _sign(self, guid: GUID) -> None:
+        """Look at a node soon, together with others that give a sign of change."""
+        self._signs[guid] = None
+        self._signIn()
+
+    def _signIn(self) -> None:
+        if self._signTimer is None or not self._signTimer.active():
+            self._signTimer = self._reactor.callLater(self._settings.settleSeconds, self._lookAtSigns)
+
+    def _lookAtSigns(self) -> None:
+        fabric = self.fabric
+        if not self._isStarted or self._isDeaf() or fabric is None:
+            self._signs.clear()
+        elif self._isSweeping:
+            self._signTimer = self._reactor.callLater(self._settings.settleSeconds, self._lookAtSigns)
+        else:
+            nodes = [fabric.nodes[guid] for guid in self._signs if guid in fabric.nodes]
+            self._signs.clear()
+            self._run(Deferred.fromCoroutine(self._refresh(fabric, nodes)))
+
+    def _refreshOf(self, schedule: MADSchedule, fabric: Fabric) -> Refresh:
+        end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
+        return Refresh(schedule, end, fabric, seconds, _RETRIES)
+
+    async def _refresh(self, fabric: Fabric, nodes: list[Node]) -> None:
+        """Ask nodes with a sign of change again."""
+        schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
+        refresh = self._refreshOf(schedule, fabric)
+        self.statistics.refreshes += 1
+
+        async def look(node: Node) -> None:
+            try:
+                await refresh.look(node, isThorough=True)
+            except DeviceUnavailable:
+                raise
+            except MADFailure as error:
+                refresh.unclear = f"{node}: {error}"
+
+        await schedule.run(mqueue=(look(node) for node in nodes))
+        await refresh.finish()
+        strangers, self._strangers = self._strangers, set()
+        if any(fabric.byGUID(guid) is None for guid in strangers):
+            refresh.unclear = "somebody is new"
+        self._refreshed(refresh, fabric, wasSign=True)
+
+    def _refreshed(self, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
+        """Take what a refresh has changed; look again at that place, until that is settled."""
+        self.statistics.looks += refresh.asked
+        if self.fabric is not fabric:  # a sweep has seen it
+            return
+        now = self._reactor.seconds()
+        if refresh.unclear:
+            _log.debug("a sweep is needed: {why}", why=refresh.unclear)
+            self._sweepIn(self._settings.settleSeconds)
+        if refresh.changed or wasSign:
+            self._touched |= refresh.touched
+            if refresh.isRelinked:
+                self._entered(fabric, now)
+            elif refresh.changed:
+                self.version += 1
+            self._judgeTouched()
+        again = {node.guid for node in refresh.changed}
+        if self.ledger.isPending(_SWEEP, set(map(str, self._touched))):
+            again |= refresh.touched
+        for guid in again & fabric.nodes.keys():
+            self._sign(guid)
 
     # Rounds.
 
     def _turn(self) -> None:
         self._turnTimer = self._reactor.callLater(self._settings.intervalSeconds, self._turn)
         self._tellPort()
-        if self._lost or self._isBlind or self.fabric is None:
+        if self._isDeaf() or self.fabric is None:
             return
         if self._isReading:
             self.statistics.overruns += 1
             return
         self._isReading = True
+        self._run(Deferred.fromCoroutine(self._askManager()))
         self._run(Deferred.fromCoroutine(self._round(self.fabric)))
 
     async def _round(self, fabric: Fabric) -> None:
         """Read the counters of all nodes that are due, and look at the states of some."""
-        began, silences = self._reactor.seconds(), self.statistics.silences
-        schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
-        due = [node for node in fabric.nodes.values() if node.lid and self._backOff.isDue(node.guid, began)]
+        reader, statistics = self._reader, self.statistics
+        began, silences = self._reactor.seconds(), reader.silences
+        nodes = [node for node in fabric.nodes.values() if node.lid]
+        due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
         toLook = self._nextToLook(fabric)
-
-        async def visit(node: Node) -> None:
-            await self._read(schedule, node, node.guid in toLook)
-            if node.guid in toLook and not self._backOff.times(node.guid):
-                await self._look(schedule, node)
-
+        schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
+        refresh = self._refreshOf(schedule, fabric)
         try:
-            await schedule.run(mqueue=(visit(node) for node in due))
+            await reader.read(nodes, self.version, toLook)
+            looked = (node for node in nodes if node.guid in toLook and not reader.backOff.times(node.guid))
+            await schedule.run(mqueue=(self._look(refresh, node) for node in looked))
+            await refresh.finish()
         finally:
             self._isReading = False
-        if len(due) > 1 and self.statistics.silences - silences >= len(due) - 1:
+            statistics.readings, statistics.silences = reader.readings, reader.silences
+        self._refreshed(refresh, fabric, wasSign=False)
+        if due > 1 and reader.silences - silences >= due - 1:
             self._sweepIn(0.0)  # who alone answers is we: it may be our own link
-        self.statistics.turns += 1
-        self.statistics.turnSeconds = self._reactor.seconds() - began
+        statistics.turns += 1
+        statistics.turnSeconds = self._reactor.seconds() - began
         self._judgeCounters(self.fabric or fabric)
+        if self.ledger.isClearing(_SWEEP):
+            self._judgeTouched()
         self._onRound(began)
 
-    def _nextToLook(self, fabric: Fabric) -> set[GUID]:
-        """Nodes whose states are looked at in this round: all in turn, and those with a sign of change."""
-        settings = self._settings
-        share = settings.intervalSeconds / settings.lookSeconds
-        count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
-        chosen = {node.guid for node in list(self._rotation)[:count]} | self._toLook.keys()
-        self._rotation.rotate(-count)
-        self._toLook.clear()
-        return chosen
-
-    def _isIdle(self, port: Port) -> bool:
-        """True of a port without a link whose counters stood still when they were read last."""
-        meter = self.meters.get((port.node.guid, port.number))
-        return not (hasLink(port) or meter is None or meter.isSilent or any(meter.grown))
-
-    async def _read(self, schedule: MADSchedule, node: Node, isWhole: bool) -> None:
-        """
-        Read the counters of a node's ports, one after the other.
-
-        @param isWhole: read those of ports without a link, too: most switches have many.
-        """
-        ports = [port for port in countingPorts(node) if port.lid and (isWhole or not self._isIdle(port))]
-        seconds = self._settings.timeoutSeconds
-        place = 0
-        try:
-            kind = self._kinds.get(node.guid)
-            if kind is None and ports:
-                path = toLID(self._agent.port.endPort, ports[0].lid)
-                kind = self._kinds[node.guid] = await kindOf(schedule, path, seconds, _RETRIES)
-            for place, port in enumerate(ports):  # noqa: B007 (used when one of them is silent)
-                assert kind is not None  # there is a port
-                await self._readPort(schedule, port, kind)
-        except DeviceUnavailable:
-            raise
-        except MADFailure:
-            self.statistics.silences += 1
-            self._backOff.silent(node.guid, self._reactor.seconds())
-            for port in ports[place:]:
-                meter = self.meters.get((node.guid, port.number))
-                if meter is not None:
-                    meter.missed()
+    async def _askManager(self) -> None:
+        """Ask the master SM for its state; a new one has to be told what we want to hear."""
+        watch, end = self.manager, self._agent.port.endPort
+        if not end.smLID:
+            watch.silent(0, "")
         else:
-            if self._backOff.times(node.guid) >= _SILENT_TIMES:
-                self._judge.restarted(node.guid, self._reactor.seconds())
-            self._backOff.answered(node.guid)
-
-    async def _readPort(self, schedule: MADSchedule, port: Port, kind: ReadingKind) -> None:
-        place = (port.node.guid, port.number)
-        path = toLID(self._agent.port.endPort, port.lid)
-        meter = self.meters.get(place)
-        try:
-            values = await kind.ask(schedule, path, port.number, self._settings.timeoutSeconds, _RETRIES)
-        except MADError:  # a port that is refused says nothing about the others
-            if meter is not None:
-                meter.missed()
-            return
-        now = self._reactor.seconds()
-        if meter is None or meter.layout is not kind.layout:
-            meter = self.meters[place] = Meter(kind.layout)
-        self.statistics.readings += 1
-        if meter.read(values, now) or meter.resetAt == now:
-            self._judge.read(place, meter, now)
-            if meter.grown[kind.layout.places["linkDownedCounter"]]:
-                self._toLook[place[0]] = None
-
-    async def _look(self, schedule: MADSchedule, node: Node) -> None:
-        """Look at the states of a node's ports; sweep if a link has come or gone."""
-        wasSettled = True
-        for port in [port for port in node.ports.values() if port.raw]:
-            path = toLID(self._agent.port.endPort, port.lid or node.lid)
             try:
-                told = await schedule.SubnGet(
-                    PortInfo,
-                    path,
-                    port.number,
+                info = await self._agent.SubnGet(
+                    SMInfo,
+                    toLID(end, end.smLID),
                     timeoutSeconds=self._settings.timeoutSeconds,
                     retries=_RETRIES,
                 )
             except DeviceUnavailable:
                 raise
-            except MADFailure:
-                return
-            self.statistics.looks += 1
-            raw = told.encode()
-            if _withoutArrival(raw) != _withoutArrival(port.raw):
-                if (_state(raw), _physicalState(raw)) != (_state(port.raw), _physicalState(port.raw)):
-                    self._sweepIn(self._settings.settleSeconds)
-                port.tell(raw)
-                self.version += 1
-                wasSettled = False
-        if not wasSettled:
-            self._judgeFabric()
-            self._sweepIn(self._untilSweep(self._reactor.seconds()))
+            except MADFailure as error:
+                watch.silent(end.smLID, str(error))
+            else:
+                if watch.told(end.smLID, info, self._reactor.seconds()) and self._subscription is not None:
+                    self._subscription.renew()
+        self._observe(_MASTER, watch.findings(self._reactor.seconds()))
+
+    def _nextToLook(self, fabric: Fabric) -> set[GUID]:
+        """Nodes whose states are looked at in this round: all in turn."""
+        settings = self._settings
+        share = settings.intervalSeconds / settings.lookSeconds
+        count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
+        chosen = {node.guid for node in list(self._rotation)[:count]}
+        self._rotation.rotate(-count)
+        return chosen
+
+    @staticmethod
+    async def _look(refresh: Refresh, node: Node) -> None:
+        """Look at the states of a node's ports."""
+        try:
+            await refresh.look(node)
+        except DeviceUnavailable:
+            raise
+        except MADFailure:  # its counters tell whether it is silent
+            return
 
     # Findings.
 
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
-        silent = [guid for guid in fabric.nodes if self._backOff.times(guid) >= _SILENT_TIMES]
+        silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
         found = self._judge.findings(fabric, now)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
@@ -478,16 +565,22 @@ class FabricPoller:
         self._observe(source, found)
 
     def _observe(
-        self, source: str, found: Iterable[Finding], silent: Collection[str] = (), isBlind: bool = False
+        self,
+        source: str,
+        found: Iterable[Finding],
+        silent: Collection[str] = (),
+        isUnknown: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """
         Enter all that a source finds now.
 
-        @param silent: GUIDs of nodes that could not be asked, as text; with C{isBlind} all of them.
+        @param silent: GUIDs of nodes that could not be asked, as text.
+        @param isUnknown: returns True for findings that could not be looked for otherwise.
         """
         now = self._reactor.seconds()
         events = self.ledger.observe(
-            source, found, now, lambda key: isBlind or (key.place in silent and key.kind != "node-silent")
+            *(source, found, now),
+            lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
         )
         for event in events:
             try:
@@ -496,6 +589,11 @@ class FabricPoller:
                 _log.failure("while {event!r} was told", event=event)
 
 
-def _withoutArrival(raw: bytes) -> bytes:
-    """PortInfo without the number of the port that the question came in by, which says nothing."""
-    return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]
+def _leadingTo(found: Node | Port | None) -> Node | None:
+    """Node that knows most about what has a GUID: of a host the switch that it is at."""
+    if isinstance(found, Node):
+        linked = found.linked()
+        found = linked[0] if linked and not found.isSwitch else found
+    if isinstance(found, Port):
+        return found.node if found.peer is None else found.peer.node
+    return found

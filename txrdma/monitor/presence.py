@@ -4,6 +4,7 @@ Presence of nodes and links from sweep to sweep: which of them are gone, and sin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from txrdma.fabric.health import Finding
@@ -15,7 +16,11 @@ from txrdma.values import record
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a node or a link that is gone is forgotten."""
 
-_Link = tuple[Place, Place]
+_FEWEST: Final = 2
+"""Fewest nodes that two fabrics have in common to be the same."""
+
+Link = tuple[Place, Place]
+"""Both ports of a link."""
 
 Key = TypeVar("Key")
 
@@ -43,14 +48,40 @@ class Presence:
     Nodes and links of all sweeps so far.
 
     @ivar nodes: nodes that are gone, by GUID, and C{links} that are gone while both of their nodes are there.
+    @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
+        names of both ports of the links.
+    @ivar changes: number of times that nodes or links were others than before.
     """
 
     def __init__(self, forgetSeconds: float = FORGET_SECONDS) -> None:
         self._forgetSeconds = forgetSeconds
-        self._before: dict[GUID, tuple[str, str]] = {}
-        self._links: dict[_Link, tuple[str, str]] = {}
+        self.present: Mapping[GUID, tuple[str, str]] = {}
+        self.linked: Mapping[Link, tuple[str, str]] = {}
         self.nodes: dict[GUID, Gone] = {}
-        self.links: dict[_Link, Gone] = {}
+        self.links: dict[Link, Gone] = {}
+        self.changes = 0
+        self._isRestored = False
+
+    def restore(
+        self,
+        present: Mapping[GUID, tuple[str, str]],
+        linked: Mapping[Link, tuple[str, str]],
+        nodes: Mapping[GUID, Gone],
+        links: Mapping[Link, Gone],
+    ) -> None:
+        """Take what a former process has seen, before the first sweep."""
+        self.present, self.linked = present, linked
+        self.nodes.update(nodes)
+        self.links.update(links)
+        self._isRestored = True
+
+    def _compare(self, fabric: Fabric) -> None:
+        """Forget what a former process has seen of another fabric: our own node may be in both."""
+        self._isRestored = False
+        if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
+            self.present, self.linked = {}, {}
+            self.nodes.clear()
+            self.links.clear()
 
     def swept(self, fabric: Fabric, now: float) -> list[GUID]:
         """
@@ -58,8 +89,10 @@ class Presence:
 
         @return: nodes that were gone, and have returned.
         """
+        if self._isRestored:
+            self._compare(fabric)
         nodes = {guid: (str(node), _attachment(node)) for guid, node in fabric.nodes.items()}
-        for guid, (name, beyond) in self._before.items():
+        for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
                 self.nodes[guid] = Gone(name, beyond, now, guid)
         returned = [guid for guid in self.nodes if guid in nodes]
@@ -69,13 +102,14 @@ class Presence:
             ((one.node.guid, one.number), (other.node.guid, other.number)): (str(one), str(other))
             for one, other in fabric.links()
         }
-        for link, (name, beyond) in self._links.items():
+        for link, (name, beyond) in self.linked.items():
             if link not in links:
                 self.links[link] = Gone(name, beyond, now, *link[0])
         taken = {end for link in links for end in link}
         for link in [link for link in self.links if link in links or taken.intersection(link)]:
             del self.links[link]  # it is back, or a port of it is linked elsewhere
-        self._before, self._links = nodes, links
+        self.changes += nodes != self.present or links != self.linked
+        self.present, self.linked = nodes, links
         _forget(self.nodes, now - self._forgetSeconds)
         _forget(self.links, now - self._forgetSeconds)
         return returned

@@ -7,9 +7,8 @@ third of a second. Nothing is ever cleared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
 from txrdma.fabric.errorcounters import (
     Abilities,
@@ -18,20 +17,40 @@ from txrdma.fabric.errorcounters import (
     UNICAST_COUNTERS,
 )
 from txrdma.fabric.rates import WORD
-from txrdma.iba.path import IBPath
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
-from txrdma.mad.rpcs import RPCs
 from txrdma.monitor._counters import CounterLayout
+from txrdma.rawfields import peeks
+from txrdma.wire import Buffer
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
 
-def _taken(kind: type[Attribute], names: Iterable[str]) -> tuple[dict[str, int], Callable[[Any], Any]]:
-    """Widths of some counters of an attribute, and what reads them as a tuple."""
-    widths = {field.name: field.width for field in kind.fields}
-    return {name: widths[name] for name in names}, attrgetter(*names)
+class Counters(Attribute):
+    """An attribute of counters, decoded as a tuple of some of them: a whole one takes ten times as long."""
+
+    take: ClassVar[Callable[[Buffer, int], tuple[int, ...]]]
+    widths: ClassVar[dict[str, int]]
+    whole: ClassVar[type[Any]]
+
+    @classmethod
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
+        """Values of the counters, in the order in which they are wanted."""
+        return cls.take(buffer, offset)
+
+
+def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
+    bits = {field.name: field.width for field in kind.fields}
+    content = {
+        "attributeID": kind.attributeID,
+        "rpcs": kind.rpcs,
+        "size": kind.size,
+        "take": staticmethod(peeks(kind, names)),
+        "widths": {name: bits[name] for name in names},
+        "whole": kind,
+    }
+    return type(f"_{kind.__name__}", (Counters,), content)  # private: it is no attribute to ask for by name
 
 
 class ReadingKind:
@@ -39,36 +58,26 @@ class ReadingKind:
     Kind of reading that a node's performance management agent can give.
 
     @ivar layout: order of the values in a reading.
+    @ivar parts: attributes that make it.
     """
 
-    __slots__ = ("_parts", "layout")
+    __slots__ = ("_requests", "layout", "parts")
 
     def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
         """@param parts: attributes to ask for, and names of the counters to take from each."""
-        bits: dict[str, int] = {}
-        self._parts: list[tuple[Callable[..., Attribute], Callable[[Any], Any]]] = []
-        for kind, names in parts:
-            widths, taken = _taken(kind, names)
-            bits |= widths
-            self._parts.append((kind, taken))
-        self.layout = CounterLayout(bits, _UNITS)
+        self.parts = tuple(_counters(*part) for part in parts)
+        self.layout = CounterLayout(
+            {name: width for part in self.parts for name, width in part.widths.items()}, _UNITS
+        )
+        self._requests: dict[int, tuple[bytes, ...]] = {}
 
-    async def ask(
-        self, rpcs: RPCs, path: IBPath, number: int, timeoutSeconds: float, retries: int
-    ) -> tuple[int, ...]:
-        """
-        Ask for the counters of a port.
-
-        @param path: path to the agent; C{number} is the number of the port.
-        @raise txrdma.mad.errors.MADFailure: an attribute was refused, or not answered in time.
-        """
-        values: tuple[int, ...] = ()
-        for kind, taken in self._parts:
-            told = await rpcs.PerformanceGet(
-                kind(portSelect=number), path, timeoutSeconds=timeoutSeconds, retries=retries
-            )
-            values += taken(told)
-        return values
+    def requests(self, number: int) -> tuple[bytes, ...]:
+        """Contents of the requests for the counters of a port, one for each part."""
+        known = self._requests.get(number)
+        if known is None:
+            known = tuple(part.whole(portSelect=number).encode() for part in self.parts)
+            self._requests[number] = known
+        return known
 
 
 NARROW: Final = ReadingKind((PortCounters, ERROR_COUNTERS + DATA_COUNTERS))
@@ -86,13 +95,8 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 """Reading of a port that counts everything in 64 bits: one datagram has it all."""
 
 
-async def kindOf(rpcs: RPCs, path: IBPath, timeoutSeconds: float, retries: int) -> ReadingKind:
-    """
-    Ask a node's agent (ClassPortInfo) which kind of reading it can give.
-
-    @raise txrdma.mad.errors.MADFailure: the agent refuses, or does not answer in time.
-    """
-    told = await rpcs.PerformanceGet(ClassPortInfo, path, timeoutSeconds=timeoutSeconds, retries=retries)
+def kindOf(told: ClassPortInfo) -> ReadingKind:
+    """Kind of reading that an agent can give, by its ClassPortInfo."""
     able = Abilities(told.capabilityMask, told.capabilityMask2)
     if able.hasWideErrors:
         return WIDE

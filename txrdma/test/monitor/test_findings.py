@@ -23,7 +23,10 @@ from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import _KINDS, ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import Cleared, Key, Ledger, LedgerEvent, LedgerRules, Raised
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.surveyor import Surveyor
 from txrdma.test.mad.simulated import FabricTestCase
+from txrdma.test.monitor.test_poller import PollerTestCase
 
 GUID_A, GUID_B = GUID(bytes(7) + b"\1"), GUID(bytes(7) + b"\2")
 
@@ -282,3 +285,68 @@ class FabricFindingTests(FabricTestCase):
         a = self.fabric.node("a").description
         self.fabric.node("b").description = a
         self.assertEqual([kind for kind, _where in self.kinds()], ["duplicate-name"])
+
+
+class SurveyTests(PollerTestCase):
+    """Tables are read again when the fabric has changed and is quiet, and their faults are findings."""
+
+    def started(self, seconds: float = 35.0) -> None:
+        super().started(seconds)
+        self.surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        self.surveyor.start()
+        self.addCleanup(self.surveyor.stop)
+
+    def test_routes(self) -> None:
+        """A route that somebody spoils is found after a while, once, and is cleared when it is mended."""
+        self.started()
+        self.pump(1000.0)
+        self.assertEqual((self.said(), self.surveyor.surveys), ([], 1))
+        table = self.fabric.linearOf(self.fabric.node("right"))
+        lid = self.lid("b", 1)  # packets of ours do not go that way
+        before, table[lid] = table[lid], 7
+        self.pump(1200.0)
+        self.assertEqual(self.said(), [("raised", "unreachable-lid", "b")])
+        table[lid] = before
+        self.pump(1200.0)
+        self.assertEqual(self.said(), [("cleared", "unreachable-lid", "b")])
+
+    def test_busyFabric(self) -> None:
+        """While links come and go, tables are left alone."""
+        self.started()
+        for _ in range(10):
+            self.fabric.cut("left", 3)
+            self.pump(25.0)
+            self.fabric.heal("left", 3)
+            self.pump(25.0)
+        self.assertEqual(self.surveyor.surveys, 0)
+        self.pump(300.0)
+        self.assertGreater(self.surveyor.surveys, 0)
+
+    def test_stop(self) -> None:
+        """A survey that is ended leaves nothing behind."""
+        self.fabric.wire.latencySeconds = 0.05
+        self.started(60.0)
+        self.pump(120.3)
+        self.surveyor.stop()
+        self.pump(1000.0)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+
+class BitErrorTests(PollerTestCase):
+    """Symbol errors are judged by the speed of the link, too."""
+
+    def made(self) -> FabricPoller:
+        judge = ErrorJudge([], mostBitErrors=1e-14)
+        return FabricPoller(self.clock, self.agent, self.settings, judge=judge, notify=self.heard)
+
+    def test_rate(self) -> None:
+        """Three errors in 12 minutes are too many at 200 Gbit/s, two are not."""
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=2)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [])
+        self.fabric.setCounters("left", 2, symbolErrorCounter=3)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "symbol-ber", "left")])
+        self.pump(900.0)
+        self.assertEqual(self.said(), [("cleared", "symbol-ber", "left")])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,22 +23,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import COUNTERS, HistoryStore, Level, Row, rowOf
-from txrdma.monitor.judging import Place
-
-PORT: Place = (GUID(bytes(7) + b"\1"), 3)
-OTHER: Place = (GUID(bytes(7) + b"\1"), 4)
-LAYOUT = CounterLayout(
-    {"portXmitData": 32, "symbolErrorCounter": 16, "portRcvData": 64}, {"portXmitData": 4, "portRcvData": 4}
-)
+from txrdma.monitor.historystore import HistoryStore, Level, Remembered, Row
+from txrdma.test.monitor import storecontract
+from txrdma.test.monitor.storecontract import reading, SHORT
 
 WRITES = """
 import sys
 from txrdma.monitor.historystore import HistoryStore
-from txrdma.test.monitor.test_history import reading
+from txrdma.test.monitor.storecontract import reading
 store = HistoryStore(sys.argv[1])
 at = int(sys.argv[2])
 while True:
@@ -48,108 +42,17 @@ while True:
 """A process that stores readings, and tells until when they are committed."""
 
 
-def reading(at: int, octets: int | None, peak: float | None = None, place: Place = PORT) -> Row:
-    """A reading of a second, with some data sent."""
-    counts: list[float | None] = [0] * len(COUNTERS)
-    counts[COUNTERS.index("portXmitData")] = octets
-    return Row(place, at, (1.0, *counts, octets if peak is None else peak, 0.0))
+class StoreTests(storecontract.StoreContract):
+    """A store in a file of SQLite."""
 
-
-class StoreTests(SynchronousTestCase):
-    """Readings, and the minutes and hours that are made of them."""
-
-    def setUp(self) -> None:
-        self.path = self.mktemp()
-        self.store = self.opened()
-
-    def opened(self, *levels: Level) -> HistoryStore:
-        store = HistoryStore(self.path, *([levels] if levels else []))
-        self.addCleanup(store.close)
-        return store
-
-    def sent(self, begin: int, end: int, level: str, place: Place = PORT) -> list[tuple[int, int | None]]:
-        points = self.store.series(place, "portXmitData", begin, end, level)
-        return [(point.at, point.grown) for point in points]
-
-    def test_rows(self) -> None:
-        """A reading is stored as the meter has it: data in octets, and unknown where it is unknown."""
-        meter = Meter(LAYOUT)
-        meter.read((10, 1, 5), 100.0)
-        self.assertIsNone(rowOf(PORT, meter, 5000.0))
-        meter.read((30, 4, 5), 110.0)
-        row = rowOf(PORT, meter, 5010.7)
-        assert row is not None
-        self.assertEqual((row.at, row.values[0], row.values[1], row.values[-2]), (5010, 10.0, 80, 8.0))
-        self.store.write([row], 5011)
-        (point,) = self.store.series(PORT, "symbolErrorCounter", 5000, 6000, "readings")
-        self.assertEqual(point, (5010, 10.0, 3, None))
-        (point,) = self.store.series(PORT, "vl15Dropped", 5000, 6000, "readings")
-        self.assertIsNone(point.grown)
-        meter.read((0xFFFF_FFFF, 4, 5), 120.0)
-        row = rowOf(PORT, meter, 5020.0)
-        assert row is not None
-        self.assertEqual((row.values[1], row.values[-2]), (None, None))
-        meter.missed()
-        self.assertIsNone(rowOf(PORT, meter, 5030.0))
-
-    def test_unbelievable(self) -> None:
-        """Growth that no port can have is not stored, since sums of it would break the history."""
-        meter = Meter(LAYOUT)
-        meter.read((0, 0, 0), 0.0)
-        meter.read((0, 0, (1 << 64) - 2), 1.0)
-        row = rowOf(PORT, meter, 60.0)
-        assert row is not None
-        self.store.write([row], 600)
-        self.store.write([], 6000)
-        (point,) = self.store.series(PORT, "portRcvData", 0, 600, "minutes")
-        self.assertIsNone(point.grown)
-
-    def test_minutes(self) -> None:
-        """A minute is the sum of its readings, with the highest rate; it is there when it is over."""
-        rows = [reading(at, at % 60, 2.0 * (at % 60)) for at in range(600, 720)]
-        self.store.write(rows[:90], 690)
-        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1770)])
-        self.store.write(rows[90:], 750)
-        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1770), (660, 1770)])
-        points = self.store.series(PORT, "portXmitData", 0, 9999, "minutes")
-        self.assertEqual([(point.seconds, point.peak) for point in points], [(60.0, 118.0)] * 2)
-
-    def test_gap(self) -> None:
-        """A time without readings has no rows, and no minute of zeros; a port has its own."""
-        self.store.write([reading(600, 1), reading(900, 2), reading(900, 5, place=OTHER)], 1000)
-        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1), (900, 2)])
-        self.assertEqual(self.sent(0, 9999, "minutes", OTHER), [(900, 5)])
-        self.assertEqual(self.sent(0, 9999, "minutes", (PORT[0], 99)), [])
-
-    def test_hours(self) -> None:
-        """Hours are the sums of minutes, however often the store was opened in between."""
-        for at in range(0, 7200, 100):
-            self.store.write([reading(second, 1) for second in range(at, at + 100, 10)], at + 100)
-            if not at % 500:
-                self.store.close()
-                self.store = self.opened()
-        self.store.write([], 7400)
-        self.assertEqual(self.sent(0, 9999, "hours"), [(0, 360), (3600, 360)])
-
-    def test_levels(self) -> None:
-        """Without a level the finest is taken that reaches back to the beginning."""
-        for at in range(0, 30 * 3600, 300):
-            self.store.write([reading(at, 1)], at + 300)
-        now = 30 * 3600
-        self.assertEqual(len(self.sent(now - 3600, now, "")), 12)
-        self.assertEqual(
-            [point.seconds for point in self.store.series(PORT, "vl15Dropped", 0, 3600)], [1.0] * 12
-        )
-        self.assertEqual(self.sent(0, 3600, "readings"), [])
-        self.assertRaises(ValueError, self.store.series, PORT, "nonsense", 0, 1)
-        self.assertRaises(ValueError, self.store.series, PORT, "vl15Dropped", 0, 1, "weeks")
+    def where(self) -> str:
+        path: str = self.mktemp()
+        return path
 
     def test_bounded(self) -> None:
         """What is old is dropped, level by level, and its room is used again."""
         self.store.close()
-        self.store = self.opened(
-            Level("readings", 0, 60, 300), Level("minutes", 60, 3600, 7200), Level("hours", 3600, 7200, 36000)
-        )
+        self.store = self.opened(*SHORT)
         sizes = []
         for at in range(0, 100_000, 50):
             self.store.write([reading(at + second, 1) for second in range(0, 50, 10)], at + 50)
@@ -161,22 +64,6 @@ class StoreTests(SynchronousTestCase):
         self.assertRaises(
             ValueError, HistoryStore, self.mktemp(), [Level("a", 0, 90, 1), Level("b", 60, 60, 1)]
         )
-
-    def test_clockSetBack(self) -> None:
-        """A clock that was wrong for a while does not stop the minutes for ever."""
-        self.store.write([reading(600, 1)], 1_000_000)
-        self.store.write([reading(6000, 2)], 6100)
-        self.store.write([reading(6120, 3)], 6300)
-        self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
-
-    def test_allOrNothing(self) -> None:
-        """A batch that cannot be written leaves nothing, and can be written later."""
-        self.store.write([reading(600, 1)], 601)
-        broken = Row(OTHER, 700, (1.0,))
-        self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 1, place=OTHER), broken], 700)
-        self.assertEqual(self.sent(0, 999, "readings", OTHER), [])
-        self.store.write([reading(650, 1, place=OTHER)], 700)
-        self.assertEqual(self.sent(0, 999, "readings", OTHER), [(650, 1)])
 
     def test_notAStore(self) -> None:
         """A file of something else is refused, and left as it is."""
@@ -199,7 +86,7 @@ class StoreTests(SynchronousTestCase):
         random = Random(6)
         at = 0
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
-        for _ in range(4):
+        for _ in range(int(os.environ.get("TXRDMA_KILLS", "4"))):
             program = subprocess.Popen(
                 [sys.executable, "-c", WRITES, self.path, str(at)],
                 stdout=subprocess.PIPE,
@@ -214,7 +101,7 @@ class StoreTests(SynchronousTestCase):
             program.stdout.close()
             program.wait()
             self.store = self.opened()
-            check = self.store._database.execute("PRAGMA integrity_check").fetchall()
+            check = self.store._database.execute("PRAGMA integrity_check")
             self.assertEqual(check, [("ok",)])
             stored = [second for second, _count in self.sent(0, 10**9, "readings")]
             self.assertIn(stored[-1] + 1, (told[-1], told[-1] + 20))
@@ -225,6 +112,52 @@ class StoreTests(SynchronousTestCase):
             self.store.close()
 
 
+class GenericStoreTests(storecontract.StoreContract):
+    """The same in a file by way of SQLAlchemy, which has no need of a server."""
+
+    if find_spec("sqlalchemy") is None:
+        skip = "SQLAlchemy is not installed"
+
+    def where(self) -> str:
+        return f"sqlite:///{os.path.abspath(self.mktemp())}"
+
+    def test_refused(self) -> None:
+        """URLs that mean nothing, or need what is not there, are refused, without their passwords."""
+        for url, why in (
+            ("nonsense://host/x", "nonsense"),
+            ("oracle+nodriver://joe:secret@host/x", "nodriver"),
+            ("postgresql+psycopg2://joe:secret@127.0.0.1:1/x", ""),
+        ):
+            error = self.assertRaises(DeviceUnavailable, HistoryStore, url)
+            self.assertIn(why, str(error))
+            self.assertNotIn("secret", str(error))
+
+    def test_notAHistory(self) -> None:
+        """A database of something else is refused, and so is another version's."""
+        for text in ("CREATE TABLE mine (a)", "CREATE TABLE history_version (version)"):
+            path = os.path.abspath(self.mktemp())
+            other = sqlite3.connect(path)
+            other.execute(text)
+            if "version" in text:
+                other.execute("INSERT INTO history_version VALUES (99)")
+            other.commit()
+            other.close()
+            self.assertRaises(DeviceUnavailable, HistoryStore, f"sqlite:///{path}")
+
+    def test_notInstalled(self) -> None:
+        """Without SQLAlchemy a URL is refused, with what to do."""
+        program = (
+            "import sys; sys.modules['sqlalchemy'] = None\n"
+            "from txrdma.monitor.historystore import HistoryStore\n"
+            "try: HistoryStore('postgresql://host/x')\n"
+            "except Exception as error: print(type(error).__name__, error)"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        self.assertIn("DeviceUnavailable", said)
+        self.assertIn("pip install 'txrdma[postgres]'", said)
+
+
 class FakeStore:
     """A store that can fail, and remembers what it was given."""
 
@@ -233,7 +166,7 @@ class FakeStore:
         self.error: Exception | None = None
         self.isClosed = False
 
-    def write(self, rows: list[Row], now: int) -> None:
+    def write(self, rows: list[Row], now: int, remembered: list[Remembered]) -> None:
         if self.error is not None:
             raise self.error
         self.batches.append(rows)

@@ -25,8 +25,8 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import FAMILIES
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
-from txrdma.monitor.pages import Metrics, overview
 from txrdma.monitor.poller import PollerSettings
+from txrdma.monitor.web.metrics import Metrics
 from txrdma.tap.monitor import MonitorService, Options
 from txrdma.test.monitor.test_exposition import isMissing, MISSING, parsed
 from txrdma.test.monitor.test_poller import PollerTestCase
@@ -52,6 +52,29 @@ ignored = ["vl15-dropped"]
 
 [findings.severity]
 width = "critical"
+
+[telling]
+delay = 5
+group = 1
+severity = "info"
+log = "findings.log"
+
+[telling.mail]
+host = "mail.example.org"
+from = "fabric@example.org"
+to = ["ops@example.org"]
+
+[telling.webhooks.ours]
+url = "http://alerts.example.org:9093/api/v2/alerts"
+
+[telling.webhooks.chat]
+url = "https://chat.example.org/hook"
+format = "webhook"
+
+[telling.silences.works]
+kind = "node-gone"
+where = "rack 7*"
+until = 2026-12-24T18:00:00Z
 
 [limits.SymbolErrorCounter]
 most = 7
@@ -83,6 +106,20 @@ width = "awful"
 [limits.NoCounter]
 most = 7
 
+[history]
+file = "history.db"
+url = "postgresql://host/fabric"
+
+[telling.mail]
+host = "mail.example.org"
+to = "ops"
+
+[telling.webhooks.ours]
+format = "pigeon"
+
+[telling.silences.works]
+until = "tomorrow"
+
 [limits.VL15Dropped]
 least = 1
 most = -1
@@ -108,6 +145,13 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual((config.rules.clearSeconds, config.rules.ignored), (5.0, {"vl15-dropped"}))
         self.assertEqual(config.rules.severities, {"width": Severity.CRITICAL})
         self.assertIn(Limit("symbolErrorCounter", 7, 3600.0), config.limits)
+        self.assertEqual((config.telling.delaySeconds, config.telling.least), (5.0, Severity.INFO))
+        (silence,) = config.telling.silences
+        self.assertEqual((silence.kind, silence.until), ("node-gone", 1798135200.0))
+        self.assertEqual([kind for _name, _url, kind in config.webhooks], ["alertmanager", "webhook"])
+        assert config.mail is not None
+        self.assertEqual((config.mail.port, config.mail.receivers), (25, ("ops@example.org",)))
+        self.assertEqual(config.log, "findings.log")
         self.assertEqual(config.limits[-1], Limit("portXmitWait", 1000000, 60.0))
 
     def test_mistakes(self) -> None:
@@ -118,7 +162,14 @@ class ConfigTests(SynchronousTestCase):
             [line.partition(": ")[2].partition(":")[0].partition(" ")[0] for line in said],
             ["prot", "port", "poll.interval", "poll.outstanding", "poll.settle", "web.listen"]
             + ["findings.ignored", "findings.severity.width", "findings.severity.silly", "limits.NoCounter"]
-            + ["limits.VL15Dropped.least", "limits.VL15Dropped.most"],
+            + [
+                "history.url",
+                "telling.mail",
+                "telling.mail.to",
+                "telling.webhooks.ours",
+                "telling.webhooks.ours.format",
+            ]
+            + ["telling.silences.works.until", "limits.VL15Dropped.least", "limits.VL15Dropped.most"],
         )
         lines = WRONG.splitlines()
         for line in said:
@@ -132,11 +183,22 @@ class ConfigTests(SynchronousTestCase):
         self.assertIn("line 1", str(error))
 
     def test_loopback(self) -> None:
-        """The pages are for this host alone."""
+        """The pages are for this host alone, unless there are tokens or passwords."""
         for listen in (r"tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""):
             self.assertEqual(parseConfig(f'web.listen = "{listen}"').listen, listen.replace("\\\\", "\\"))
         for listen in ("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"):
-            self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
+            error = self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
+            self.assertIn("line 1: web.listen", str(error))
+            self.assertIn("everybody could read", str(error))
+            config = parseConfig(f'web.listen = "{listen}"\nweb.users = "/etc/users"')
+            self.assertEqual((config.listen, config.users, config.tokens), (listen, "/etc/users", ""))
+
+    def test_database(self) -> None:
+        """A history may be in a database; its place is a URL then."""
+        url = "postgresql+psycopg://fabric@db/history"
+        self.assertEqual(parseConfig(f'history.url = "{url}"').history, url)
+        error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
+        self.assertIn("a URL", str(error))
 
     def test_option(self) -> None:
         """A file with mistakes, or none at all, ends C{twistd} with a message."""
@@ -156,22 +218,6 @@ class ConfigTests(SynchronousTestCase):
 
 class PageTests(PollerTestCase):
     """What the pages tell of a poller."""
-
-    def test_overview(self) -> None:
-        """The overview is well before and after a fault, and has it in between."""
-        self.assertFalse(overview(self.poller)["isWell"])
-        self.started()
-        told = overview(self.poller)
-        self.assertEqual((told["isWell"], told["nodes"], told["switches"], told["links"]), (True, 6, 2, 7))
-        self.fabric.cut("c")
-        self.pump(20.0)
-        told = json.loads(json.dumps(overview(self.poller)))
-        self.assertEqual((told["isWell"], told["worst"], len(told["gone"])), (False, "warning", 1))
-        self.assertEqual([found["kind"] for found in told["findings"]], ["node-gone"])
-        self.fabric.heal("c")
-        self.pump(60.0)
-        told = overview(self.poller)
-        self.assertEqual((told["isWell"], len(told["cleared"])), (True, 1))
 
     def test_metrics(self) -> None:
         """A scrape has counters, states, and the monitor's own work; states are those of now."""
@@ -220,7 +266,7 @@ class ServiceTests(TestCase):
         response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/metrics" % port, headers))
         self.assertEqual(response.headers.getRawHeaders("Content-Encoding"), ["gzip"])
         await readBody(response)
-        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/overview" % port))
+        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/v1/overview" % port))
         told = json.loads(await readBody(response))
         self.assertEqual((response.code, told["isWell"], told["nodes"]), (200, True, 5))
         await service.stopService()

@@ -1,16 +1,14 @@
 """
-Pages of the monitor over HTTP: C{/metrics} for Prometheus, and C{/api/overview} as JSON.
+Metrics of a monitor for Prometheus: C{/metrics}.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from twisted.web.resource import EncodingResourceWrapper, Resource
-from twisted.web.server import GzipEncoderFactory, Request, Site
+from twisted.web.resource import Resource
+from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
 from txrdma.monitor.exposition import CONTENT_TYPE, CounterExposition, fabricText, FAMILIES, family, labels
@@ -28,10 +26,6 @@ _HEALTH: Final = (
     ("notices", "notices_total", "counter", "Notices that the subnet administration has reported"),
 )
 """Statistics of a poller, their names and types for Prometheus, and what they are."""
-
-
-class _Fast(GzipEncoderFactory):
-    compressLevel = 1  # of the bulk a fifteenth is left, in a third of the time that level 9 takes
 
 
 class Metrics(Resource):
@@ -74,49 +68,3 @@ class Metrics(Resource):
             dropped = [("", self._writer.dropped)]
             text = "Readings that history had no room for"
             yield family("txrdma_monitor_history_dropped_total", "counter", text, dropped)
-
-
-def overview(poller: FabricPoller) -> dict[str, Any]:
-    """Answer to the question whether all is well, as JSON can carry it."""
-    worst = poller.ledger.worst()
-    fabric = poller.fabric
-    nodes = [] if fabric is None else list(fabric.nodes.values())
-    return {
-        "isWell": fabric is not None and worst is None,
-        "worst": None if worst is None else worst.name.lower(),
-        "nodes": len(nodes),
-        "switches": sum(node.isSwitch for node in nodes),
-        "links": 0 if fabric is None else sum(1 for _ in fabric.links()),
-        "gone": [
-            {"guid": str(gone.guid), "where": gone.where, "since": gone.since}
-            for gone in poller.presence.nodes.values()
-        ],
-        "findings": [entry.toDict() for entry in poller.ledger.open.values()],
-        "cleared": [entry.toDict() for entry in poller.ledger.closed],
-        "statistics": asdict(poller.statistics),
-    }
-
-
-class Overview(Resource):
-    """C{/api/overview}: findings that are there, those that were cleared, and numbers of a fabric."""
-
-    isLeaf = True
-
-    def __init__(self, poller: FabricPoller) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._poller = poller
-
-    def render_GET(self, request: Request) -> bytes:
-        """Answer a request for the overview."""
-        request.setHeader("Content-Type", "application/json")
-        request.setHeader("X-Content-Type-Options", "nosniff")
-        return json.dumps(overview(self._poller)).encode()
-
-
-def pages(poller: FabricPoller, writer: HistoryWriter | None, counters: tuple[str, ...]) -> Site:
-    """Make the site of a monitor."""
-    root, api = Resource(), Resource()
-    root.putChild(b"api", api)
-    root.putChild(b"metrics", EncodingResourceWrapper(Metrics(poller, writer, counters), [_Fast()]))
-    api.putChild(b"overview", EncodingResourceWrapper(Overview(poller), [_Fast()]))
-    return Site(root)

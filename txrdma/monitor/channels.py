@@ -1,0 +1,282 @@
+"""
+Channels to people and programs: webhooks, mail, and lines of JSON.
+
+Webhooks speak as Prometheus' Alertmanager does, in one of its two formats: that of its own API
+(C{/api/v2/alerts}), or the one in which it calls others (version 4).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from email.message import EmailMessage
+from email.utils import formatdate
+from hashlib import blake2b
+from io import BytesIO
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.mail.smtp import sendmail
+from twisted.web.client import Agent, FileBodyProducer, readBody
+from twisted.web.http_headers import Headers
+
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor.news import News
+from txrdma.values import frozen
+
+POST_SECONDS: Final = 10.0
+"""Seconds to wait for a connection to a webhook, and for its answer."""
+
+REPEAT_SECONDS: Final = 300.0
+"""Seconds after which an Alertmanager is told again of what is still there."""
+
+_HTTP_OK: Final = range(200, 300)
+_MOST_LINES: Final = 50
+_NAMES: Final = {False: "resolved", True: "firing"}
+
+
+class Channel(Protocol):
+    """
+    Channel by which news are told.
+
+    @ivar name: name of the channel, for messages.
+    @ivar repeatSeconds: time after which it is told again of what is there; 0 for never.
+    """
+
+    name: str
+    repeatSeconds: float
+
+    def tell(self, news: Sequence[News]) -> Deferred[None]:
+        """Tell news; fails when they could not be told, and are to be told again."""
+
+
+# Webhooks.
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "0001-01-01T00:00:00Z"
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of a finding's alert: the same for as long as it is there."""
+    labels = {"alertname": finding["kind"], "severity": finding["severity"], "where": finding["where"]}
+    for name in ("guid", "port"):
+        if finding[name] is not None:
+            labels[name] = str(finding[name])
+    return labels
+
+
+def _alert(one: News) -> dict[str, Any]:
+    finding = one.finding
+    return {
+        "labels": labelsOf(finding),
+        "annotations": {"summary": finding["text"], "description": finding["advice"]},
+        "startsAt": _time(finding["firstSeen"]),
+    }
+
+
+def postedAlerts(news: Sequence[News], now: float) -> list[dict[str, Any]]:
+    """
+    News as Alertmanager's API takes them.
+
+    An alert that is not told again for three times L{REPEAT_SECONDS} ends by itself: a monitor that has died
+    says nothing.
+    """
+    return [
+        {
+            **_alert(one),
+            "endsAt": _time(now + 3 * REPEAT_SECONDS if one.isRaised else one.finding["clearedAt"]),
+        }
+        for one in news
+    ]
+
+
+def webhookMessage(news: Sequence[News], receiver: str) -> dict[str, Any]:
+    """News as Alertmanager tells them to others: version 4 of its message."""
+    alerts = []
+    for one in news:
+        labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
+        alerts.append(
+            {
+                "status": _NAMES[one.isRaised],
+                **_alert(one),
+                "endsAt": _time(one.finding["clearedAt"]),
+                "generatorURL": "",
+                "fingerprint": blake2b(labels, digest_size=8).hexdigest(),
+            }
+        )
+    return {
+        "version": "4",
+        "groupKey": "{}",
+        "truncatedAlerts": 0,
+        "status": _NAMES[any(one.isRaised for one in news)],
+        "receiver": receiver,
+        "groupLabels": {},
+        "commonLabels": _common([alert["labels"] for alert in alerts]),
+        "commonAnnotations": _common([alert["annotations"] for alert in alerts]),
+        "externalURL": "",
+        "alerts": alerts,
+    }
+
+
+def _common(several: list[dict[str, str]]) -> dict[str, str]:
+    first = several[0].items() if several else ()
+    return {name: value for name, value in first if all(one.get(name) == value for one in several)}
+
+
+class WebhookChannel:
+    """Channel to a URL, by POST of JSON."""
+
+    def __init__(self, reactor: Any, name: str, url: str, isAlertmanager: bool) -> None:
+        """@param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again."""
+        self.name = f"webhook {name}"
+        self.repeatSeconds = REPEAT_SECONDS if isAlertmanager else 0.0
+        self._receiver = name
+        self._url = url
+        self._reactor = reactor
+        self._agent = Agent(reactor, connectTimeout=POST_SECONDS)
+
+    def tell(self, news: Sequence[News]) -> Deferred[None]:
+        """Post news; fails with L{DeviceUnavailable} when the answer is no success."""
+        message: object
+        if self.repeatSeconds:
+            message = postedAlerts(news, self._reactor.seconds())
+        else:
+            message = webhookMessage(news, self._receiver)
+        return Deferred.fromCoroutine(self._post(json.dumps(message).encode()))
+
+    async def _post(self, body: bytes) -> None:
+        headers = Headers({"Content-Type": ["application/json"], "User-Agent": ["txrdma"]})
+        producer = FileBodyProducer(BytesIO(body), cooperator=_AtOnce())
+        posting: Deferred[Any] = self._agent.request(b"POST", self._url.encode(), headers, producer)
+        response = await posting.addTimeout(POST_SECONDS, self._reactor)
+        await readBody(response).addTimeout(POST_SECONDS, self._reactor)
+        if response.code not in _HTTP_OK:
+            raise DeviceUnavailable(f"{self.name}: it answers {response.code}")
+
+
+class _AtOnce:
+    """Cooperator that does all the work at once: bodies are some kilobytes."""
+
+    def cooperate(self, work: Any) -> Any:
+        for _ in work:
+            pass
+        return _Done()
+
+
+class _Done:
+    def whenDone(self) -> Deferred[None]:
+        return succeed(None)
+
+    def stop(self) -> None:
+        """Do nothing: all the work is done."""
+
+
+# Mail.
+
+
+@frozen
+class MailSettings:
+    """
+    Settings of the way by which mail goes out.
+
+    @ivar host: name of the host that takes the mail, by SMTP at C{port}.
+    @ivar user: name to log in with, by C{password}; C{""} for no login. With one, STARTTLS is required.
+    """
+
+    host: str
+    sender: str
+    receivers: tuple[str, ...]
+    port: int = 25
+    user: str = ""
+    password: str = ""
+
+
+def mailOf(news: Sequence[News], settings: MailSettings, now: float) -> EmailMessage:
+    """Write a message to all receivers: new findings first, then those that have ended."""
+    raised = [one for one in news if one.isRaised]
+    cleared = [one for one in news if not one.isRaised]
+    first = (raised or cleared)[0].finding
+    said = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
+    more = f" and {len(news) - 1} more" if len(news) > 1 else ""
+    message = EmailMessage()
+    message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {said}{more}")
+    message["From"] = settings.sender
+    message["To"] = ", ".join(settings.receivers)
+    message["Date"] = formatdate(now)
+    message["Auto-Submitted"] = "auto-generated"
+    lines = []
+    for title, several in (("There is", raised), ("Cleared", cleared)):
+        for one in several[:_MOST_LINES]:
+            found = one.finding
+            lines.append(f"{title}: {found['severity']} {found['kind']}: {found['where']}: {found['text']}")
+            if one.isRaised:
+                lines.append(f"    {found['advice']}")
+        if len(several) > _MOST_LINES:
+            lines.append(f"{title}: {len(several) - _MOST_LINES} more")
+    message.set_content("\n".join(lines) + "\n")
+    return message
+
+
+class MailChannel:
+    """Channel that sends a message to all receivers, by SMTP."""
+
+    repeatSeconds = 0.0
+
+    def __init__(self, reactor: Any, settings: MailSettings) -> None:
+        self.name = f"mail by {settings.host}"
+        self._reactor = reactor
+        self._settings = settings
+
+    def tell(self, news: Sequence[News]) -> Deferred[None]:
+        """Send one mail with all news."""
+        settings = self._settings
+        message = mailOf(news, settings, self._reactor.seconds()).as_bytes()
+        hasLogin = bool(settings.user)
+        sending: Deferred[Any] = sendmail(
+            settings.host,
+            settings.sender,
+            list(settings.receivers),
+            BytesIO(message),
+            port=settings.port,
+            reactor=self._reactor,
+            username=settings.user.encode() if hasLogin else None,
+            password=settings.password.encode() if hasLogin else None,
+            requireAuthentication=hasLogin,
+            requireTransportSecurity=hasLogin,
+        )
+        return sending.addCallback(lambda _: None)
+
+
+# Lines.
+
+
+class LineChannel:
+    """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
+
+    repeatSeconds = 0.0
+
+    def __init__(self, path: str) -> None:
+        self.name = f"log {path}"
+        self._path = path
+
+    def tell(self, news: Sequence[News]) -> Deferred[None]:
+        """Append lines; the file is opened anew each time, so that it can be rotated."""
+        lines = "".join(
+            json.dumps({"status": _NAMES[one.isRaised], **one.finding}, ensure_ascii=True) + "\n"
+            for one in news
+        )
+        try:
+            if self._path == "-":
+                sys.stdout.write(lines)
+                sys.stdout.flush()
+            else:
+                with open(self._path, "a", encoding="ascii") as file:
+                    file.write(lines)
+        except OSError as error:
+            raise DeviceUnavailable(f"{self.name}: {error}") from error
+        return succeed(None)

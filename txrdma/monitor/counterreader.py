@@ -1,0 +1,303 @@
+"""
+Reader of all ports' counters: rounds of readings, one datagram at a time to each node.
+
+Without Deferreds and coroutines: of all that a monitor does, this is done oftenest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcounters import countingPorts
+from txrdma.fabric.health import hasLink
+from txrdma.fabric.model import Node
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.calls import Call
+from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import RPCS
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.paths import toLID
+from txrdma.monitor._counters import Meter
+from txrdma.monitor._pacing import BackOff
+from txrdma.monitor.judging import ErrorJudge, Place
+from txrdma.monitor.readings import kindOf, ReadingKind
+
+SILENT_TIMES: Final = 3
+"""Intervals in a row without an answer after which a node is reported as silent."""
+
+_MOST_BACK_OFF: Final = 300.0
+_PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
+
+
+class _Stop:
+    """A port whose counters are read."""
+
+    __slots__ = ("hasLink", "meter", "number", "path", "place")
+
+    def __init__(self, place: Place, path: IBPath, hasLink: bool) -> None:
+        self.place = place
+        self.number = place[1]
+        self.path = path
+        self.hasLink = hasLink
+        self.meter: Meter | None = None
+
+
+class _Visit(Call):
+    """Questions to one node, one after the other: the same call, again and again."""
+
+    __slots__ = ("at", "guid", "part", "reader", "stops", "values", "version", "way")
+
+    def __init__(self, reader: CounterReader, guid: GUID) -> None:
+        super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
+        self.reader = reader
+        self.guid = guid
+        self.version = -1
+        self.stops: list[_Stop] = []
+        self.way: list[_Stop] = []
+        self.at = self.part = 0
+        self.values: tuple[int, ...] = ()
+
+    def answered(self, answer: Any) -> None:
+        """Take an answer, and ask for what is next."""
+        self.reader._answered(self, answer)
+
+    def failed(self, error: Exception) -> None:
+        """Go on after a refusal; end the visit without an answer."""
+        self.reader._failed(self, error)
+
+
+class CounterReader:
+    """
+    Reader of counters, in rounds.
+
+    @ivar meters: meters of all ports whose counters were read, by place.
+    @ivar backOff: nodes that do not answer.
+    @ivar readings: ports whose counters were read; C{silences} are nodes that did not answer when asked.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        agent: MADAgent,
+        judge: ErrorJudge,
+        intervalSeconds: float,
+        timeoutSeconds: float,
+        retries: int,
+        maxOutstanding: int,
+        onDowned: Callable[[GUID], object],
+    ) -> None:
+        """@param onDowned: called with the GUID of a node whose port counts that its link went down."""
+        self.meters: dict[Place, Meter] = {}
+        self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
+        self.readings = self.silences = 0
+        self._seconds = reactor.seconds
+        self._agent = agent
+        self._judge = judge
+        self._timeoutSeconds = timeoutSeconds
+        self._retries = retries
+        self._maxOutstanding = maxOutstanding
+        self._onDowned = onDowned
+        self._kinds: dict[GUID, ReadingKind] = {}
+        self._visits: dict[GUID, _Visit] = {}
+        self._waiting: deque[_Visit] = deque()
+        self._running: dict[_Visit, None] = {}
+        self._isFilling = False
+        self._done: Deferred[None] | None = None
+
+    def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
+        """Read by other times from the next round on."""
+        self.backOff.change(intervalSeconds)
+        self._timeoutSeconds = timeoutSeconds
+        self._maxOutstanding = maxOutstanding
+
+    def forget(self, guid: GUID) -> None:
+        """Ask a node anew for what it can count: it may have restarted, with other firmware."""
+        self._kinds.pop(guid, None)
+        self._visits.pop(guid, None)
+        self.backOff.answered(guid)
+
+    def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
+        """
+        Drop what is known of nodes that are not in the fabric any more.
+
+        @param gone: nodes that are gone, and may return: their meters are kept, without values.
+        """
+        for place, meter in list(self.meters.items()):
+            if place[0] not in known:
+                meter.missed()
+                if place[0] not in gone:
+                    del self.meters[place]
+        for guid in [guid for guid in self._kinds if guid not in known and guid not in gone]:
+            self.forget(guid)
+
+    def missed(self) -> None:
+        """Note that no port can be read at present."""
+        for meter in self.meters.values():
+            meter.missed()
+
+    def isSilent(self, guid: GUID) -> bool:
+        """True of a node that did not answer several times in a row."""
+        return self.backOff.times(guid) >= SILENT_TIMES
+
+    # Rounds.
+
+    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID]) -> Deferred[None]:
+        """
+        Read the counters of nodes that are not backed off.
+
+        @param version: number of the fabric's state, by which it is known whether anything has changed.
+        @param wholly: nodes whose ports without a link are read, too: most switches have many.
+        @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
+            port is lost. Cancelling it ends the round.
+        """
+        now = self._seconds()
+        isDue = self.backOff.isDue
+        for node in nodes:
+            guid = node.guid
+            if isDue(guid, now):
+                visit = self._visits.get(guid)
+                if visit is None:
+                    visit = self._visits[guid] = _Visit(self, guid)
+                if visit.version != version:
+                    visit.stops = self._stopsOf(node)
+                    visit.version = version
+                visit.way = (
+                    visit.stops if guid in wholly else [each for each in visit.stops if self._isWanted(each)]
+                )
+                if visit.way:
+                    self._waiting.append(visit)
+        done = self._done = Deferred(lambda _: self._stop())
+        self._fill()
+        return done
+
+    def _stopsOf(self, node: Node) -> list[_Stop]:
+        end, guid = self._agent.port.endPort, node.guid
+        ports = [port for port in countingPorts(node) if port.lid]
+        paths = {lid: toLID(end, lid) for lid in {port.lid for port in ports}}
+        return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
+
+    def _isWanted(self, stop: _Stop) -> bool:
+        """False of a port without a link whose counters stood still when they were read last."""
+        if stop.hasLink:
+            return True
+        meter = stop.meter or self.meters.get(stop.place)
+        return meter is None or meter.isSilent or any(meter.grown)
+
+    def _stop(self) -> None:
+        self._done = None
+        self._waiting.clear()
+        running, self._running = self._running, {}
+        for visit in running:
+            visit.forget(visit)
+
+    def _fill(self) -> None:
+        """Begin visits while there is room; one that ends at once comes back here, to the outer loop."""
+        if self._isFilling:
+            return
+        self._isFilling = True
+        try:
+            while self._waiting and len(self._running) < self._maxOutstanding:
+                visit = self._waiting.popleft()
+                self._running[visit] = None
+                visit.at = visit.part = 0
+                self._ask(visit)
+        finally:
+            self._isFilling = False
+        if not self._running and not self._waiting and self._done is not None:
+            done, self._done = self._done, None
+            done.callback(None)
+
+    def _ask(self, visit: _Visit) -> None:
+        stop = visit.way[visit.at]
+        kind = self._kinds.get(visit.guid)
+        if kind is None:
+            visit.kind, visit.content = ClassPortInfo, b""
+        else:
+            visit.kind = kind.parts[visit.part]
+            visit.content = kind.requests(stop.number)[visit.part]
+        self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
+
+    def _answered(self, visit: _Visit, answer: Any) -> None:
+        if visit not in self._running:
+            return
+        try:
+            guid = visit.guid
+            kind = self._kinds.get(guid)
+            if kind is None:
+                self._kinds[guid] = kindOf(answer)
+                self._ask(visit)
+                return
+            values = answer if not visit.part else visit.values + answer
+            visit.part += 1
+            if visit.part < len(kind.parts):
+                visit.values = values
+                self._ask(visit)
+                return
+            self._took(visit.way[visit.at], kind, values)
+            self._next(visit)
+        except Exception as error:
+            self._broken(error)
+
+    def _next(self, visit: _Visit) -> None:
+        visit.at += 1
+        visit.part = 0
+        if visit.at < len(visit.way):
+            self._ask(visit)
+            return
+        guid = visit.guid
+        times = self.backOff.times(guid)
+        if times:
+            if times >= SILENT_TIMES:
+                self._judge.restarted(guid, self._seconds())
+            self.backOff.answered(guid)
+        del self._running[visit]
+        self._fill()
+
+    def _took(self, stop: _Stop, kind: ReadingKind, values: tuple[int, ...]) -> None:
+        place, meter = stop.place, stop.meter
+        if meter is None or meter.layout is not kind.layout:
+            meter = self.meters.get(place)
+            if meter is None or meter.layout is not kind.layout:
+                meter = self.meters[place] = Meter(kind.layout)
+            stop.meter = meter
+        now = self._seconds()
+        self.readings += 1
+        if meter.read(values, now) or meter.resetAt == now:
+            self._judge.read(place, meter, now)
+            if meter.grown[kind.layout.places["linkDownedCounter"]]:
+                self._onDowned(place[0])
+
+    def _failed(self, visit: _Visit, error: Exception) -> None:
+        if visit not in self._running:
+            return
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self._broken(error)
+            return
+        isRefusal = isinstance(error, MADError) and visit.guid in self._kinds
+        left = visit.way[visit.at :]
+        for stop in left[:1] if isRefusal else left:
+            meter = self.meters.get(stop.place)
+            if meter is not None:
+                meter.missed()
+        if isRefusal:  # a port that is refused says nothing about the others
+            self._next(visit)
+            return
+        self.silences += 1
+        self.backOff.silent(visit.guid, self._seconds())
+        del self._running[visit]
+        self._fill()
+
+    def _broken(self, error: Exception) -> None:
+        done = self._done
+        self._stop()
+        if done is not None:
+            done.errback(error)

@@ -1,0 +1,113 @@
+"""
+Databases that a history is kept in: what L{txrdma.monitor.historystore} asks of them, and SQLite.
+
+Statements are those that SQLite and PostgreSQL have in common; names of columns stand in double quotes, since
+PostgreSQL has others in small letters.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
+
+from txrdma.error import DeviceUnavailable
+
+Columns = Mapping[str, type]
+"""Columns of a table: C{int} of 64 bits, C{float}, C{str} or C{bytes}, by their names."""
+
+
+class Database(Protocol):
+    """Database of one history. Everything blocks; everything but C{close} is done in a transaction."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """
+        Transaction: all of it is done, or nothing.
+
+        @raise DeviceUnavailable: the database is gone, cannot be written, or its disk is full.
+        """
+
+    def claim(self, version: int) -> None:
+        """
+        Mark a new database as a history of this version.
+
+        @raise DeviceUnavailable: it has another version, or is a database of something else.
+        """
+
+    def tables(self) -> list[str]:
+        """Names of all tables in the database."""
+
+    def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
+        """Make a table, unless it is there, whose rows are told apart by the columns of the key."""
+
+    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Store rows of a table that was made; each takes the place of one with the same key."""
+
+    def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
+        """Execute a statement, with a value for each question mark; return the rows that it finds."""
+
+    def close(self) -> None:
+        """Close the database. Twice is fine."""
+
+
+class SQLite:
+    """
+    Database of SQLite in a file.
+
+    A transaction that was committed is there after the process is killed; after a power failure the last ones
+    may be missing. The file is never torn.
+    """
+
+    def __init__(self, path: str) -> None:
+        """@raise DeviceUnavailable: the file cannot be opened, or is no database."""
+        try:
+            self._connection: Final = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            raise DeviceUnavailable(str(error)) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin a transaction, which is committed or rolled back at its end."""
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+        except sqlite3.Error as error:
+            raise DeviceUnavailable(str(error)) from error
+
+    def claim(self, version: int) -> None:
+        """Mark a new database as a history of this version, or find that it is one."""
+        ((found,),) = self.execute("PRAGMA user_version")
+        if found not in (0, version):
+            raise DeviceUnavailable(f"it has version {found}, and version {version} is known here")
+        if not found and self.tables():
+            raise DeviceUnavailable("it is a database of something else")
+        self.execute(f"PRAGMA user_version = {version}")
+
+    def tables(self) -> list[str]:
+        """Read the names of all tables from the database."""
+        return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+    def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
+        """Make a table with these columns, unless it is there."""
+        names = ", ".join(f'"{name}"' for name in columns)  # SQLite's values have types, columns need none
+        of = ", ".join(f'"{name}"' for name in key)
+        self.execute(f"CREATE TABLE IF NOT EXISTS {table} ({names}, PRIMARY KEY ({of})) WITHOUT ROWID")
+
+    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Store rows in the place of those with the same keys."""
+        several = list(rows)
+        if several:
+            marks = ", ".join("?" * len(several[0]))
+            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", several)
+
+    def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
+        """Execute a statement, with a value for each question mark."""
+        return self._connection.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        """Close the database. Twice is fine."""
+        self._connection.close()

@@ -1,0 +1,125 @@
+"""
+Files for other programs, kept up to date: Slurm's C{topology.conf}, hosts that are unfit, a node-name map.
+
+A file is written anew when its content is another one, beside its place, and then put there: who reads it
+finds it whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from twisted.logger import Logger
+
+from txrdma.fabric.advice import Severity
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.nodenames import NodeNames, nodeNamesText
+from txrdma.fabric.slurm import hostName, isHost, slurmText
+from txrdma.iba.types import GUID
+from txrdma.monitor.ledger import Entry
+from txrdma.monitor.poller import FabricPoller
+from txrdma.values import frozen
+
+_log = Logger()
+
+_FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalanced"))
+"""Kinds of findings at a host or at the port that leads to it which are no reason to leave it alone."""
+
+
+@frozen
+class FileSettings:
+    """
+    Paths of files that are kept up to date; C{""} for those that are not wanted.
+
+    @ivar slurm: Slurm's C{topology.conf}; C{unfit} hosts that are unfit, C{nodeNames} the node-name map.
+    """
+
+    slurm: str = ""
+    unfit: str = ""
+    nodeNames: str = ""
+
+
+def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
+    """
+    Hosts that jobs had better not run on, by name, and why: hosts with findings, and hosts whose switch's
+    port has some; from warnings on.
+    """
+    unfit: dict[str, str] = {}
+    for entry in entries:
+        found = entry.finding
+        if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
+            continue
+        name = _hostAt(fabric, found.guid, found.port)
+        if name is None and found.kind == "node-gone":
+            name = hostName(found.where.rpartition(" (")[0])
+        if name:
+            unfit.setdefault(name, f"{found.kind}: {found.text}")
+    return dict(sorted(unfit.items()))
+
+
+def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
+    node: Node | None = fabric.nodes.get(guid)
+    if node is not None and node.isSwitch:
+        port = None if number is None else node.known(number)
+        node = None if port is None or port.peer is None else port.peer.node
+    return hostName(node.description) if node is not None and isHost(node) else None
+
+
+class KeptFiles:
+    """
+    Files that are kept up to date.
+
+    @ivar problem: reason for which a file could not be written; C{""} when all could.
+    """
+
+    def __init__(self, settings: FileSettings) -> None:
+        self.problem = ""
+        self._settings = settings
+        self._written: dict[str, str] = {}
+        self._version = -1
+
+    def change(self, settings: FileSettings) -> None:
+        """Keep other files from now on."""
+        self._settings = settings
+        self._written.clear()
+        self._version = -1
+
+    def update(self, poller: FabricPoller) -> None:
+        """Write the files whose content is another one than before."""
+        fabric, settings = poller.fabric, self._settings
+        if fabric is None:
+            return
+        self.problem = ""
+        if settings.unfit:
+            unfit = unfitHosts(fabric, poller.ledger.open.values())
+            self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
+        if poller.version != self._version:
+            self._version = poller.version
+            if settings.slurm:
+                self._write(settings.slurm, slurmText(fabric, NodeNames()))
+            if settings.nodeNames:
+                self._write(settings.nodeNames, nodeNamesText(fabric))
+
+    def findings(self) -> list[Finding]:
+        """Fault of the files, where there is one."""
+        return [Finding("file-failed", "files", self.problem)] if self.problem else []
+
+    def _write(self, path: str, lines: Iterable[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        if self._written.get(path) == text:
+            return
+        beside = Path(f"{path}.new")
+        try:
+            beside.write_text(text, encoding="utf-8", errors="replace")
+            os.replace(beside, path)
+            self._written[path] = text
+        except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
+            self.problem = str(error)
+            self._version = -1  # try again in the next round

@@ -1,0 +1,85 @@
+"""
+Watch of the master subnet manager: who it is, whether it answers, and whether it works.
+
+Follows InfiniBand Architecture vol. 1, 14.4.1 (SMInfo, its ActCount is the sign of life). The time is an
+argument.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from txrdma.fabric.health import Finding
+from txrdma.iba.types import GUID
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.values import SMState
+
+NEWS_SECONDS: Final = 600.0
+"""Seconds for which a change of the master is reported."""
+
+STILL_SECONDS: Final = 300.0
+"""Seconds without a change of ActCount after which a manager is reported as standing still."""
+
+_SILENT_TIMES: Final = 2
+"""Times in a row without an answer after which a manager is reported as silent."""
+
+
+class ManagerWatch:
+    """
+    Watch of the subnet manager that our own port knows.
+
+    @ivar guid: GUID of the port of the master; None before its first answer.
+    """
+
+    def __init__(self) -> None:
+        self.guid: GUID | None = None
+        self._lid = 0
+        self._info: SMInfo | None = None
+        self._silences = 0
+        self._why = ""
+        self._movedAt = 0.0
+        self._changedAt = -inf
+        self._change = ""
+
+    def told(self, lid: int, info: SMInfo, now: float) -> bool:
+        """
+        Take the answer of the manager at a LID.
+
+        @return: True if it is another manager than before, which knows nothing of subscriptions.
+        """
+        before = self._info
+        self._lid, self._info, self._silences, self._why = lid, info, 0, ""
+        if before is None or info.guid != self.guid or info.actCount != before.actCount:
+            self._movedAt = now
+        isOther = self.guid is not None and info.guid != self.guid
+        if isOther:
+            self._changedAt = now
+            self._change = f"it is {info.guid} (LID {lid}) now, and was {self.guid}"
+        self.guid = info.guid
+        return isOther
+
+    def silent(self, lid: int, why: str) -> None:
+        """Note that the manager at a LID did not answer; 0 if our port knows no manager."""
+        self._lid, self._why = lid, why
+        self._silences += 1
+
+    def findings(self, now: float) -> list[Finding]:
+        """Faults of the master, and that it is another one since a while."""
+        where = f"LID {self._lid}"
+        found = []
+        if self._silences:
+            if not self._lid:
+                found.append(Finding("no-sm", "our port", "no subnet manager is known to it"))
+            elif self._silences >= _SILENT_TIMES:
+                found.append(Finding("sm-silent", where, f"the subnet manager: {self._why}"))
+        elif self._info is not None:
+            if self._info.smState is not SMState.MASTER:
+                text = f"the subnet manager that is known to us is {self._info.smState.name}"
+                found.append(Finding("no-sm", where, text))
+            elif now - self._movedAt >= STILL_SECONDS:
+                text = f"it has done nothing for {now - self._movedAt:.0f} seconds (ActCount)"
+                found.append(Finding("sm-still", where, text))
+        if now - self._changedAt < NEWS_SECONDS:
+            found.append(Finding("sm-changed", "subnet manager", self._change))
+        return found

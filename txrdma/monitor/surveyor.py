@@ -1,0 +1,125 @@
+"""
+Surveyor of a fabric's tables: forwarding tables, P_Keys, virtual lanes, firmware, now and then.
+
+They are read after links have changed, when the subnet manager has had time to set them up, and else seldom.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import Cooperator
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError
+from txrdma.fabric.health import Finding
+from txrdma.fabric.routechecks import RouteCheck
+from txrdma.fabric.tables import tableFindings, TableSurvey
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor.poller import FabricPoller
+
+_log = Logger()
+
+TABLES: Final = "tables"
+"""Source of the findings in a ledger."""
+
+SETTLE_SECONDS: Final = 60.0
+"""Seconds without a change of the fabric after which its tables are read again."""
+
+_OUTSTANDING: Final = 16
+_YIELD_SECONDS: Final = 0.0
+
+
+class Surveyor:
+    """
+    Surveyor of one fabric's tables, from L{start} to L{stop}.
+
+    @ivar surveys: number of surveys so far; C{surveySeconds} is the duration of the last one.
+    """
+
+    def __init__(
+        self, reactor: IReactorTime, agent: MADAgent, poller: FabricPoller, everySeconds: float
+    ) -> None:
+        """@param everySeconds: time between surveys of a fabric that does not change; 0 for no surveys."""
+        self.surveys = 0
+        self.surveySeconds = 0.0
+        self._reactor = reactor
+        self._agent = agent
+        self._poller = poller
+        self._everySeconds = everySeconds
+        self._cooperator = Cooperator(
+            scheduler=lambda call: reactor.callLater(_YIELD_SECONDS, call), started=False
+        )
+        self._timer: IDelayedCall | None = None
+        self._running: Deferred[None] | None = None
+        self._changes = self._surveyed = -1
+        self._surveyedAt = 0.0
+        self._isAgain = False
+
+    def start(self) -> None:
+        """Begin to survey, once the fabric is known and has settled."""
+        if self._everySeconds:
+            self._cooperator.start()
+            self._timer = self._reactor.callLater(SETTLE_SECONDS, self._turn)
+
+    def change(self, everySeconds: float) -> None:
+        """Survey at other times from now on."""
+        isStarted = self._timer is not None
+        if isStarted:
+            self.stop()
+        self._everySeconds = everySeconds
+        if isStarted or everySeconds:
+            self.start()
+
+    def stop(self) -> None:
+        """End surveying; twice is fine."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        if self._running is not None:
+            self._running.cancel()
+        if self._everySeconds:
+            self._cooperator.stop()
+
+    def _turn(self) -> None:
+        self._timer = self._reactor.callLater(SETTLE_SECONDS, self._turn)
+        changes, before = self._poller.presence.changes, self._changes
+        self._changes = changes
+        now = self._reactor.seconds()
+        if self._running is not None or self._poller.fabric is None or changes != before:
+            return  # wait until nothing has changed for a while
+        if changes != self._surveyed or self._isAgain or now - self._surveyedAt >= self._everySeconds:
+            self._surveyed, self._surveyedAt = changes, now
+            running = self._running = Deferred.fromCoroutine(self._survey())
+            running.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self._running = None
+        if not failure.check(CancelledError):
+            _log.failure("while tables were surveyed", failure)
+
+    async def _survey(self) -> None:
+        fabric = self._poller.fabric
+        assert fabric is not None  # it was there when this began
+        began, changes = self._reactor.seconds(), self._poller.presence.changes
+        try:
+            tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
+            check = RouteCheck(fabric, tables.linear)
+            await self._cooperator.cooperate(check.steps()).whenDone()
+        except RDMAError as error:
+            _log.debug("no survey: {error}", error=error)
+            self._running = None
+            return
+        self._running = None
+        self.surveys += 1
+        self.surveySeconds = self._reactor.seconds() - began
+        if changes == self._poller.presence.changes:
+            found: list[Finding] = tableFindings(fabric, tables) + check.found
+            self._poller.report(TABLES, found)
+            ledger = self._poller.ledger
+            # what was found is made sure of by another survey, and so is what was not found any more
+            isNew = ledger.settlesIn(TABLES, self._reactor.seconds()) is not None
+            self._isAgain = isNew or ledger.isClearing(TABLES)

@@ -1,0 +1,252 @@
+"""
+Events for browsers: rounds, findings and changes of a fabric, as they come, by server-sent events.
+
+Follows WHATWG HTML, 9.2 (Server-sent events). An event is encoded once for all readers. A reader that is slow
+has a queue with an end: when it is full, the queue is dropped, and the reader is told to ask for everything
+anew (C{resync}); if it takes nothing for a minute its connection ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IPushProducer, IReactorTime
+from twisted.internet.task import CooperativeTask, Cooperator, SchedulerStopped
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
+from txrdma.monitor.web.routes import overview
+from txrdma.monitor.web.tables import FINDINGS
+from txrdma.monitor.web.topology import bundleName, bundles, edge
+from txrdma.monitor.web.watch import Look, Watch
+
+_log = Logger()
+
+MOST_READERS: Final = 1000
+"""Most readers at a time."""
+
+MOST_WAITING: Final = 64
+"""Most events that wait for a reader; C{MOST_BYTES} is the most that these may be together."""
+
+MOST_BYTES: Final = 1 << 20
+STALLED_SECONDS: Final = 60.0
+"""Seconds without room for an event after which a reader's connection ends."""
+
+_REPEATED: Final = 256
+"""Events that are kept for readers that come back."""
+
+_EDGES_AT_A_TIME: Final = 20
+_RETRY: Final = b"retry: 3000\n\n"
+_ALIVE: Final = b": alive\n\n"
+
+
+def encoded(number: int, kind: str, content: object) -> bytes:
+    """Event as it goes over the wire; JSON has no line breaks."""
+    return f"id: {number}\nevent: {kind}\ndata: {json.dumps(content)}\n\n".encode()
+
+
+@implementer(IPushProducer)
+class Reader:
+    """
+    Reader of events: one request that does not end.
+
+    @ivar dropped: number of events that were dropped, as the reader was too slow.
+    """
+
+    def __init__(self, hub: EventHub, request: Request) -> None:
+        self.dropped = 0
+        self._hub = hub
+        self._request = request
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._pausedAt: float | None = None
+
+    def send(self, event: bytes, now: float) -> None:
+        """Send an event, now or when the reader has room for it."""
+        if self._pausedAt is None:
+            self._request.write(event)
+            return
+        self._waiting.append(event)
+        self._bytes += len(event)
+        if len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
+            self.dropped += len(self._waiting)
+            self._waiting.clear()
+            resync = self._hub.resync()
+            self._waiting.append(resync)
+            self._bytes = len(resync)
+        if now - self._pausedAt >= STALLED_SECONDS:
+            self._hub.remove(self)
+            transport: Any = self._request.transport
+            transport.abortConnection()  # to lose it would wait for the reader
+
+    def alive(self) -> None:
+        """Send a comment, so that proxies and browsers see that the connection lives."""
+        if self._pausedAt is None:
+            self._request.write(_ALIVE)
+
+    def end(self) -> None:
+        """End the answer: the monitor stops."""
+        self._request.unregisterProducer()
+        self._request.finish()
+
+    def pauseProducing(self) -> None:
+        """Keep events: the connection has no room."""
+        if self._pausedAt is None:
+            self._pausedAt = self._hub.seconds()
+
+    def resumeProducing(self) -> None:
+        """Send the events that were kept."""
+        self._pausedAt = None
+        while self._waiting and self._pausedAt is None:
+            event = self._waiting.popleft()
+            self._bytes -= len(event)
+            self._request.write(event)
+
+    def stopProducing(self) -> None:
+        """Forget the reader: its connection is gone."""
+        self._hub.remove(self)
+
+
+class EventHub:
+    """
+    Hub of events: takes them from a watch, and sends them to all readers.
+
+    @ivar readers: readers at present.
+    """
+
+    def __init__(self, reactor: IReactorTime, watch: Watch) -> None:
+        self.readers: dict[Reader, None] = {}
+        self.seconds = watch.seconds
+        self._watch = watch
+        self._number = 0
+        self._last: deque[tuple[int, bytes]] = deque(maxlen=_REPEATED)
+        self._edges: dict[str, dict[str, Any]] = {}
+        self._version = -1
+        self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
+        self._work: CooperativeTask[Any] | None = None
+
+    def publish(self, kind: str, content: object) -> None:
+        """Send an event to all readers."""
+        self._number += 1
+        event = encoded(self._number, kind, content)
+        self._last.append((self._number, event))
+        now = self.seconds()
+        for reader in list(self.readers):
+            reader.send(event, now)
+
+    def resync(self) -> bytes:
+        """Event that tells a reader to ask for everything anew."""
+        return encoded(self._number, "resync", {})
+
+    def told(self, event: LedgerEvent) -> None:
+        """Tell readers of a finding that was raised or cleared, or was there before this process."""
+        self.publish("finding", FINDINGS.toDict(self._watch.look(), event.entry))
+
+    def looked(self) -> None:
+        """Tell readers of a round: whether all is well, and links whose state has changed since the last."""
+        if not self.readers:
+            return
+        look = self._watch.look()
+        version = look.poller.version
+        if version != self._version:
+            self._version = version
+            self.publish("fabric", {"version": version})
+        if self._work is None:  # else the round before is still being told: this one waits for the next
+            self._work = self._cooperator.cooperate(self._tellRound(look))
+            self._work.whenDone().addErrback(self._broke)
+
+    def _broke(self, failure: Failure) -> None:
+        self._work = None
+        if not failure.check(SchedulerStopped):
+            _log.failure("while a round was told", failure)
+
+    def _tellRound(self, look: Look) -> Iterator[None]:
+        """Tell readers of a round, with pauses: a large fabric has twenty thousand links between switches."""
+        edges: dict[str, dict[str, Any]] = {}
+        for number, (ends, ports) in enumerate(bundles(look.fabric).items()):
+            edges[bundleName(ends)] = edge(look, ports)
+            if number % _EDGES_AT_A_TIME == 0:
+                yield
+        changed = [{"id": name, **state} for name, state in edges.items() if self._edges.get(name) != state]
+        self._edges = edges
+        self._work = None
+        self.publish("round", {**overview(look), "edges": changed})
+
+    def alive(self) -> None:
+        """Tell all readers that the monitor lives."""
+        for reader in list(self.readers):
+            reader.alive()
+
+    def add(self, request: Request, lastNumber: int | None) -> Reader:
+        """
+        Add a reader of all events from now on.
+
+        @param lastNumber: number of the last event that it had; what came later is repeated, if it is kept.
+        """
+        reader = Reader(self, request)
+        request.registerProducer(reader, True)
+        self.readers[reader] = None
+        request.write(_RETRY)
+        for event in self._missed(lastNumber):
+            reader.send(event, self.seconds())
+        return reader
+
+    def _missed(self, lastNumber: int | None) -> Iterable[bytes]:
+        if lastNumber is None or lastNumber == self._number:
+            return []
+        oldest = self._last[0][0] if self._last else self._number + 1
+        if not oldest - 1 <= lastNumber <= self._number:
+            return [self.resync()]
+        return [event for number, event in self._last if number > lastNumber]
+
+    def remove(self, reader: Reader) -> None:
+        """Forget a reader whose connection is gone."""
+        self.readers.pop(reader, None)
+
+    def close(self) -> None:
+        """End all answers: the monitor stops."""
+        self._cooperator.stop()
+        for reader in list(self.readers):
+            self.remove(reader)
+            reader.end()
+
+
+class Events(Resource):
+    """C{/api/v1/events}: an answer that goes on."""
+
+    isLeaf = True
+
+    def __init__(self, hub: EventHub) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._hub = hub
+
+    def render(self, request: Request) -> bytes | int:
+        """Begin to answer with events, from the one behind C{Last-Event-ID} on."""
+        if request.method not in READING:
+            return refuseMethod(request)
+        if request.args:
+            return sendJSON(request, 400, {"error": "events have no parameters"})
+        if len(self._hub.readers) >= MOST_READERS:
+            request.setHeader("Retry-After", b"60")
+            return sendJSON(request, 503, {"error": f"{MOST_READERS} readers are the most"})
+        request.setHeader("Content-Type", "text/event-stream")
+        request.setHeader("X-Accel-Buffering", "no")
+        if request.method == b"HEAD":
+            return b""
+        last = request.getHeader(b"last-event-id") or b""
+        reader = self._hub.add(request, int(last) if last.isdigit() and len(last) < 19 else None)
+
+        def gone(reason: Failure) -> None:
+            self._hub.remove(reader)
+
+        request.notifyFinish().addErrback(gone)
+        return NOT_DONE_YET

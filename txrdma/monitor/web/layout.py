@@ -1,0 +1,307 @@
+"""
+Frame and parts of the monitor's pages, by C{twisted.web.template}, which escapes all that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from twisted.web.template import Tag
+
+from txrdma.fabric.model import Node
+from txrdma.iba.types import GUID
+from txrdma.monitor.exposition import guidText
+from txrdma.monitor.web.watch import Look, printable
+
+Part = Any
+"""Part of a page: a tag, a text, a number, or a list of these; Twisted has no type for it."""
+
+
+class _Tags:
+    """Elements of HTML by their names: C{twisted.web.template.tags} lacks those of this century."""
+
+    def __getattr__(self, name: str) -> Tag:
+        return Tag(name)
+
+
+tags: Final = _Tags()
+
+MENU: Final = (
+    ("/", "Overview"),
+    ("/nodes", "Nodes"),
+    ("/links", "Links"),
+    ("/findings", "Findings"),
+    ("/changes", "Changes"),
+    ("/topology", "Topology"),
+    ("/trace", "Path"),
+)
+"""Pages that each page has links to."""
+
+_SCRIPTS: Final = ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js")
+_CHARTS: Final = ("vendor/uPlot.iife.min.js", "charts.js")
+SCRIPTS: Final = {"topology": _SCRIPTS, "charts": _CHARTS}
+"""Scripts of pages with a drawing, beside the one that all pages have."""
+
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+
+# Values.
+
+
+def moment(at: float, now: float) -> Tag:
+    """Time of an event: how long ago, and exactly in its tooltip."""
+    exact = datetime.fromtimestamp(at, timezone.utc)
+    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return tags.time(f"{ago(now - at)} ago", datetime=exact.isoformat(timespec="seconds"), title=text)
+
+
+def ago(seconds: float) -> str:
+    """Duration in words: C{"3 min"}."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def amount(value: float | None, unit: str = "") -> str:
+    """Number with three digits and a prefix: C{"1.25 GB/s"}; a dash for one that is not known."""
+    if value is None:
+        return "–"
+    size = 0
+    while abs(value) >= 999.5 and size < len(_UNITS) - 1:
+        value /= 1000
+        size += 1
+    shown = f"{value:.3g}" if size or value != int(value) else f"{int(value)}"
+    return f"{shown} {_UNITS[size]}{unit}".strip()
+
+
+def percent(share: float | None) -> str:
+    """Share in percent; a dash for one that is not known."""
+    if share is None:
+        return "–"
+    return "< 1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+
+
+def gauge(share: float | None) -> Part:
+    """Load as a bar with its number."""
+    if share is None:
+        return tags.span("–", class_="unknown")
+    filled = tags.rect(width=f"{share * 100:.0f}", height="10", class_="full" if share > 0.8 else "")
+    bar = tags.svg(filled, viewBox="0 0 100 10", preserveAspectRatio="none", **{"aria-hidden": "true"})
+    return tags.span(bar, " ", tags.span(percent(share), class_="number"), class_="gauge")
+
+
+def badge(word: str) -> Tag:
+    """Severity, or state, in its colour."""
+    return tags.span(word, class_=f"badge {word}")
+
+
+def errors(rate: float | None) -> Part:
+    """Errors each second, in their colour where there are some."""
+    if not rate:
+        return amount(rate)
+    return tags.span(f"{rate:.2g}", class_="badge warning")
+
+
+# Links.
+
+
+def nodeLink(guid: GUID | str, name: str) -> Tag:
+    """Link to the page of a node."""
+    text = guid if isinstance(guid, str) else guidText(guid)
+    return tags.a(printable(name) or text, href=f"/nodes/{text}")
+
+
+def portLink(guid: str, number: int, text: str = "") -> Tag:
+    """Link to the page of a port."""
+    return tags.a(text or str(number), href=f"/nodes/{guid}/ports/{number}")
+
+
+def placeLink(look: Look, guid: GUID | None, number: int | None, where: str) -> Part:
+    """Link to the node or port that something is about; its name alone where that is gone."""
+    node = None if guid is None else look.fabric.nodes.get(guid)
+    if node is None:
+        return printable(where)
+    if number and node.known(number) is not None:
+        return portLink(guidText(node.guid), number, f"{title(node)} port {number}")
+    return nodeLink(node.guid, title(node))
+
+
+def title(node: Node) -> str:
+    """Name of a node, or its GUID where it has none."""
+    return printable(node.description).strip() or guidText(node.guid)
+
+
+# Tables.
+
+
+def _shown(cell: Part) -> Part:
+    return str(cell) if isinstance(cell, (int, float)) else cell
+
+
+def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], empty: str) -> Part:
+    """
+    Table with a caption for those who cannot see where it stands.
+
+    @param empty: text in place of a table without rows.
+    """
+    body = [tags.tr([tags.td(_shown(cell)) for cell in row]) for row in rows]
+    if not body:
+        return tags.p(empty, class_="empty")
+    return tags.div(
+        tags.table(
+            tags.caption(caption),
+            tags.thead(tags.tr([tags.th(head, scope="col") for head in heads])),
+            tags.tbody(body),
+        ),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        **{"aria-label": f"Table: {caption}"},
+    )
+
+
+def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
+    """Head of a column by which a table can be sorted: the other way round when it is."""
+    now = query.get("sort") or ""
+    other = f"-{column}" if now == column else column
+    mark = " ▲" if now == column else " ▼" if now == f"-{column}" else ""
+    kept = {name: value for name, value in query.items() if value and name not in ("sort", "offset")}
+    return tags.a(f"{text}{mark}", href=f"{path}?{urlencode({**kept, 'sort': other})}")
+
+
+def pager(path: str, query: dict[str, Any], total: int) -> Part:
+    """Links to the pages before and behind, and where this one stands."""
+    offset, limit = query["offset"], query["limit"]
+    if total <= limit and not offset:
+        return tags.p(f"{total} in all", class_="pager")
+    kept = {name: value for name, value in query.items() if value and name != "offset"}
+
+    def to(at: int, text: str) -> Tag:
+        return tags.a(text, href=f"{path}?{urlencode({**kept, 'offset': max(0, at)})}")
+
+    return tags.nav(
+        to(offset - limit, "← Before") if offset else "",
+        f" {offset + 1} to {min(offset + limit, total)} of {total} ",
+        to(offset + limit, "After →") if offset + limit < total else "",
+        class_="pager",
+        **{"aria-label": "Pages of rows"},
+    )
+
+
+def searchForm(path: str, query: dict[str, Any], label: str, *more: Part) -> Tag:
+    """Form of a search, which a browser without scripts sends, too."""
+    return tags.form(
+        tags.label(label, " ", tags.input(type="search", name="search", value=query.get("search") or "")),
+        *more,
+        " ",
+        tags.button("Show", type="submit"),
+        method="get",
+        action=path,
+        role="search",
+        class_="filters",
+    )
+
+
+def choose(name: str, label: str, now: str | None, options: Iterable[tuple[str, str]]) -> Tag:
+    """Choice among several options in a form."""
+    return tags.label(
+        label,
+        " ",
+        tags.select(
+            [
+                tags.option(text, value=value, **({"selected": "selected"} if value == (now or "") else {}))
+                for value, text in options
+            ],
+            name=name,
+        ),
+    )
+
+
+def facts(*pairs: tuple[str, Part]) -> Tag:
+    """List of facts: their names, and what they are."""
+    return tags.dl([tags.div(tags.dt(name), tags.dd(_shown(value))) for name, value in pairs], class_="facts")
+
+
+def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
+    """
+    Section of a page with a heading.
+
+    @param name: its identifier, by which a script puts a newer one in its place.
+    @param isLive: whether a script may do that.
+    """
+    live = {"data-live": "yes"} if isLive else {}
+    return tags.section(
+        tags.h2(heading, id=f"{name}-heading"),
+        *parts,
+        id=name,
+        **{"aria-labelledby": f"{name}-heading", **live},
+    )
+
+
+def health(look: Look) -> tuple[str, str]:
+    """Answer to the question whether all is well, in words, and the class of its colour."""
+    if look.poller.fabric is None:
+        return "Looking at the fabric…", "info"
+    worst = look.poller.ledger.worst()
+    if worst is None:
+        return "All is well", "ok"
+    count = len(look.open)
+    return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
+
+
+def frame(look: Look, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
+    """
+    Page as a whole, with its frame.
+
+    @param path: path of the page in the menu.
+    @param drawing: one of L{SCRIPTS}; C{""} for none.
+    """
+    said, colour = health(look)
+    scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
+    return tags.html(
+        tags.head(
+            tags.meta(charset="utf-8"),
+            tags.meta(name="viewport", content="width=device-width, initial-scale=1"),
+            tags.meta(name="color-scheme", content="light dark"),
+            tags.title(f"{heading} · Fabric monitor"),
+            tags.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+            tags.link(rel="stylesheet", href="/static/vendor/uPlot.min.css") if drawing == "charts" else "",
+            tags.link(rel="stylesheet", href="/static/monitor.css"),
+            [tags.script(src=f"/static/{script}", defer="defer") for script in scripts],
+        ),
+        tags.body(
+            tags.a("Skip to the content", href="#main", class_="skip"),
+            tags.header(
+                tags.a("Fabric monitor", href="/", class_="brand"),
+                tags.a(said, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}),
+                tags.nav(
+                    tags.ul(
+                        [
+                            tags.li(
+                                tags.a(text, href=link, **({"aria-current": "page"} if link == path else {}))
+                            )
+                            for link, text in MENU
+                        ]
+                    ),
+                    **{"aria-label": "Pages"},
+                ),
+            ),
+            tags.main(tags.h1(heading), parts, id="main"),
+            tags.footer(
+                tags.span("", id="live", role="status"),
+                " For programs: ",
+                tags.a("REST", href="/api/v1/openapi.json"),
+                ", ",
+                tags.a("metrics", href="/metrics"),
+                ", ",
+                tags.a("Grafana dashboard", href="/files/grafana.json"),
+                ", ",
+                tags.a("alert rules", href="/files/alerts.yml"),
+            ),
+        ),
+        lang="en",
+    )

@@ -1,0 +1,82 @@
+"""
+Description of the REST interface by OpenAPI 3.1, made from its routes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import txrdma
+from txrdma.monitor.web.routes import Route, ROUTES
+from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, Schema, TEXT
+
+BASE: Final = "/api/v1"
+
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "properties": {"error": {**TEXT, "description": "What is wrong, for people"}},
+    "required": ["error"],
+    "additionalProperties": False,
+}
+
+
+def _json(text: str, schema: Schema) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def _refused(text: str) -> dict[str, Any]:
+    return _json(text, {"$ref": "#/components/schemas/Error"})
+
+
+def _path(route: Route) -> dict[str, Any]:
+    answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
+    if any(one.isInPath or one.isNeeded for one in route.parameters):
+        answers["404"] = _refused("There is no such node, port, or history")
+    return {
+        "get": {
+            "operationId": route.name,
+            "summary": route.text,
+            "parameters": [one.description for one in route.parameters],
+            "responses": answers,
+        }
+    }
+
+
+_EVENTS: Final = {
+    "get": {
+        "operationId": "events",
+        "summary": "Server-sent events: round, finding, fabric, and resync when some were lost",
+        "parameters": [],
+        "responses": {
+            "200": {
+                "description": "Events, each with an object as JSON",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            "503": _refused("There are too many readers"),
+        },
+    }
+}
+
+
+def description() -> dict[str, Any]:
+    """Description of all routes, as JSON can carry it."""
+    tables = {table.name: table.schema for table in (NODES, PORTS, LINKS, FINDINGS, CHANGES)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "txrdma fabric monitor",
+            "version": txrdma.__version__,
+            "description": "An InfiniBand fabric as it is known at present. GUIDs are written 0x and 16 "
+            "digits, times are seconds since 1970, rates of data are octets each second, null is unknown.",
+        },
+        "servers": [{"url": BASE}],
+        "paths": {**{route.path: _path(route) for route in ROUTES}, "/events": _EVENTS},
+        "components": {
+            "schemas": {**tables, "Error": _ERROR},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
+        },
+        "security": [{}, {"token": []}, {"password": []}],
+    }

@@ -1,0 +1,51 @@
+"""
+Files of the package over HTTP: style, scripts, and files for other programs.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from twisted.web.http import CACHED
+from twisted.web.resource import Resource
+from twisted.web.server import Request
+
+from txrdma.monitor.web.rest import READING, refuseMethod
+
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+_KEPT_SECONDS: Final = 300
+
+
+class Files(Resource):
+    """Files of one folder, which are read once: no path leads out of it, and there is no list."""
+
+    isLeaf = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._files = {
+            str(path.relative_to(folder)): (path.suffix, path.read_bytes())
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    def render(self, request: Request) -> bytes:
+        """Answer with a file, which browsers may keep for a while."""
+        if request.method not in READING:
+            return refuseMethod(request)
+        name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
+        suffix, content = self._files.get(name, ("", b""))
+        request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
+        if name not in self._files:
+            request.setResponseCode(404)
+            return b"There is no such file.\n"
+        request.setHeader("Cache-Control", f"max-age={_KEPT_SECONDS}")
+        tag = sha256(content).hexdigest()[:24].encode()
+        return b"" if request.setETag(b'"' + tag + b'"') is CACHED else content

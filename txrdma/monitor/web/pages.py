@@ -1,0 +1,532 @@
+"""
+Pages of the monitor for people: tables that work without JavaScript, and places for what scripts draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from twisted.web.template import Tag
+
+from txrdma.fabric.errorcounters import shownName
+from txrdma.fabric.model import Node
+from txrdma.iba.types import GUID
+from txrdma.monitor.exposition import FAMILIES, guidText
+from txrdma.monitor.journal import KINDS
+from txrdma.monitor.web.layout import (
+    ago,
+    amount,
+    badge,
+    choose,
+    errors,
+    facts,
+    frame,
+    gauge,
+    health,
+    moment,
+    nodeLink,
+    pager,
+    Part,
+    portLink,
+    searchForm,
+    section,
+    sortable,
+    table,
+    tags,
+    title,
+)
+from txrdma.monitor.web.parameters import listing, Parameter, TIME
+from txrdma.monitor.web.parts import (
+    changeTable,
+    drawing,
+    FINDING_HEADS,
+    findingRows,
+    findingTable,
+    LINK_HEADS,
+    linkTable,
+    mode,
+)
+from txrdma.monitor.web.routes import Missing
+from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
+from txrdma.monitor.web.tracing import traced
+from txrdma.monitor.web.watch import Look, NODE_TYPES, printable
+from txrdma.values import frozen
+
+Values = dict[str, Any]
+Row = dict[str, Any]
+
+_DAY: Final = 86400
+_RANGES: Final = ((3600, "hour"), (_DAY, "day"), (7 * _DAY, "week"), (28 * _DAY, "4 weeks"))
+_FEW: Final = 8
+_MOST_SUGGESTED: Final = 500
+
+
+@frozen
+class Page:
+    """
+    Page for people at one path.
+
+    @ivar path: path with the names of parameters in braces.
+    @ivar make: makes the page, at once or later.
+    """
+
+    path: str
+    parameters: tuple[Parameter, ...]
+    make: Callable[[Look, Values], Tag | Coroutine[Any, Any, Tag]]
+
+
+# Pages.
+
+
+def _overview(look: Look, values: Values) -> Tag:
+    said, colour = health(look)
+    fabric, poller = look.fabric, look.poller
+    switches = sum(node.isSwitch for node in fabric.nodes.values())
+    gone = len(poller.presence.nodes) + len(poller.presence.links)
+    tiles = (
+        ("Switches", switches, "/nodes?type=switch"),
+        ("Hosts", len(fabric.nodes) - switches, "/nodes?type=host"),
+        ("Links", sum(1 for _ in fabric.links()), "/links"),
+        ("Gone", gone, "/changes"),
+    )
+    counts = [
+        f"{sum(entry.severity.name.lower() == severity for entry in look.open)} {severity}"
+        for severity in reversed(SEVERITIES)
+    ]
+    links = (one for one, _other in fabric.links())
+    busiest = LINKS.page(look, links, {"sort": "-load", "limit": _FEW, "offset": 0})["rows"]
+    statistics = poller.statistics
+    return frame(
+        look,
+        "/",
+        "Overview",
+        [
+            tags.section(
+                tags.p(said, class_="said"),
+                tags.p(
+                    "Nothing is wrong with any node, port or link."
+                    if colour == "ok"
+                    else ", ".join(counts)
+                    if look.open
+                    else "The first sweep is under way.",
+                ),
+                class_=f"banner {colour}",
+                id="banner",
+                **{"data-live": "yes", "aria-label": "Is all well?"},
+            ),
+            tags.ul(
+                [
+                    tags.li(tags.a(tags.span(f"{count:,}", class_="count"), " ", name, href=link))
+                    for name, count, link in tiles
+                ],
+                class_="tiles",
+                id="tiles",
+                **{"data-live": "yes"},
+            ),
+            section(
+                "Findings",
+                findingTable(look, look.open[:_FEW], "No findings."),
+                tags.p(tags.a(f"All {len(look.open)} findings", href="/findings"))
+                if len(look.open) > _FEW
+                else "",
+                name="findings",
+            ),
+            section("Topology", drawing(False), name="picture", isLive=False),
+            section(
+                "Busiest links",
+                linkTable(busiest, LINK_HEADS, "No link is known yet."),
+                name="busiest",
+            ),
+            section(
+                "Latest changes",
+                changeTable(look, look.watch.journal.since(0)[:_FEW], "Nothing has changed since the start."),
+                name="changes",
+            ),
+            section(
+                "The monitor's own work",
+                facts(
+                    (
+                        "Rounds of readings",
+                        f"{statistics.turns:,}, the last took {statistics.turnSeconds:.2f} s",
+                    ),
+                    ("Ports read", f"{statistics.readings:,}"),
+                    ("Sweeps", f"{statistics.sweeps:,}, last {statistics.sweepSeconds:.2f} s"),
+                    ("Without an answer", f"{statistics.silences:,}"),
+                ),
+                name="work",
+            ),
+        ],
+        "topology",
+    )
+
+
+_SORTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "/nodes": (
+        *(("Name", "name"), ("Type", "type"), ("LID", "lid"), ("Links", "links")),
+        *(("Findings", "findings"), ("GUID", "guid")),
+    ),
+    "/links": (
+        *(("From", "name"), ("To", "peerName"), ("Mode", "speed"), ("State", "state")),
+        *(("Load", "load"), ("Load back", "peerLoad"), ("Errors/s", "errorRate")),
+    ),
+}
+
+
+def _heads(path: str, values: Values) -> list[Part]:
+    return [sortable(path, values, text, column) for text, column in _SORTED[path]]
+
+
+def _nodes(look: Look, values: Values) -> Tag:
+    page = NODES.page(look, look.fabric.ordered(), values)
+    rows = [
+        [
+            nodeLink(row["guid"], row["name"]),
+            [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""],
+            row["lid"] or "–",
+            f"{row['links']} of {row['ports']}",
+            badge(look.worstAt[GUID.fromString(row["guid"])].name.lower()) if row["findings"] else "–",
+            tags.code(row["guid"]),
+        ]
+        for row in page["rows"]
+    ]
+    kinds = [("", "all"), *((kind, kind) for kind in NODE_TYPES)]
+    return frame(
+        look,
+        "/nodes",
+        "Nodes",
+        [
+            searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], kinds)),
+            section(
+                "All nodes that are there",
+                table("Nodes", _heads("/nodes", values), rows, "No node is like that."),
+                pager("/nodes", values, page["total"]),
+                name="rows",
+            ),
+        ],
+    )
+
+
+def _links(look: Look, values: Values) -> Tag:
+    page = LINKS.page(look, (one for one, _other in look.fabric.links()), values)
+    return frame(
+        look,
+        "/links",
+        "Links",
+        [
+            searchForm("/links", values, "Name or GUID of an end"),
+            section(
+                "All links",
+                linkTable(page["rows"], _heads("/links", values), "No link is like that."),
+                pager("/links", values, page["total"]),
+                name="rows",
+            ),
+        ],
+    )
+
+
+def _nodeOf(look: Look, text: str) -> Node:
+    node = look.fabric.nodes.get(GUID.fromString(text))
+    if node is None:
+        raise Missing(f"There is no node {text} at present.")
+    return node
+
+
+def _node(look: Look, values: Values) -> Tag:
+    node = _nodeOf(look, values["guid"])
+    row = NODES.toDict(look, node)
+    found = [entry for entry in look.open if entry.finding.guid == node.guid]
+    ports = [PORTS.toDict(look, port) for port in node.ports.values() if port.number]
+    path = {"from": row["guid"]} if not node.isSwitch else {}
+    return frame(
+        look,
+        "/nodes",
+        title(node),
+        [
+            facts(
+                ("Type", [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""]),
+                ("GUID", tags.code(row["guid"])),
+                ("LID", row["lid"] or "–"),
+                ("Ports with a link", f"{row['links']} of {row['ports']}"),
+                ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
+            ),
+            tags.p(tags.a("Path from here", href=f"/trace?{urlencode(path)}")) if path else "",
+            section("Findings here", findingTable(look, found, "No findings."), name="findings"),
+            section(
+                "Ports",
+                table(
+                    "Ports",
+                    ["Port", "State", "Mode", "Neighbour", "Sent", "Received", "Load", "Errors/s"],
+                    (_portCells(port) for port in ports),
+                    "No port is known.",
+                ),
+                name="ports",
+            ),
+        ],
+    )
+
+
+def _portCells(row: Row) -> list[Part]:
+    neighbour: Part = "–"
+    if row["peerGuid"] is not None:
+        peer = portLink(row["peerGuid"], row["peerPort"])
+        neighbour = [nodeLink(row["peerGuid"], row["peerName"]), " port ", peer]
+    return [
+        portLink(row["guid"], row["port"]),
+        row["state"].capitalize(),
+        mode(row) if row["isLinked"] else "–",
+        neighbour,
+        amount(row["transmitRate"], "B/s"),
+        amount(row["receiveRate"], "B/s"),
+        gauge(row["load"]),
+        errors(row["errorRate"]),
+    ]
+
+
+def _port(look: Look, values: Values) -> Tag:
+    node = _nodeOf(look, values["guid"])
+    port = node.known(values["port"])
+    if port is None:
+        raise Missing(f"{title(node)} has no port {values['port']}.")
+    row = PORTS.toDict(look, port)
+    meter = look.meter(port)
+    found = [
+        entry
+        for entry in look.open
+        if entry.finding.guid == node.guid and entry.finding.port in (None, port.number)
+    ]
+    counters = [
+        [
+            shownName(name),
+            text,
+            amount(meter.value(name)),
+            amount(meter.rate(name), "/s"),
+            f"{meter.total(name):,}",
+        ]
+        for name, (_family, text) in FAMILIES.items()
+        if meter is not None and name in meter.layout.places
+    ]
+    heads = ["Counter", "Meaning", "Value", "Each second", "Since the start"]
+    return frame(
+        look,
+        "/nodes",
+        f"{title(node)} port {port.number}",
+        [
+            section(
+                "Now",
+                facts(
+                    ("Node", nodeLink(node.guid, title(node))),
+                    ("Neighbour", _portCells(row)[3]),
+                    (
+                        "State",
+                        f"{row['state'].capitalize()}, {row['physicalState'].lower().replace('_', ' ')}",
+                    ),
+                    ("Mode", mode(row)),
+                    ("Sent", amount(row["transmitRate"], "B/s")),
+                    ("Received", amount(row["receiveRate"], "B/s")),
+                    ("Load", gauge(row["load"])),
+                    ("Errors each second", errors(row["errorRate"])),
+                ),
+                name="now",
+            ),
+            section("Findings here", findingTable(look, found, "No findings."), name="findings"),
+            _charts(look, guidText(node.guid), port.number, values),
+            section(
+                "Counters",
+                table("Counters", heads, counters, "The counters were not read yet."),
+                name="counters",
+            ),
+        ],
+        "charts",
+    )
+
+
+def _charts(look: Look, guid: str, number: int, values: Values) -> Tag:
+    if look.watch.history is None:
+        text = "No history is kept; history.file in the configuration says where."
+        return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
+    chosen = values["range"] or "hour"
+    choices = [
+        tags.a(
+            f"Last {text}",
+            href=f"/nodes/{guid}/ports/{number}?{urlencode({'range': text})}",
+            **({"aria-current": "true"} if text == chosen else {}),
+        )
+        for _seconds, text in _RANGES
+    ]
+    seconds = next(seconds for seconds, text in _RANGES if text == chosen)
+    return section(
+        "Over time",
+        tags.nav([[each, " "] for each in choices], class_="choices", **{"aria-label": "Range of time"}),
+        tags.div(
+            tags.noscript(tags.p("Charts need JavaScript; the numbers are in the REST interface.")),
+            id="charts",
+            **{"data-guid": guid, "data-port": str(number), "data-seconds": str(seconds)},
+        ),
+        name="over-time",
+        isLive=False,
+    )
+
+
+def _findings(look: Look, values: Values) -> Tag:
+    open_ = FINDINGS.select(look, look.open, values)
+    closed = FINDINGS.select(look, reversed(look.poller.ledger.closed), values)[:100]
+    severities = [("", "all"), *((severity, severity) for severity in SEVERITIES)]
+    rows = [
+        [*row[:3], moment(entry.clearedAt or entry.lastSeen, look.now)]
+        for row, entry in zip(findingRows(look, closed), closed, strict=True)
+    ]
+    return frame(
+        look,
+        "/findings",
+        "Findings",
+        [
+            searchForm(
+                *("/findings", values, "Place or text"),
+                choose("severity", "Severity", values["severity"], severities),
+            ),
+            section("There now", findingTable(look, open_, "No findings."), name="open"),
+            section(
+                "Cleared",
+                table(
+                    *("Findings that were cleared", [*FINDING_HEADS, "Cleared"]),
+                    *(rows, "No finding was cleared."),
+                ),
+                name="closed",
+            ),
+        ],
+    )
+
+
+def _changes(look: Look, values: Values) -> Tag:
+    since = values["since"]
+    if since is None:
+        since = look.now - _DAY
+    changes = CHANGES.select(look, look.watch.journal.since(since), values)
+    shown = changes[values["offset"] : values["offset"] + values["limit"]]
+    ranges = [
+        [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(look.now - seconds)})}"), " "]
+        for seconds, text in _RANGES
+    ]
+    kinds = [("", "all"), *((kind, kind.replace("-", " ")) for kind in KINDS)]
+    return frame(
+        look,
+        "/changes",
+        "Changes",
+        [
+            tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
+            searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], kinds)),
+            section(
+                f"Changes of the last {ago(look.now - since)}",
+                changeTable(look, shown, "Nothing has changed in this time, or since the monitor runs."),
+                pager("/changes", {**values, "since": int(since)}, len(changes)),
+                name="rows",
+            ),
+        ],
+    )
+
+
+def _topology(look: Look, values: Values) -> Tag:
+    links = (one for one, other in look.fabric.links() if one.node.isSwitch and other.node.isSwitch)
+    page = LINKS.page(look, links, values)
+    return frame(
+        look,
+        "/topology",
+        "Topology",
+        [
+            drawing(True),
+            section(
+                "Links between switches",
+                linkTable(page["rows"], LINK_HEADS, "No two switches are linked."),
+                pager("/topology", values, page["total"]),
+                name="rows",
+            ),
+        ],
+        "topology",
+    )
+
+
+def _resolved(look: Look, text: str) -> tuple[Node | None, str]:
+    """Node that a text names by GUID or by name; else None, and why."""
+    wanted = text.strip()
+    try:
+        node = look.fabric.nodes.get(GUID.fromString(wanted))
+    except ValueError:
+        node = None
+    if node is not None:
+        return node, ""
+    named = [node for node in look.fabric.nodes.values() if printable(node.description) == wanted]
+    if not named:
+        named = NODES.select(look, look.fabric.nodes.values(), {"search": wanted}) if wanted else []
+    if len(named) == 1:
+        return named[0], ""
+    if not named:
+        return None, f"No node is called {printable(wanted)!r}."
+    return None, f"{len(named)} nodes are like {printable(wanted)!r}: say a GUID."
+
+
+async def _trace(look: Look, values: Values) -> Tag:
+    begin, end = values["from"] or "", values["to"] or ""
+    told: list[Part] = []
+    if begin and end:
+        first, why = _resolved(look, begin)
+        last, whyLast = _resolved(look, end)
+        if first is None or last is None:
+            told = [tags.p(why or whyLast, class_="empty", role="alert")]
+        else:
+            told = [_way(await traced(look, first, last))]
+    hosts = [node for node in look.fabric.ordered() if not node.isSwitch][:_MOST_SUGGESTED]
+    form = tags.form(
+        tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
+        tags.label("To ", tags.input(name="to", list="hosts", value=end, required="required")),
+        tags.datalist([tags.option(value=title(node)) for node in hosts], id="hosts"),
+        tags.button("Trace", type="submit"),
+        method="get",
+        action="/trace",
+        class_="filters",
+    )
+    intro = tags.p("Where the forwarding tables send packets at present. Names or GUIDs of two nodes:")
+    return frame(look, "/trace", "Path between two nodes", [intro, form, told])
+
+
+def _way(told: Row) -> Tag:
+    rows = [
+        [
+            str(number),
+            [nodeLink(hop["guid"], hop["name"]), tags.br(), "switch" if hop["isSwitch"] else "host"],
+            hop["entry"] or "–",
+            portLink(hop["guid"], hop["exit"]) if hop["exit"] else "–",
+            amount(hop["rate"], "B/s") if hop["exit"] else "",
+            gauge(hop["load"]) if hop["exit"] else "",
+            errors(hop["errorRate"]) if hop["exit"] else "",
+        ]
+        for number, hop in enumerate(told["hops"])
+    ]
+    heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
+    verdict = f"{len(rows) - 1} links" if told["isReached"] else f"It does not get there: {told['reason']}"
+    return section(
+        "Path",
+        tags.p(verdict, class_="said" if told["isReached"] else "empty", role="status"),
+        table("Hops", heads, rows, "There is no hop."),
+        name="path",
+    )
+
+
+_GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
+_NUMBER: Final = Parameter("port", {"type": "integer", "minimum": 0, "maximum": 255}, "Port", isInPath=True)
+_NAME: Final = {**TEXT, "maxLength": 200}
+_RANGE: Final = Parameter("range", {"type": "string", "enum": [text for _, text in _RANGES]}, "Range of time")
+
+PAGES: Final = (
+    Page("", (), _overview),
+    Page("/nodes", listing(NODES, "type"), _nodes),
+    Page("/nodes/{guid}", (_GUID,), _node),
+    Page("/nodes/{guid}/ports/{port}", (_GUID, _NUMBER, _RANGE), _port),
+    Page("/links", listing(LINKS), _links),
+    Page("/findings", listing(FINDINGS, "severity"), _findings),
+    Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),
+    Page("/topology", listing(LINKS, sort="-load"), _topology),
+    Page("/trace", (Parameter("from", _NAME, "Node"), Parameter("to", _NAME, "Node")), _trace),
+)
+"""Pages for people; each can be kept as a bookmark."""

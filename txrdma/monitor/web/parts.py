@@ -1,0 +1,127 @@
+"""
+Parts of several pages: tables of findings, changes and links, and the place of the drawing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.web.template import Tag
+
+from txrdma.monitor.journal import Change
+from txrdma.monitor.ledger import Entry
+from txrdma.monitor.web.layout import (
+    badge,
+    errors,
+    gauge,
+    moment,
+    nodeLink,
+    Part,
+    placeLink,
+    portLink,
+    table,
+    tags,
+)
+from txrdma.monitor.web.watch import Look, printable
+
+Row = dict[str, Any]
+
+
+def findingRows(look: Look, entries: list[Entry]) -> list[list[Part]]:
+    """Cells of findings: severity, place, what and what to do, and since when."""
+    return [
+        [
+            badge(entry.severity.name.lower()),
+            placeLink(look, entry.finding.guid, entry.finding.port, entry.finding.where),
+            [tags.strong(printable(entry.finding.text)), tags.br(), entry.advice],
+            moment(entry.firstSeen, look.now),
+        ]
+        for entry in entries
+    ]
+
+
+def findingTable(look: Look, entries: list[Entry], empty: str, caption: str = "Findings") -> Part:
+    """Table of findings that are there."""
+    return table(
+        caption, ["Severity", "Where", "What, and what to do", "Since"], findingRows(look, entries), empty
+    )
+
+
+def changeTable(look: Look, changes: list[Change], empty: str) -> Part:
+    """Table of changes, with their times."""
+    rows = [
+        [
+            moment(change.at, look.now),
+            change.kind.replace("-", " "),
+            placeLink(look, change.guid, change.port, change.where),
+            printable(change.text),
+        ]
+        for change in changes
+    ]
+    return table("Changes", ["When", "Change", "Where", "What"], rows, empty)
+
+
+def mode(row: Row) -> str:
+    """Width and speed of a link: C{"4x HDR"}."""
+    return f"{row['width']}x {row['speed']}" if row["width"] and row["speed"] else "–"
+
+
+def _ends(row: Row) -> list[Part]:
+    return [
+        [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])],
+        [nodeLink(row["peerGuid"], row["peerName"]), " port ", portLink(row["peerGuid"], row["peerPort"])],
+    ]
+
+
+def linkTable(rows: list[Row], heads: list[Part], empty: str) -> Part:
+    """Table of links, with the load of both directions."""
+    return table(
+        "Links",
+        heads,
+        (
+            [
+                *_ends(row),
+                mode(row),
+                row["state"].capitalize(),
+                gauge(row["load"]),
+                gauge(row["peerLoad"]),
+                errors(row["errorRate"]),
+            ]
+            for row in rows
+        ),
+        empty,
+    )
+
+
+FINDING_HEADS: Final = ["Severity", "Where", "What, and what to do"]
+LINK_HEADS: Final = ["From", "To", "Mode", "State", "Load", "Load back", "Errors/s"]
+
+
+def drawing(isLarge: bool) -> Tag:
+    """Place for the drawing of a topology, which a script shows."""
+    return tags.figure(
+        tags.div(
+            tags.label("Find a switch ", tags.input(type="search", id="topology-search", autocomplete="off")),
+            tags.label(
+                "Colour by ",
+                tags.select(
+                    tags.option("load", value="load"),
+                    tags.option("errors", value="errors"),
+                    id="topology-colour",
+                ),
+            ),
+            tags.button("+", type="button", id="topology-in", **{"aria-label": "Nearer"}),
+            tags.button("−", type="button", id="topology-out", **{"aria-label": "Farther"}),
+            tags.button("Whole", type="button", id="topology-whole"),
+            class_="filters",
+        ),
+        tags.div(
+            id="topology",
+            class_="topology large" if isLarge else "topology",
+            role="img",
+            **{"aria-label": "Switches and their links; the table of links has the same"},
+        ),
+        tags.figcaption(id="topology-legend"),
+        id="topology-figure",
+        hidden="hidden",
+    )

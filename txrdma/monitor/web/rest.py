@@ -1,0 +1,96 @@
+"""
+The REST interface over HTTP: requests to routes, answers as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from txrdma.monitor.web.openapi import description
+from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
+from txrdma.monitor.web.routes import Missing, Route, ROUTES
+from txrdma.monitor.web.watch import Watch
+
+_log = Logger()
+
+READING: Final = (b"GET", b"HEAD")
+"""Methods of requests: nothing here changes anything."""
+
+
+def sendJSON(request: Request, code: int, answer: Mapping[str, Any]) -> bytes:
+    """Set the head of an answer in JSON; its body is returned."""
+    request.setResponseCode(code)
+    request.setHeader("Content-Type", "application/json")
+    return json.dumps(answer).encode()
+
+
+def refuseMethod(request: Request) -> bytes:
+    """Answer a request by a method that would change something."""
+    request.setHeader("Allow", b", ".join(READING))
+    return sendJSON(request, 405, {"error": "this can only be read"})
+
+
+class API(Resource):
+    """Root of the REST interface: C{/api/v1}, but for its events."""
+
+    isLeaf = True
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._watch = watch
+        self._description = json.dumps(description()).encode()
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer a request, at once or when the fabric or the history has answered."""
+        if request.method not in READING:
+            return refuseMethod(request)
+        if request.postpath == [b"openapi.json"]:
+            request.setHeader("Content-Type", "application/json")
+            return self._description
+        try:
+            route, values = _routed(request)
+            answer = route.answer(self._watch.look(), values)
+        except Wrong as error:
+            return sendJSON(request, 400, {"error": str(error)})
+        except Missing as error:
+            return sendJSON(request, 404, {"error": str(error)})
+        if isinstance(answer, dict):
+            return sendJSON(request, 200, answer)
+        waiting = Deferred.fromCoroutine(answer)
+        request.notifyFinish().addErrback(lambda _: waiting.cancel())
+        waiting.addCallback(_answer, request)
+        waiting.addErrback(_fail, request)
+        return NOT_DONE_YET
+
+
+def _routed(request: Request) -> tuple[Route, dict[str, Any]]:
+    for route in ROUTES:
+        path = inPath(route.path, route.parameters, request.postpath or ())
+        if path is not None:
+            return route, {**path, **inQuery(route.parameters, request.args)}
+    raise Missing("there is no such resource; /api/v1/openapi.json describes all")
+
+
+def _answer(answer: dict[str, Any], request: Request) -> None:
+    request.write(sendJSON(request, 200, answer))
+    request.finish()
+
+
+def _fail(failure: Failure, request: Request) -> None:
+    if failure.check(CancelledError):
+        return  # who asked has gone
+    if failure.check(Missing):
+        code, text = 404, failure.getErrorMessage()
+    else:
+        _log.failure("while {path} was answered", failure, path=request.path)
+        code, text = 500, "the monitor failed; its log tells why"
+    request.write(sendJSON(request, code, {"error": text}))
+    request.finish()

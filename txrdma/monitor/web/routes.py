@@ -1,0 +1,297 @@
+"""
+Routes of the REST interface: what each answers, by which parameters, in which schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any, Final
+
+from txrdma.fabric.model import Node, Port
+from txrdma.iba.types import GUID
+from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.historystore import DEFAULT_LEVELS
+from txrdma.monitor.web.parameters import listing, Parameter, TIME
+from txrdma.monitor.web.tables import (
+    CHANGES,
+    choice,
+    COUNT,
+    FINDINGS,
+    GUID_TEXT,
+    LINKS,
+    NODES,
+    NUMBER,
+    orNull,
+    pageSchema,
+    PORTS,
+    Schema,
+    SEVERITIES,
+    TEXT,
+    TRUTH,
+)
+from txrdma.monitor.web.topology import topology, TOPOLOGY_SCHEMA
+from txrdma.monitor.web.tracing import TRACE_SCHEMA, traced
+from txrdma.monitor.web.watch import Look
+from txrdma.values import frozen
+
+Answer = dict[str, Any]
+Values = dict[str, Any]
+
+_HOUR: Final = 3600.0
+
+
+class Missing(Exception):
+    """A request asks for a thing that is not there; the message tells which."""
+
+
+@frozen
+class Route:
+    """
+    Route of the REST interface.
+
+    @ivar path: path with the names of parameters in braces.
+    @ivar name: name of the operation.
+    @ivar schema: JSON schema of the answer.
+    @ivar answer: makes the answer, at once or later.
+    """
+
+    path: str
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    schema: Schema
+    answer: Callable[[Look, Values], Answer | Coroutine[Any, Any, Answer]]
+
+
+# Answers.
+
+
+def overview(look: Look) -> Answer:
+    """Answer to the question whether all is well, as JSON can carry it."""
+    poller, fabric = look.poller, look.fabric
+    worst = poller.ledger.worst()
+    found = dict.fromkeys(SEVERITIES, 0)
+    for entry in look.open:
+        found[entry.severity.name.lower()] += 1
+    return {
+        "isWell": poller.fabric is not None and worst is None,
+        "isKnown": poller.fabric is not None,
+        "worst": None if worst is None else worst.name.lower(),
+        "nodes": len(fabric.nodes),
+        "switches": sum(node.isSwitch for node in fabric.nodes.values()),
+        "links": sum(1 for _ in fabric.links()),
+        "nodesGone": len(poller.presence.nodes),
+        "linksGone": len(poller.presence.links),
+        "findings": found,
+        "at": look.now,
+        "statistics": asdict(poller.statistics),
+    }
+
+
+def _nodeOf(look: Look, text: str) -> Node:
+    node = look.fabric.nodes.get(GUID.fromString(text))
+    if node is None:
+        raise Missing(f"there is no node {text}")
+    return node
+
+
+def _portOf(look: Look, values: Values) -> Port:
+    port = _nodeOf(look, values["guid"]).known(values["port"])
+    if port is None:
+        raise Missing(f"node {values['guid']} has no port {values['port']}")
+    return port
+
+
+def _node(look: Look, values: Values) -> Answer:
+    node = _nodeOf(look, values["guid"])
+    return {
+        **NODES.toDict(look, node),
+        "vendorId": node.vendorID,
+        "deviceId": node.deviceID,
+        "portRows": [PORTS.toDict(look, port) for port in node.ports.values() if port.number],
+        "findingRows": [FINDINGS.toDict(look, one) for one in look.open if one.finding.guid == node.guid],
+    }
+
+
+def _port(look: Look, values: Values) -> Answer:
+    port = _portOf(look, values)
+    meter = look.meter(port)
+    known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
+    rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
+    return {**PORTS.toDict(look, port), "counters": known, "rates": rates}
+
+
+def _findings(look: Look, values: Values) -> Answer:
+    rows = [*look.open, *reversed(look.poller.ledger.closed)]
+    return FINDINGS.page(look, rows, values)
+
+
+def _changes(look: Look, values: Values) -> Answer:
+    return CHANGES.page(look, look.watch.journal.since(values["since"]), values)
+
+
+async def _history(look: Look, values: Values) -> Answer:
+    if look.watch.history is None:
+        raise Missing("no history is kept: history.file in the configuration says where")
+    place = (GUID.fromString(values["guid"]), values["port"])
+    end = look.now if values["end"] is None else values["end"]
+    begin = end - _HOUR if values["begin"] is None else values["begin"]
+    points = await look.watch.history.series(
+        place, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
+    )
+    return {
+        "begin": begin,
+        "end": end,
+        "points": [
+            {
+                "at": point.at,
+                "seconds": point.seconds,
+                "grown": point.grown,
+                "rate": None if point.grown is None or not point.seconds else point.grown / point.seconds,
+                "peak": point.peak,
+            }
+            for point in points
+        ],
+    }
+
+
+async def _trace(look: Look, values: Values) -> Answer:
+    begin, end = _nodeOf(look, values["from"]), _nodeOf(look, values["to"])
+    return await traced(look, begin, end)
+
+
+# Schemas.
+
+
+def record(**properties: Schema) -> Schema:
+    """Schema of an object with exactly these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+_OVERVIEW: Final = record(
+    isWell={**TRUTH, "description": "The fabric is known, and there is no finding"},
+    isKnown={**TRUTH, "description": "There was a sweep"},
+    worst=orNull(TEXT),
+    nodes=COUNT,
+    switches=COUNT,
+    links=COUNT,
+    nodesGone=COUNT,
+    linksGone=COUNT,
+    findings=record(**dict.fromkeys(SEVERITIES, COUNT)),
+    at=NUMBER,
+    statistics={"type": "object", "additionalProperties": NUMBER},
+)
+
+
+def _more(schema: Schema, **properties: Schema) -> Schema:
+    return {
+        **schema,
+        "properties": {**schema["properties"], **properties},
+        "required": [*schema["required"], *properties],
+    }
+
+
+_ROWS: Final = {
+    table.name: {"type": "array", "items": {"$ref": f"#/components/schemas/{table.name}"}}
+    for table in (PORTS, FINDINGS)
+}
+_NODE: Final = _more(
+    NODES.schema, vendorId=COUNT, deviceId=COUNT, portRows=_ROWS["Port"], findingRows=_ROWS["Finding"]
+)
+_COUNTERS: Final[Schema] = {"type": "object", "additionalProperties": orNull(NUMBER)}
+_HISTORY: Final = record(
+    begin=NUMBER,
+    end=NUMBER,
+    points={
+        "type": "array",
+        "items": record(
+            at=NUMBER, seconds=NUMBER, grown=orNull(COUNT), rate=orNull(NUMBER), peak=orNull(NUMBER)
+        ),
+    },
+)
+
+_GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
+_PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
+_COUNTER: Final = Parameter("counter", choice(*FAMILIES), "Counter; data is in octets", isInPath=True)
+_FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
+
+ROUTES: Final = (
+    Route("/overview", "overview", "Is all well?", (), _OVERVIEW, lambda look, values: overview(look)),
+    Route(
+        *("/nodes", "nodes", "Nodes: switches, then hosts, then routers"),
+        listing(NODES, "type", "isSilent"),
+        pageSchema("Node"),
+        lambda look, values: NODES.page(look, look.fabric.ordered(), values),
+    ),
+    Route("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
+    Route(
+        *("/ports", "ports", "Ports of all nodes"),
+        listing(PORTS, "guid", "state", "isLinked"),
+        pageSchema("Port"),
+        lambda look, values: PORTS.page(look, (port for port in look.fabric.ports() if port.number), values),
+    ),
+    Route(
+        *("/ports/{guid}/{port}", "port", "A port with its counters"),
+        (_GUID, _PORT),
+        _more(PORTS.schema, counters=_COUNTERS, rates=_COUNTERS),
+        _port,
+    ),
+    Route(
+        *("/links", "links", "Links, each once"),
+        listing(LINKS, "state"),
+        pageSchema("Link"),
+        lambda look, values: LINKS.page(look, (one for one, _other in look.fabric.links()), values),
+    ),
+    Route(
+        *("/findings", "findings", "Findings: those that are there, the worst first, then those cleared"),
+        listing(FINDINGS, *_FINDING_FILTERS),
+        pageSchema("Finding"),
+        _findings,
+    ),
+    Route(
+        *("/history/{guid}/{port}/{counter}", "history", "Growth of a counter over time"),
+        (
+            *(_GUID, _PORT, _COUNTER),
+            Parameter("begin", TIME, "Seconds since 1970; an hour before the end without"),
+            Parameter("end", TIME, "Seconds since 1970; now without"),
+            Parameter(
+                "resolution",
+                choice(*(level.name for level in DEFAULT_LEVELS)),
+                "Level of detail; the finest that still has the beginning without",
+            ),
+        ),
+        _HISTORY,
+        _history,
+    ),
+    Route(
+        *("/trace", "trace", "Path of packets from one node to another, with the load of each hop"),
+        (
+            Parameter("from", GUID_TEXT, "GUID of the first node", isNeeded=True),
+            Parameter("to", GUID_TEXT, "GUID of the last node", isNeeded=True),
+        ),
+        TRACE_SCHEMA,
+        _trace,
+    ),
+    Route(
+        *("/changes", "changes", "Changes since a time, the latest first"),
+        (
+            Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
+            *listing(CHANGES, "kind", "guid"),
+        ),
+        pageSchema("Change"),
+        _changes,
+    ),
+    Route(
+        *("/topology", "topology", "Switches and the links between them, laid out"),
+        (),
+        TOPOLOGY_SCHEMA,
+        lambda look, values: topology(look),
+    ),
+)
+"""All routes; paths are below C{/api/v1}."""

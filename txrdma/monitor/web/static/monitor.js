@@ -1,0 +1,110 @@
+/*
+ * Keeps a page true while it is open: hears the monitor's events, asks for the page again when something has
+ * changed, and puts the parts that differ in place of the old ones. Pages are made by the server alone.
+ */
+"use strict";
+
+(() => {
+    const LEAST_MILLISECONDS = 2000;
+    const status = document.getElementById("live");
+    let asking = false;
+    let isDue = false;
+    let askedAt = 0;
+    let events = null;
+
+    function replaceParts(fresh) {
+        for (const part of document.querySelectorAll("[data-live]")) {
+            const newer = fresh.getElementById(part.id);
+            if (newer === null || newer.isEqualNode(part)) {
+                continue;
+            }
+            const focused = part.contains(document.activeElement) ? document.activeElement : null;
+            const links = focused === null ? [] : [...part.querySelectorAll("a, [tabindex]")];
+            const place = links.indexOf(focused);
+            const scrolled = [...part.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+            part.replaceWith(document.adoptNode(newer));
+            newer.querySelectorAll(".scroll").forEach((each, at) => {
+                each.scrollLeft = scrolled[at] || 0;
+            });
+            if (focused !== null) {
+                const same = [...newer.querySelectorAll("a, [tabindex]")];
+                const next = same.find((each) => focused.id !== "" && each.id === focused.id)
+                    || same.find((each) => each.href === focused.href && each.textContent === focused.textContent)
+                    || same[Math.min(place, same.length - 1)];
+                if (next !== undefined) {
+                    next.focus({ preventScroll: true });
+                }
+            }
+        }
+    }
+
+    async function refresh() {
+        if (asking || document.hidden) {
+            isDue = true;
+            return;
+        }
+        const wait = askedAt + LEAST_MILLISECONDS - Date.now();
+        asking = true;
+        isDue = false;
+        try {
+            if (wait > 0) {
+                await new Promise((done) => setTimeout(done, wait));
+            }
+            askedAt = Date.now();
+            const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+            if (answer.ok) {
+                replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+            }
+        } catch (error) {
+            // the monitor is away: the event source tells, and comes back by itself
+        } finally {
+            asking = false;
+        }
+        if (isDue) {
+            refresh();
+        }
+    }
+
+    /* Only of pages that are seen: a browser has six connections to a server, however many pages are open. */
+    function listen() {
+        if (events !== null || document.hidden) {
+            return;
+        }
+        events = new EventSource("/api/v1/events");
+        events.addEventListener("open", () => {
+            status.textContent = "Live";
+        });
+        events.addEventListener("error", () => {
+            status.textContent = "Not connected; what you see may be old";
+        });
+        for (const kind of ["round", "finding", "fabric", "resync"]) {
+            events.addEventListener(kind, (event) => {
+                const content = JSON.parse(event.data);
+                document.dispatchEvent(new CustomEvent(`monitor-${kind}`, { detail: content }));
+                refresh();
+            });
+        }
+    }
+
+    function rest() {
+        if (events !== null) {
+            events.close();
+            events = null;
+        }
+    }
+
+    function wake() {
+        listen();
+        document.dispatchEvent(new CustomEvent("monitor-resync", { detail: {} }));
+        refresh();
+    }
+
+    document.addEventListener("visibilitychange", () => (document.hidden ? rest() : wake()));
+    addEventListener("pagehide", rest);
+    addEventListener("pageshow", (event) => {
+        if (event.persisted) {
+            wake();
+        }
+    });
+    listen();
+})();

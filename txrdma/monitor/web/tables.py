@@ -1,0 +1,270 @@
+"""
+Tables of the monitor: which rows there are, what their columns mean, and pages of them by filter and order.
+
+Values are taken from the model when a row is shown; a filter and an order look at theirs alone, since a large
+fabric has sixty thousand ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from txrdma.fabric.model import Node, Port
+from txrdma.monitor.exposition import guidText
+from txrdma.monitor.journal import Change, KINDS
+from txrdma.monitor.ledger import Entry
+from txrdma.monitor.web.watch import Look, NODE_TYPES, nodeType, printable
+from txrdma.values import frozen
+
+Schema = dict[str, Any]
+Row = TypeVar("Row")
+
+GUID_TEXT: Final[Schema] = {"type": "string", "pattern": "^0x[0-9a-f]{16}$"}
+TEXT: Final[Schema] = {"type": "string"}
+NUMBER: Final[Schema] = {"type": "number"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+TRUTH: Final[Schema] = {"type": "boolean"}
+SEVERITIES: Final = ("info", "warning", "critical")
+
+MOST_ROWS: Final = 1000
+"""Most rows of a page."""
+
+
+def orNull(schema: Schema) -> Schema:
+    """Schema of a value that may be unknown."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def choice(*values: str) -> Schema:
+    """Schema of a text that is one of several."""
+    return {"type": "string", "enum": list(values)}
+
+
+@frozen
+class Column(Generic[Row]):
+    """
+    Column of a table of the monitor.
+
+    @ivar name: name of the value in JSON.
+    @ivar schema: JSON schema of the value.
+    @ivar text: meaning of the value, for its description.
+    @ivar value: takes the value from a row.
+    """
+
+    name: str
+    schema: Schema
+    text: str
+    value: Callable[[Look, Row], Any]
+
+
+class Table(Generic[Row]):
+    """
+    Table of one kind of things.
+
+    @ivar name: name of a row's schema.
+    @ivar columns: columns in order.
+    @ivar searched: names of the columns that a search looks into.
+    """
+
+    def __init__(self, name: str, searched: tuple[str, ...], *columns: Column[Row]) -> None:
+        self.name = name
+        self.columns = columns
+        self.searched = searched
+        self._values = {column.name: column.value for column in columns}
+
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of a row."""
+        return {
+            "type": "object",
+            "properties": {one.name: {**one.schema, "description": one.text} for one in self.columns},
+            "required": [one.name for one in self.columns],
+            "additionalProperties": False,
+        }
+
+    def toDict(self, look: Look, row: Row) -> dict[str, Any]:
+        """Row as JSON can carry it."""
+        return {name: value(look, row) for name, value in self._values.items()}
+
+    def select(self, look: Look, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
+        """
+        Rows that are wanted, in order.
+
+        @param wanted: values of columns by their names, C{search} for a text in some of them, and C{sort} for
+            an order: the name of a column, with a dash in front for the highest first. None is no wish.
+        """
+        found = list(rows)
+        for name, value in wanted.items():
+            taken = self._values.get(name)
+            if taken is not None and value is not None:
+                found = [row for row in found if taken(look, row) == value]
+        search = (wanted.get("search") or "").lower()
+        if search:
+            texts = [self._values[name] for name in self.searched]
+            found = [row for row in found if any(search in str(text(look, row)).lower() for text in texts)]
+        order = wanted.get("sort")
+        if order:
+            taken = self._values[order.removeprefix("-")]
+            known = [(taken(look, row), row) for row in found]
+            known.sort(key=lambda pair: (pair[0] is not None, pair[0]), reverse=order.startswith("-"))
+            found = [row for _value, row in known]
+        return found
+
+    def page(self, look: Look, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Page of the rows that are wanted, as JSON can carry it.
+
+        @param wanted: as for L{select}, with C{limit} and C{offset}.
+        """
+        found = self.select(look, rows, wanted)
+        limit, offset = wanted["limit"], wanted["offset"]
+        shown = [self.toDict(look, row) for row in found[offset : offset + limit]]
+        return {"total": len(found), "offset": offset, "limit": limit, "rows": shown}
+
+
+def pageSchema(name: str) -> Schema:
+    """Schema of a page of rows whose schema has this name."""
+    return {
+        "type": "object",
+        "properties": {
+            "total": {**COUNT, "description": "Rows on all pages"},
+            "offset": {**COUNT, "description": "Rows before this page"},
+            "limit": {**COUNT, "description": "Most rows of this page"},
+            "rows": {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}},
+        },
+        "required": ["total", "offset", "limit", "rows"],
+        "additionalProperties": False,
+    }
+
+
+# The tables.
+
+
+def _name(look: Look, node: Node) -> str:
+    return printable(node.description)
+
+
+def _guid(port: Port) -> str:
+    return guidText(port.node.guid)
+
+
+def _description(port: Port) -> str:
+    return printable(port.node.description)
+
+
+def _peer(of: Callable[[Port], Any]) -> Callable[[Look, Port], Any]:
+    return lambda look, port: None if port.peer is None else of(port.peer)
+
+
+def _ofPeer(of: Callable[[Look, Port], Any]) -> Callable[[Look, Port], Any]:
+    return lambda look, port: None if port.peer is None else of(look, port.peer)
+
+
+def linkErrors(look: Look, port: Port) -> float | None:
+    """Errors each second at both ends of a port's link; None if neither end's are known."""
+    ends = [port] if port.peer is None else [port, port.peer]
+    known = [rate for rate in (look.errorRate(end) for end in ends) if rate is not None]
+    return sum(known) if known else None
+
+
+NODES: Final[Table[Node]] = Table(
+    "Node",
+    ("name", "guid"),
+    Column("guid", GUID_TEXT, "GUID of the node", lambda look, node: guidText(node.guid)),
+    Column("name", TEXT, "Node description, which anybody may set", _name),
+    Column("type", choice(*NODE_TYPES), "Type of the node", lambda look, node: nodeType(node)),
+    Column(
+        "lid", COUNT, "LID of a switch, or of a host's first port; 0 for none", lambda _, node: int(node.lid)
+    ),
+    Column("ports", COUNT, "Number of ports", lambda look, node: node.numPorts),
+    Column("links", COUNT, "Number of ports with a link", lambda look, node: len(node.linked())),
+    Column("isSilent", TRUTH, "It did not answer when asked last", lambda look, node: look.isSilent(node)),
+    Column("findings", COUNT, "Findings at the node now", lambda look, node: look.findingsAt(node)),
+)
+
+PORTS: Final[Table[Port]] = Table(
+    "Port",
+    ("name", "guid", "peerName", "peerGuid"),
+    Column("guid", GUID_TEXT, "GUID of the node", lambda look, port: guidText(port.node.guid)),
+    Column("name", TEXT, "Node description", lambda look, port: _name(look, port.node)),
+    Column("port", COUNT, "Number of the port", lambda look, port: port.number),
+    Column("state", TEXT, "State: DOWN, INIT, ARMED, ACTIVE", lambda look, port: port.state.name),
+    Column("physicalState", TEXT, "Physical state", lambda look, port: port.physicalState.name),
+    Column("isLinked", TRUTH, "It has a link", lambda look, port: port.peer is not None),
+    Column("width", COUNT, "Lanes in use; 0 if unknown", lambda look, port: port.width),
+    Column("speed", TEXT, "Active speed of a lane by name: HDR", lambda look, port: port.speed),
+    Column(
+        "peerGuid",
+        orNull(GUID_TEXT),
+        "GUID of the node linked to",
+        _peer(_guid),
+    ),
+    Column(
+        "peerName",
+        orNull(TEXT),
+        "Name of the node linked to",
+        _peer(_description),
+    ),
+    Column("peerPort", orNull(COUNT), "Port linked to", _peer(lambda peer: peer.number)),
+    Column(
+        *("transmitRate", orNull(NUMBER), "Octets of data sent each second"),
+        lambda look, port: look.rate(port, "portXmitData"),
+    ),
+    Column(
+        *("receiveRate", orNull(NUMBER), "Octets of data received each second"),
+        lambda look, port: look.rate(port, "portRcvData"),
+    ),
+    Column("load", orNull(NUMBER), "Share of the link sent at, 0 to 1", lambda look, port: look.load(port)),
+    Column("errorRate", orNull(NUMBER), "Errors each second", lambda look, port: look.errorRate(port)),
+)
+
+LINKS: Final[Table[Port]] = Table(
+    "Link",
+    ("name", "guid", "peerName", "peerGuid"),
+    *(
+        column
+        for column in PORTS.columns
+        if column.name
+        in ("guid", "name", "port", "peerGuid", "peerName", "peerPort", "state", "width", "speed")
+    ),
+    Column(
+        "load", orNull(NUMBER), "Share of the link used there, 0 to 1", lambda look, port: look.load(port)
+    ),
+    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(lambda look, peer: look.load(peer))),
+    Column("errorRate", orNull(NUMBER), "Errors each second at both ends", linkErrors),
+)
+
+FINDINGS: Final[Table[Entry]] = Table(
+    "Finding",
+    ("where", "text", "guid", "kind"),
+    Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
+    Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
+    Column("where", TEXT, "Place, for people", lambda _, entry: printable(entry.finding.where)),
+    Column(
+        *("guid", orNull(GUID_TEXT), "GUID of the node"),
+        lambda _, entry: None if entry.finding.guid is None else guidText(entry.finding.guid),
+    ),
+    Column("port", orNull(COUNT), "Number of the port", lambda _, entry: entry.finding.port),
+    Column("text", TEXT, "Fault in words", lambda _, entry: printable(entry.finding.text)),
+    Column("advice", TEXT, "What to do", lambda _, entry: entry.advice),
+    Column("firstSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.firstSeen),
+    Column("lastSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.lastSeen),
+    Column("clearedAt", orNull(NUMBER), "Seconds since 1970", lambda _, entry: entry.clearedAt),
+    Column("times", COUNT, "Times that it was raised", lambda _, entry: entry.times),
+    Column("isOpen", TRUTH, "It is there", lambda _, entry: entry.clearedAt is None),
+)
+
+CHANGES: Final[Table[Change]] = Table(
+    "Change",
+    ("where", "text", "guid"),
+    Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),
+    Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),
+    Column("where", TEXT, "Place, for people", lambda _, change: printable(change.where)),
+    Column("text", TEXT, "Change in words", lambda _, change: printable(change.text)),
+    Column(
+        *("guid", orNull(GUID_TEXT), "GUID of the node"),
+        lambda _, change: None if change.guid is None else guidText(change.guid),
+    ),
+    Column("port", orNull(COUNT), "Number of the port", lambda _, change: change.port),
+)

@@ -1,0 +1,205 @@
+"""
+Topology of a fabric as a picture needs it: switches with their hosts counted, and bundles of links.
+
+Switches of a fat tree have levels: those with hosts are the lowest, and no link joins two of one level. Other
+fabrics have none, and are drawn by who is linked to whom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+from typing import Any, Final
+
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import PortState
+from txrdma.monitor.exposition import guidText
+from txrdma.monitor.web.tables import (
+    choice,
+    COUNT,
+    GUID_TEXT,
+    linkErrors,
+    NUMBER,
+    orNull,
+    Schema,
+    SEVERITIES,
+    TEXT,
+    TRUTH,
+)
+from txrdma.monitor.web.watch import Look, printable
+
+_DIGITS: Final = re.compile(r"(\d+)")
+
+_WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
+_NODE: Final[dict[str, Schema]] = {
+    "guid": GUID_TEXT,
+    "name": TEXT,
+    "level": {**orNull(COUNT), "description": "Level in a fat tree, from 0 for switches with hosts"},
+    "place": {**orNull(NUMBER), "description": "Place in its level, from 0 to 1"},
+    "hosts": {**COUNT, "description": "Hosts and routers at the switch"},
+    "isSilent": TRUTH,
+    "worst": {**_WORST, "description": "Worst finding at the switch"},
+    "hostsWorst": {**_WORST, "description": "Worst finding at its hosts"},
+}
+_EDGE: Final[dict[str, Schema]] = {
+    "id": {**TEXT, "description": "Name of the bundle, for events"},
+    "from": GUID_TEXT,
+    "to": GUID_TEXT,
+    "links": {**COUNT, "description": "Links of the bundle"},
+    "down": {**COUNT, "description": "Links that are not active"},
+    "load": {**orNull(NUMBER), "description": "Load of the busiest direction of a link, 0 to 1"},
+    "errorRate": {**orNull(NUMBER), "description": "Errors each second, all ends together"},
+}
+
+
+def _list(properties: dict[str, Schema]) -> Schema:
+    item = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "array", "items": {**item, "additionalProperties": False}}
+
+
+TOPOLOGY_SCHEMA: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "version": {**COUNT, "description": "Number that grows with each change of nodes or links"},
+        "shape": choice("levels", "free"),
+        "nodes": _list(_NODE),
+        "edges": _list(_EDGE),
+    },
+    "required": ["version", "shape", "nodes", "edges"],
+    "additionalProperties": False,
+}
+"""JSON schema of a topology."""
+
+Bundles = dict[tuple[GUID, GUID], list[Port]]
+
+
+def bundles(fabric: Fabric) -> Bundles:
+    """Links between two switches each, by one of their ends: of the switch with the lower GUID."""
+    found: Bundles = {}
+    for one, other in fabric.links():
+        if one.node.isSwitch and other.node.isSwitch and one.node is not other.node:
+            found.setdefault((one.node.guid, other.node.guid), []).append(one)
+    return found
+
+
+def bundleName(ends: tuple[GUID, GUID]) -> str:
+    """Name of the links between two switches."""
+    return f"{guidText(ends[0])}-{guidText(ends[1])}"
+
+
+def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, int] | None:
+    """Level of each switch; None if the fabric is no fat tree."""
+    beside: dict[GUID, list[GUID]] = {node.guid: [] for node in fabric.switches()}
+    for one, other in joined:
+        beside[one].append(other)
+        beside[other].append(one)
+    level = {node.guid: 0 for node in fabric.switches() if _hosts(node)}
+    waiting = deque(level)
+    while waiting:
+        guid = waiting.popleft()
+        for peer in beside[guid]:
+            if peer not in level:
+                level[peer] = level[guid] + 1
+                waiting.append(peer)
+    if len(level) < len(beside):
+        return None
+    isTree = all(level[guid] != level[peer] for guid, peers in beside.items() for peer in peers)
+    return level if isTree else None
+
+
+def _hosts(node: Node) -> list[Node]:
+    return [port.peer.node for port in node.linked() if port.peer is not None and not port.peer.node.isSwitch]
+
+
+def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
+    """Order of names in which 10 comes after 9."""
+    parts = _DIGITS.split(node.description[:64])
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], node.guid.raw
+
+
+def places(fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, float]:
+    """
+    Place of each switch in its level, from 0 to 1: above those that it is linked to by lower ones, such as
+    its pod, and among its like by name. A link that goes moves nobody.
+    """
+    rows: dict[int, list[GUID]] = {}
+    for node in sorted(fabric.switches(), key=_natural):
+        rows.setdefault(level[node.guid], []).append(node.guid)
+    below: dict[GUID, list[GUID]] = {}
+    for one, other in joined:
+        upper, lower = (one, other) if level[one] > level[other] else (other, one)
+        below.setdefault(upper, []).append(lower)
+    found: dict[GUID, float] = {}
+    first: dict[GUID, GUID] = {}  # leads to the first switch of a part that hangs together, in some steps
+
+    def firstOf(guid: GUID) -> GUID:
+        while first.setdefault(guid, guid) != guid:
+            first[guid] = guid = first[first[guid]]
+        return guid
+
+    for number in sorted(rows):
+        row = rows[number]
+        for guid in row:
+            for lower in below.get(guid, ()):
+                one, other = sorted((firstOf(guid), firstOf(lower)), key=lambda each: found.get(each, inf))
+                first[other] = one
+        row.sort(key=lambda guid: found.get(firstOf(guid), inf))  # stable: names decide within a part
+        found.update((guid, (at + 0.5) / len(row)) for at, guid in enumerate(row))
+    return found
+
+
+def edge(look: Look, ports: list[Port]) -> dict[str, Any]:
+    """State of the links between two switches, as JSON can carry it: what changes while they are there."""
+    ends = [end for port in ports for end in (port, port.peer) if end is not None]
+    loads = [load for load in map(look.load, ends) if load is not None]
+    errors = [rate for rate in (linkErrors(look, port) for port in ports) if rate is not None]
+    return {
+        "links": len(ports),
+        "down": sum(port.state is not PortState.ACTIVE for port in ports),
+        "load": round(max(loads), 3) if loads else None,
+        "errorRate": round(sum(errors), 3) if errors else None,
+    }
+
+
+def topology(look: Look) -> dict[str, Any]:
+    """Switches, their hosts and their links, as JSON can carry it."""
+    fabric = look.fabric
+    found = bundles(fabric)
+    level = levels(fabric, found)
+    place = {} if level is None else places(fabric, level, found)
+    nodes = [
+        {
+            "guid": guidText(node.guid),
+            "name": printable(node.description),
+            "level": None if level is None else level[node.guid],
+            "place": place.get(node.guid),
+            "hosts": len(_hosts(node)),
+            "isSilent": look.isSilent(node),
+            "worst": _worst(look, [node]),
+            "hostsWorst": _worst(look, _hosts(node)),
+        }
+        for node in sorted(fabric.switches(), key=_natural)
+    ]
+    edges = [
+        {
+            "id": bundleName(ends),
+            "from": guidText(ends[0]),
+            "to": guidText(ends[1]),
+            **edge(look, ports),
+        }
+        for ends, ports in found.items()
+    ]
+    return {
+        "version": look.poller.version,
+        "shape": "free" if level is None else "levels",
+        "nodes": nodes,
+        "edges": edges,
+    }
+
+
+def _worst(look: Look, nodes: Iterable[Node]) -> str | None:
+    known = [look.worstAt[node.guid] for node in nodes if node.guid in look.worstAt]
+    return max(known).name.lower() if known else None

@@ -1,0 +1,78 @@
+"""
+Paths of packets between two nodes, with the load of each hop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txrdma.error import RDMAError
+from txrdma.fabric.model import Node
+from txrdma.fabric.routing import DirectView, Hop, NoRoute, trace
+from txrdma.monitor.exposition import guidText
+from txrdma.monitor.web.tables import COUNT, GUID_TEXT, NUMBER, orNull, Schema, TEXT, TRUTH
+from txrdma.monitor.web.watch import Look, printable
+
+TRACE_SCHEMA: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "isReached": {**TRUTH, "description": "The path leads to its end"},
+        "reason": {**TEXT, "description": "Reason for which it does not"},
+        "hops": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "guid": GUID_TEXT,
+                    "name": TEXT,
+                    "isSwitch": TRUTH,
+                    "lid": COUNT,
+                    "entry": {**orNull(COUNT), "description": "Port that packets come in by"},
+                    "exit": {**orNull(COUNT), "description": "Port that they leave by"},
+                    "rate": {**orNull(NUMBER), "description": "Octets each second sent by that port"},
+                    "load": {**orNull(NUMBER), "description": "Share of its link, 0 to 1"},
+                    "errorRate": {**orNull(NUMBER), "description": "Errors each second at that port"},
+                },
+                "required": ["guid", "name", "isSwitch", "lid", "entry", "exit", "rate", "load", "errorRate"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["isReached", "reason", "hops"],
+    "additionalProperties": False,
+}
+"""JSON schema of a path."""
+
+
+async def traced(look: Look, begin: Node, end: Node) -> dict[str, Any]:
+    """Path from one node to another by the forwarding tables of the switches, as JSON can carry it."""
+    reason = ""
+    hops: list[Hop] = []
+    if not begin.lid or not end.lid:
+        reason = f"{printable(str(end if begin.lid else begin))} has no LID"
+    else:
+        try:
+            hops = await trace(DirectView(look.watch.rpcs), end.lid, begin.lid)
+        except NoRoute as error:
+            hops, reason = error.hops, printable(str(error))
+        except RDMAError as error:
+            reason = printable(str(error))
+    return {"isReached": not reason, "reason": reason, "hops": [_hop(look, hop) for hop in hops]}
+
+
+def _hop(look: Look, hop: Hop) -> dict[str, Any]:
+    stop = hop.stop
+    guid = stop.info.nodeGUID
+    node = look.fabric.nodes.get(guid)
+    port = node.known(hop.exit) if node is not None and hop.exit else None
+    return {
+        "guid": guidText(guid),
+        "name": printable(stop.description),
+        "isSwitch": stop.isSwitch,
+        "lid": int(stop.lid),
+        "entry": stop.entry if hop.depth else None,
+        "exit": hop.exit or None,
+        "rate": None if port is None else look.rate(port, "portXmitData"),
+        "load": None if port is None else look.load(port),
+        "errorRate": None if port is None else look.errorRate(port),
+    }

@@ -1,0 +1,146 @@
+"""
+Watch over one fabric: what all pages look at, and what a single request sees of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+from txrdma.fabric.advice import Severity
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.rpcs import RPCs
+from txrdma.monitor._counters import Meter
+from txrdma.monitor.history import HistoryWriter
+from txrdma.monitor.journal import Journal
+from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS
+from txrdma.monitor.ledger import Entry, LedgerEvent
+from txrdma.monitor.loads import shareOf
+from txrdma.monitor.poller import FabricPoller
+
+_ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
+_TYPES: Final = {NodeType.SWITCH: "switch", NodeType.CHANNEL_ADAPTER: "host", NodeType.ROUTER: "router"}
+
+NODE_TYPES: Final = (*_TYPES.values(), "other")
+"""Types of nodes as pages name them; a channel adapter is a host."""
+
+
+def nodeType(node: Node) -> str:
+    """Type of a node, one of L{NODE_TYPES}."""
+    return _TYPES.get(node.type, "other")
+
+
+def printable(text: str) -> str:
+    """Text of others with U+FFFD for each character that cannot be shown, controls of direction included."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+class Watch:
+    """
+    Watch over one fabric, for as long as its monitor runs.
+
+    @ivar poller: watches the fabric; C{history} has what its ports counted, where that is kept.
+    @ivar rpcs: asks the fabric, for paths.
+    @ivar seconds: returns the time in seconds since 1970.
+    @ivar journal: changes so far.
+    """
+
+    def __init__(
+        self,
+        poller: FabricPoller,
+        rpcs: RPCs,
+        history: HistoryWriter | None,
+        seconds: Callable[[], float],
+    ) -> None:
+        self.poller = poller
+        self.rpcs = rpcs
+        self.history = history
+        self.seconds = seconds
+        self.journal = Journal()
+        self._version = -1
+
+    def told(self, event: LedgerEvent) -> None:
+        """Take a finding that was raised or cleared, after the change that it is of."""
+        self.looked()
+        self.journal.told(event, self.seconds())
+
+    def looked(self) -> None:
+        """Take what has changed of the fabric, if it has."""
+        fabric, version = self.poller.fabric, self.poller.version
+        if fabric is not None and version != self._version:
+            self._version = version
+            self.journal.observe(fabric, self.seconds())
+
+    def look(self) -> Look:
+        """Look at what is known at present, for one request."""
+        return Look(self)
+
+
+class Look:
+    """
+    Look at a fabric at one moment; it is not kept.
+
+    @ivar fabric: the fabric as it is known; empty before the first sweep.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.poller = watch.poller
+        self.fabric = watch.poller.fabric or Fabric()
+        self.now = watch.seconds()
+
+    @cached_property
+    def open(self) -> list[Entry]:
+        """Findings that are there, the worst first, then the latest."""
+        entries = self.poller.ledger.open.values()
+        return sorted(entries, key=lambda entry: (-entry.severity, -entry.firstSeen))
+
+    @cached_property
+    def _counts(self) -> Counter[GUID | None]:
+        return Counter(entry.finding.guid for entry in self.open)
+
+    @cached_property
+    def worstAt(self) -> dict[GUID | None, Severity]:
+        """Severity of the worst finding at each node that has some."""
+        worst: dict[GUID | None, Severity] = {}
+        for entry in self.open:
+            worst.setdefault(entry.finding.guid, entry.severity)
+        return worst
+
+    def findingsAt(self, node: Node) -> int:
+        """Number of findings at a node and its ports."""
+        return self._counts[node.guid]
+
+    def meter(self, port: Port) -> Meter | None:
+        """Meter of a port; None if its counters were never read."""
+        return self.poller.meters.get((port.node.guid, port.number))
+
+    def rate(self, port: Port, counter: str) -> float | None:
+        """Growth of a port's counter each second; None if it is not known."""
+        meter = self.meter(port)
+        return None if meter is None else meter.rate(counter)
+
+    def isSilent(self, node: Node) -> bool:
+        """True of a node that did not answer when its counters were asked for last."""
+        return any(
+            meter is not None and meter.isSilent for meter in (self.meter(port) for port in node.linked())
+        )
+
+    def load(self, port: Port) -> float | None:
+        """Share of a port's link that it sends data at, from 0 to 1; None if it is not known."""
+        rate = self.rate(port, "portXmitData")
+        return None if rate is None else shareOf(port, rate)
+
+    def errorRate(self, port: Port) -> float | None:
+        """Errors each second that a port has counted, of all kinds with a limit; None if it is not known."""
+        meter = self.meter(port)
+        if meter is None or meter.isSilent or meter.seconds <= 0:
+            return None
+        if meter.grown is meter.layout.nothing:
+            return 0.0
+        places = meter.layout.places
+        return sum(meter.grown[places[name]] for name in _ERRORS if name in places) / meter.seconds

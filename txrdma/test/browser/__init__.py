@@ -1,0 +1,3 @@
+"""
+The monitor's pages in a real browser: Chromium, driven by Selenium.
+"""

@@ -1,0 +1,91 @@
+"""
+The dashboard for Grafana, with the types of Grafana's own package @grafana/schema as the judge.
+
+TypeScript's compiler holds the file to them: names that they do not have, values of other types, and words
+that are none of an enumeration are errors. Queries are Prometheus' matter, and are not looked at here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+import txrdma.monitor.web
+
+BOARD = Path(txrdma.monitor.web.__file__).parent / "files" / "grafana.json"
+TYPES = "./node_modules/@grafana/schema/dist/types/raw"
+PROGRAM = """
+import type {{ Dashboard, Panel }} from '{types}/dashboard/x/types.gen';
+import type * as stat from '{types}/composable/stat/panelcfg/x/types.gen';
+import type * as timeseries from '{types}/composable/timeseries/panelcfg/x/types.gen';
+
+// As JSON has it: of an enumeration of words the words themselves.
+type Plain<T> = T extends string ? (string extends T ? T : `${{T}}`)
+    : T extends (infer U)[] ? Plain<U>[]
+    : T extends object ? {{ [K in keyof T]: Plain<T[K]> }}
+    : T;
+type Fields = NonNullable<Panel['fieldConfig']>;
+type Custom<T> = {{
+    defaults: Omit<Fields['defaults'], 'custom'> & {{ custom?: Partial<T> }}, overrides: Fields['overrides']
+}};
+type Stat = Omit<Panel, 'options' | 'fieldConfig'>
+    & {{ options?: Partial<stat.Options>, fieldConfig: Custom<Record<string, never>> }};
+type Timeseries = Omit<Panel, 'options' | 'fieldConfig'>
+    & {{ options?: Partial<timeseries.Options>, fieldConfig: Custom<timeseries.FieldConfig> }};
+
+export const board: Plain<Omit<Dashboard, 'panels'>> = {board};
+export const stats: Plain<Stat>[] = {stats};
+export const series: Plain<Timeseries>[] = {series};
+"""
+
+
+class GrafanaTests(SynchronousTestCase):
+    """The file that the monitor hands out."""
+
+    def setUp(self) -> None:
+        if "BROWSER" not in os.environ:
+            raise SkipTest("make test-browser runs this")
+        self.folder = Path(os.environ["BROWSER_FOLDER"]).resolve() / "grafana"
+        if not (self.folder / "node_modules" / "typescript").exists() or shutil.which("node") is None:
+            raise SkipTest("@grafana/schema is not here: tools/have-browser fetches it from the npm registry")
+        self.board: dict[str, Any] = json.loads(BOARD.read_text())
+
+    def complaints(self) -> str:
+        """Complaints of the compiler about the board."""
+        panels = self.board.pop("panels")
+        kinds = {kind: [one for one in panels if one["type"] == kind] for kind in ("stat", "timeseries")}
+        self.assertEqual(sum(map(len, kinds.values())), len(panels))
+        program = PROGRAM.format(
+            types=TYPES,
+            board=json.dumps(self.board, indent=1),
+            stats=json.dumps(kinds["stat"], indent=1),
+            series=json.dumps(kinds["timeseries"], indent=1),
+        )
+        (self.folder / "board.ts").write_text(program)
+        compiler = self.folder / "node_modules" / "typescript" / "bin" / "tsc"
+        options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--target", "es2022"]
+        words = ["node", str(compiler), *options, "--moduleResolution", "bundler", "board.ts"]
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, timeout=100)
+        return done.stdout + done.stderr
+
+    def test_types(self) -> None:
+        """Grafana's types know all that the dashboard says."""
+        self.assertEqual(self.complaints(), "")
+
+    def test_judge(self) -> None:
+        """The judge is awake: of mistakes it complains, one by one."""
+        for mistake, said in (
+            (lambda board: board.update(refreshh="30s"), "refreshh"),
+            (lambda board: board["panels"][0]["options"].update(colorMode="loud"), "loud"),
+            (lambda board: board["panels"][0]["gridPos"].update(x="left"), "left"),
+            (lambda board: board["templating"]["list"][0].update(type="nonsense"), "nonsense"),
+        ):
+            self.board = json.loads(BOARD.read_text())
+            mistake(self.board)
+            self.assertTrue(self.complaints(), said)

@@ -1,0 +1,83 @@
+"""
+Requests to a site without a network: real HTTP, on transports that are strings.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any, NamedTuple
+
+from twisted.internet.testing import StringTransport
+from twisted.web.server import Site
+
+
+class Answer(NamedTuple):
+    """An answer as it came; heads by their names in lower case."""
+
+    code: int
+    heads: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """Body of the answer, which is JSON."""
+        assert self.heads["content-type"] == "application/json", self
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """Body of the answer as text."""
+        return self.body.decode()
+
+
+class Connection:
+    """A connection to a site, from the client's side."""
+
+    def __init__(self, site: Site) -> None:
+        self.transport = StringTransport()
+        self.protocol = site.buildProtocol(None)
+        self.protocol.makeConnection(self.transport)
+
+    def ask(self, path: str, method: str = "GET", **heads: str) -> None:
+        """Send a request, after which the connection ends."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in heads.items()]
+        self.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode())
+
+    def close(self) -> None:
+        """Let the client go."""
+        from twisted.internet.error import ConnectionLost
+        from twisted.python.failure import Failure
+
+        self.protocol.connectionLost(Failure(ConnectionLost()))
+
+    @property
+    def answer(self) -> Answer:
+        """The answer so far."""
+        head, _, body = self.transport.value().partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        heads = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        if heads.get("transfer-encoding") == "chunked":
+            body = _joined(body)
+        if heads.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        return Answer(int(first.split()[1]), heads, body)
+
+
+def _joined(body: bytes) -> bytes:
+    """Body of chunks, as far as it has come."""
+    found = b""
+    while b"\r\n" in body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size, 16)
+        found += rest[:length]
+        body = rest[length + 2 :]
+    return found
+
+
+def fetch(site: Site, path: str, method: str = "GET", **heads: str) -> Answer:
+    """Answer to one request, which is there at once."""
+    connection = Connection(site)
+    connection.ask(path, method, **heads)
+    return connection.answer

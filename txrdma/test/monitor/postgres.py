@@ -1,0 +1,94 @@
+"""
+A PostgreSQL server of the tests' own, in a temporary folder: no port, no password, gone with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from pwd import getpwnam
+
+PATIENCE_SECONDS = 30.0
+_numbers = count(1)
+
+
+def programs() -> Path | None:
+    """Folder of the server's programs: the newest of Debian's, or that in PATH; None without one."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    inPath = shutil.which("postgres")
+    if found:
+        return found[-1].parent
+    return Path(inPath).parent if inPath and shutil.which("initdb") else None
+
+
+def why() -> str:
+    """Reason for which there is no server here; C{""} if there can be one."""
+    if find_spec("sqlalchemy") is None or find_spec("psycopg") is None:
+        return "SQLAlchemy or psycopg is not installed: pip install 'txrdma[postgres]'"
+    return "" if programs() else "PostgreSQL is not here: apt-get install postgresql"
+
+
+class Postgres:
+    """Server that ends with the process."""
+
+    def __init__(self) -> None:
+        folder = programs()
+        assert folder is not None
+        self.folder = Path(tempfile.mkdtemp(prefix="txrdma-postgres-"))
+        self._user = None if os.getuid() else "postgres"  # it refuses to run as root
+        if self._user:
+            os.chown(self.folder, getpwnam(self._user).pw_uid, -1)
+        data = str(self.folder / "data")
+        options = ["-D", data, "-U", "txrdma", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+        self._run(str(folder / "initdb"), *options)
+        settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-k", str(self.folder)]
+        self.process = subprocess.Popen(
+            [str(folder / "postgres"), "-D", data, *settings],
+            user=self._user,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        atexit.register(self.stop)
+        self._await()
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(words, user=self._user, cwd=self.folder, check=True, capture_output=True)
+
+    def _await(self) -> None:
+        import psycopg
+
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                psycopg.connect(host=str(self.folder), user="txrdma", dbname="postgres").close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+
+    def newURL(self) -> str:
+        """URL of a new database."""
+        import psycopg
+
+        name = f"history{next(_numbers)}"
+        with psycopg.connect(
+            host=str(self.folder), user="txrdma", dbname="postgres", autocommit=True
+        ) as server:
+            server.execute(f"CREATE DATABASE {name}")
+        return f"postgresql+psycopg://txrdma@/{name}?host={self.folder}"
+
+    def stop(self) -> None:
+        """End the server at once, and remove what it has left. Twice is fine."""
+        if self.process.poll() is None:
+            self.process.send_signal(3)  # SIGQUIT: at once
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,165 @@
+"""
+Promises of every store of a history, whatever its database is.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GUID
+from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor.historystore import COUNTERS, HistoryStore, Level, Row, rowOf
+from txrdma.monitor.judging import Place
+
+PORT: Place = (GUID(bytes(7) + b"\1"), 3)
+OTHER: Place = (GUID(bytes(7) + b"\1"), 4)
+LAYOUT = CounterLayout(
+    {"portXmitData": 32, "symbolErrorCounter": 16, "portRcvData": 64}, {"portXmitData": 4, "portRcvData": 4}
+)
+
+SHORT = (
+    *(Level("readings", 0, 60, 300), Level("minutes", 60, 3600, 7200)),
+    Level("hours", 3600, 7200, 36000),
+)
+"""Levels that forget soon."""
+
+
+def reading(at: int, octets: int | None, peak: float | None = None, place: Place = PORT) -> Row:
+    """A reading of a second, with some data sent."""
+    counts: list[float | None] = [0] * len(COUNTERS)
+    counts[COUNTERS.index("portXmitData")] = octets
+    return Row(place, at, (1.0, *counts, octets if peak is None else peak, 0.0))
+
+
+class StoreContract(SynchronousTestCase):
+    """Readings, and the minutes and hours that are made of them, in any database."""
+
+    def where(self) -> str:
+        """Place of a new database."""
+        raise NotImplementedError
+
+    def setUp(self) -> None:
+        self.path = self.where()
+        self.store = self.opened()
+
+    def opened(self, *levels: Level) -> HistoryStore:
+        store = HistoryStore(self.path, *([levels] if levels else []))
+        self.addCleanup(store.close)
+        return store
+
+    def sent(self, begin: int, end: int, level: str, place: Place = PORT) -> list[tuple[int, int | None]]:
+        points = self.store.series(place, "portXmitData", begin, end, level)
+        return [(point.at, point.grown) for point in points]
+
+    def test_rows(self) -> None:
+        """A reading is stored as the meter has it: data in octets, and unknown where it is unknown."""
+        meter = Meter(LAYOUT)
+        meter.read((10, 1, 5), 100.0)
+        self.assertIsNone(rowOf(PORT, meter, 5000.0))
+        meter.read((30, 4, 5), 110.0)
+        row = rowOf(PORT, meter, 5010.7)
+        assert row is not None
+        self.assertEqual((row.at, row.values[0], row.values[1], row.values[-2]), (5010, 10.0, 80, 8.0))
+        self.store.write([row], 5011)
+        (point,) = self.store.series(PORT, "symbolErrorCounter", 5000, 6000, "readings")
+        self.assertEqual(point, (5010, 10.0, 3, None))
+        (point,) = self.store.series(PORT, "vl15Dropped", 5000, 6000, "readings")
+        self.assertIsNone(point.grown)
+        meter.read((0xFFFF_FFFF, 4, 5), 120.0)
+        row = rowOf(PORT, meter, 5020.0)
+        assert row is not None
+        self.assertEqual((row.values[1], row.values[-2]), (None, None))
+        meter.missed()
+        self.assertIsNone(rowOf(PORT, meter, 5030.0))
+
+    def test_unbelievable(self) -> None:
+        """Growth that no port can have is not stored, since sums of it would break the history."""
+        meter = Meter(LAYOUT)
+        meter.read((0, 0, 0), 0.0)
+        meter.read((0, 0, (1 << 64) - 2), 1.0)
+        row = rowOf(PORT, meter, 60.0)
+        assert row is not None
+        self.store.write([row], 600)
+        self.store.write([], 6000)
+        (point,) = self.store.series(PORT, "portRcvData", 0, 600, "minutes")
+        self.assertIsNone(point.grown)
+
+    def test_minutes(self) -> None:
+        """A minute is the sum of its readings, with the highest rate; it is there when it is over."""
+        rows = [reading(at, at % 60, 2.0 * (at % 60)) for at in range(600, 720)]
+        self.store.write(rows[:90], 690)
+        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1770)])
+        self.store.write(rows[90:], 750)
+        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1770), (660, 1770)])
+        points = self.store.series(PORT, "portXmitData", 0, 9999, "minutes")
+        self.assertEqual([(point.seconds, point.peak) for point in points], [(60.0, 118.0)] * 2)
+
+    def test_gap(self) -> None:
+        """A time without readings has no rows, and no minute of zeros; a port has its own."""
+        self.store.write([reading(600, 1), reading(900, 2), reading(900, 5, place=OTHER)], 1000)
+        self.assertEqual(self.sent(0, 9999, "minutes"), [(600, 1), (900, 2)])
+        self.assertEqual(self.sent(0, 9999, "minutes", OTHER), [(900, 5)])
+        self.assertEqual(self.sent(0, 9999, "minutes", (PORT[0], 99)), [])
+
+    def test_hours(self) -> None:
+        """Hours are the sums of minutes, however often the store was opened in between."""
+        for at in range(0, 7200, 100):
+            self.store.write([reading(second, 1) for second in range(at, at + 100, 10)], at + 100)
+            if not at % 500:
+                self.store.close()
+                self.store = self.opened()
+        self.store.write([], 7400)
+        self.assertEqual(self.sent(0, 9999, "hours"), [(0, 360), (3600, 360)])
+
+    def test_levels(self) -> None:
+        """Without a level the finest is taken that reaches back to the beginning."""
+        for at in range(0, 30 * 3600, 300):
+            self.store.write([reading(at, 1)], at + 300)
+        now = 30 * 3600
+        self.assertEqual(len(self.sent(now - 3600, now, "")), 12)
+        self.assertEqual(
+            [point.seconds for point in self.store.series(PORT, "vl15Dropped", 0, 3600)], [1.0] * 12
+        )
+        self.assertEqual(self.sent(0, 3600, "readings"), [])
+        self.assertRaises(ValueError, self.store.series, PORT, "nonsense", 0, 1)
+        self.assertRaises(ValueError, self.store.series, PORT, "vl15Dropped", 0, 1, "weeks")
+
+    def test_clockSetBack(self) -> None:
+        """A clock that was wrong for a while does not stop the minutes for ever."""
+        self.store.write([reading(600, 1)], 1_000_000)
+        self.store.write([reading(6000, 2)], 6100)
+        self.store.write([reading(6120, 3)], 6300)
+        self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
+
+    def test_allOrNothing(self) -> None:
+        """A batch that cannot be written leaves nothing, and can be written later."""
+        self.store.write([reading(600, 1)], 601)
+        broken = reading(700, 1, place=OTHER)
+        broken = Row(OTHER, 700, (*broken.values[:-1], object()))  # type: ignore[arg-type]  # that is the point
+        self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 1, place=OTHER), broken], 700)
+        self.assertEqual(self.sent(0, 999, "readings", OTHER), [])
+        self.store.write([reading(650, 1, place=OTHER)], 700)
+        self.assertEqual(self.sent(0, 999, "readings", OTHER), [(650, 1)])
+
+    def test_remembered(self) -> None:
+        """What is remembered is there for the next process, room by room, until it is forgotten."""
+        self.store.remember([("a", "one", "1"), ("a", "two", "2"), ("b", "one", "x")])
+        self.store.write(
+            [reading(600, 1)], 601, [("a", "one", None), ("a", "two", "22"), ("a", "three", "3")]
+        )
+        self.store.close()
+        self.store = self.opened()
+        self.assertEqual(sorted(self.store.remembered("a")), [("three", "3"), ("two", "22")])
+        self.assertEqual(self.store.remembered("b"), [("one", "x")])
+        self.assertEqual(self.store.remembered("c"), [])
+
+    def test_dropped(self) -> None:
+        """What is old is dropped, level by level."""
+        self.store.close()
+        self.store = self.opened(*SHORT)
+        for at in range(0, 20_000, 250):
+            self.store.write([reading(at + second, 1) for second in range(0, 250, 50)], at + 250)
+        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 19_500)
+        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 9_000)
+        self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 72))

@@ -1,0 +1,183 @@
+"""
+The model of the fabric, kept true by events: only what has changed is asked again.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GUID, LID
+from txrdma.mad.layouts.messages import Notice
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.traps import LocalChangeDetails
+from txrdma.mad.layouts.values import SMState
+from txrdma.monitor.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
+from txrdma.monitor.poller import PollerSettings
+from txrdma.test.monitor.test_poller import PollerTestCase
+
+
+class EventTests(PollerTestCase):
+    """Events at a fabric whose states nobody else would look at for a long time."""
+
+    settings = PollerSettings(sweepSeconds=86400.0, lookSeconds=86400.0)
+
+    def links(self) -> set[tuple[str, int, str, int]]:
+        assert self.poller.fabric is not None
+        return {
+            (one.node.description, one.number, other.node.description, other.number)
+            for one, other in self.poller.fabric.links()
+        }
+
+    def test_host(self) -> None:
+        """A host that goes and returns is followed without a sweep, its counters and its routes, too."""
+        self.started()
+        links = self.links()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        self.assertEqual(len(links - self.links()), 1)
+        self.fabric.heal("c")
+        self.pump(60.0)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.links(), links)
+        self.assertEqual((self.rate("c", 1), self.poller.statistics.sweeps), (0.0, 1))
+        self.assertLess(self.poller.statistics.looks, 150)
+
+    def test_cable(self) -> None:
+        """Of two cables between switches one goes: a link that is gone, and nothing else, without a sweep."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.fabric.heal("left", 3)
+        self.pump(60.0)
+        self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
+        self.assertEqual(self.poller.statistics.sweeps, 1)
+
+    def test_part(self) -> None:
+        """A part of the fabric with a switch goes: all of it is gone at once, and a sweep makes sure."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.fabric.cut("left", 4)
+        self.fabric.cut("b", 2)
+        self.pump(20.0)
+        gone = sorted(where for what, kind, where in self.said() if (what, kind) == ("raised", "node-gone"))
+        self.assertEqual(gone, ["c", "d", "right"])
+        self.assertGreater(self.poller.statistics.sweeps, 1)
+        self.fabric.heal("left", 3)
+        self.pump(120.0)
+        self.assertEqual(len(self.poller.fabric.nodes if self.poller.fabric else ()), 6)
+
+    def test_ownCable(self) -> None:
+        """Our own cable is cut: an event, too, by which nobody else is gone."""
+        self.started()
+        self.fabric.cut("a")
+        self.pump(60.0)
+        kinds = {kind for _what, kind, _where in self.said()}
+        self.assertEqual(kinds, {"no-link"})
+        self.fabric.heal("a")
+        self.pump(60.0)
+        self.assertEqual(len(self.links()), 7)
+
+    def test_name(self) -> None:
+        """A node that tells of its new name (trap 144) has it, without a sweep."""
+        self.started()
+        self.fabric.node("c").description = "c-new"
+        details = LocalChangeDetails(lid=self.lid("c"), otherLocalChanges=True, nodeDescriptionChange=True)
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.pump(5.0)
+        assert self.poller.fabric is not None
+        self.assertIn("c-new", {node.description for node in self.poller.fabric.nodes.values()})
+        self.assertEqual((self.poller.statistics.sweeps, self.said()), (1, []))
+
+    def test_strangers(self) -> None:
+        """A notice of somebody who is not known leads to a sweep."""
+        self.started()
+        details = LocalChangeDetails(lid=LID(999))
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.pump(5.0)
+        self.assertEqual(self.poller.statistics.sweeps, 2)
+
+    def test_lossy(self) -> None:
+        """Where datagrams are lost, events are followed all the same, by sweeps where need be."""
+        self.fabric.wire.loss = 0.05
+        self.started(60.0)
+        for _ in range(5):
+            self.fabric.cut("c")
+            self.pump(300.0)
+            self.assertIn(
+                "c", [gone.where.partition(" (")[0] for gone in self.poller.presence.nodes.values()]
+            )
+            self.fabric.heal("c")
+            self.pump(300.0)
+            self.assertEqual(self.poller.presence.nodes, {})
+
+
+class ManagerTests(PollerTestCase):
+    """The master SM is watched."""
+
+    def test_handover(self) -> None:
+        """Another master is told of, and has our subscription."""
+        self.fabric.standBy("c")
+        self.started()
+        self.fabric.silence("d")
+        self.pump(40.0)
+        self.assertIn(("raised", "sm-changed", "subnet manager"), self.said())
+        subscription = self.poller._subscription
+        assert subscription is not None
+        self.assertTrue(subscription.isStanding)
+        self.pump(NEWS_SECONDS + 100.0)
+        self.assertIn(("cleared", "sm-changed", "subnet manager"), self.said())
+
+    def test_silent(self) -> None:
+        """A master that hangs is told of, and so is the end of notices."""
+        self.started()
+        self.fabric.silence("d")
+        self.pump(200.0)
+        self.assertTrue({"sm-silent", "no-notices"} <= {kind for _what, kind, _where in self.said()})
+
+    def test_two(self) -> None:
+        """A second master is found by the next sweep, and by the one that makes sure."""
+        self.started()
+        other = self.fabric.standBy("c", priority=1)
+        other.close()
+        other.state = SMState.MASTER
+        self.fabric.sma.managers[other.port] = other
+        self.pump(700.0)
+        self.assertIn("several-sms", {kind for _what, kind, _where in self.said()})
+
+
+class ManagerWatchTests(SynchronousTestCase):
+    """Answers of a master, and their lack."""
+
+    info = SMInfo(guid=GUID(b"12345678"), actCount=7, smState=SMState.MASTER)
+
+    def kinds(self, watch: ManagerWatch, now: float) -> list[str]:
+        return [finding.kind for finding in watch.findings(now)]
+
+    def test_still(self) -> None:
+        """A manager whose activity count stands still is reported, until it moves."""
+        watch = ManagerWatch()
+        watch.told(1, self.info, 0.0)
+        watch.told(1, self.info, STILL_SECONDS)
+        self.assertEqual(self.kinds(watch, STILL_SECONDS), ["sm-still"])
+        watch.told(1, self.info.replace(actCount=8), STILL_SECONDS + 1.0)
+        self.assertEqual(self.kinds(watch, STILL_SECONDS + 1.0), [])
+
+    def test_states(self) -> None:
+        """No manager, one that is no master, and one that does not answer twice are reported."""
+        watch = ManagerWatch()
+        self.assertEqual(self.kinds(watch, 0.0), [])
+        watch.silent(0, "")
+        self.assertEqual(self.kinds(watch, 0.0), ["no-sm"])
+        watch.told(1, self.info.replace(smState=SMState.STANDBY), 1.0)
+        self.assertEqual(self.kinds(watch, 1.0), ["no-sm"])
+        watch.told(1, self.info, 2.0)
+        watch.silent(1, "no answer")
+        self.assertEqual(self.kinds(watch, 3.0), [])
+        watch.silent(1, "no answer")
+        self.assertEqual(self.kinds(watch, 4.0), ["sm-silent"])
+        self.assertTrue(watch.told(1, self.info.replace(guid=GUID(b"87654321")), 5.0))
+        self.assertEqual(self.kinds(watch, 5.0), ["sm-changed"])

@@ -1,0 +1,178 @@
+"""
+Faults for longer: days of weather in simulated time, many kills, a disk that is full.
+
+C{TXRDMA_DAYS} in the environment is the number of simulated days, C{TXRDMA_KILLS} that of kills; without
+them there are as many as C{make test} has patience for.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GUID
+from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row
+from txrdma.monitor.poller import PollerSettings
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.monitor.killing import HOSTS, LONGEST_SECONDS
+from txrdma.test.monitor.test_poller import PollerTestCase
+
+DAYS: Final = float(os.environ.get("TXRDMA_DAYS", "0.25"))
+KILLS: Final = int(os.environ.get("TXRDMA_KILLS", "40"))
+SEED: Final = int(os.environ.get("TXRDMA_FIRST", "14"))
+
+
+class DayTests(PollerTestCase):
+    """Days of weather on a fat tree that loses datagrams."""
+
+    at = "h00000"
+    settings = PollerSettings(intervalSeconds=30.0)
+    options = {"latencySeconds": 0.0001, "loss": 0.0003, "seed": SEED}
+
+    def net(self) -> Net:
+        return fatTree(16)
+
+    def test_weather(self) -> None:
+        """Each fault is raised and cleared once, by the simulation's own record; memory stays flat."""
+        random = Random(SEED)
+        self.started(120.0)
+        hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
+        rested = dict.fromkeys(hosts, 0.0)
+        record: Counter[tuple[str, str]] = Counter()
+        ends: list[tuple[float, str, str]] = []
+        objects: list[int] = []
+        end = self.clock.seconds() + DAYS * 86400.0
+        while self.clock.seconds() < end or ends:
+            now = self.clock.seconds()
+            for one in [one for one in ends if one[0] <= now]:
+                ends.remove(one)
+                self.mend(one[1], one[2])
+                rested[one[2]] = now + 3 * 3600.0  # what comes again soon is the same finding
+            idle = [name for name in hosts if rested[name] <= now]
+            if now < end and idle and len(ends) < 3 and random.random() < 0.3:
+                name, kind = random.choice(idle), random.choice(("node-gone", "symbol-errors"))
+                self.spoil(kind, name)
+                rested[name] = float("inf")
+                record[kind, self.fabric.node(name).description] += 1
+                ends.append((now + random.uniform(150.0, 900.0), kind, name))
+            self.pump(random.uniform(30.0, 300.0))
+            if not ends and now < end:
+                gc.collect()
+                objects.append(len(gc.get_objects()))
+        self.pump(2 * 3600.0)  # until the last tally is empty
+        told = [(what, (kind, where.partition(" (")[0])) for _now, what, kind, where in self.told_]
+        raised = Counter(which for what, which in told if what == "raised")
+        cleared = Counter(which for what, which in told if what == "cleared")
+        self.assertEqual(raised, record, f"seed {SEED}")
+        self.assertEqual(cleared, record, f"seed {SEED}")
+        self.assertGreater(sum(record.values()), 4 * DAYS)
+        self.assertEqual(self.poller.ledger.open, {})
+        half = len(objects) // 2
+        earlier, later = min(objects[1 : half + 1]), min(objects[half:])
+        self.assertLess(later, 1.05 * earlier + 50 * sum(record.values()))  # what was found stays known
+
+    def spoil(self, kind: str, name: str) -> None:
+        if kind == "node-gone":
+            self.fabric.cut(name)
+        else:
+            self.fabric.growCounters(name, 1, symbolErrorCounter=1.0)
+
+    def mend(self, kind: str, name: str) -> None:
+        if kind == "node-gone":
+            self.fabric.heal(name)
+        else:
+            self.fabric.growCounters(name, 1, symbolErrorCounter=0.0)
+
+
+class KillTests(SynchronousTestCase):
+    """Whole monitors that are killed at any moment, from their first instruction on."""
+
+    def setUp(self) -> None:
+        self.path, self.log = self.mktemp(), self.mktemp()
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        command = [sys.executable, "-m", "txrdma.test.monitor.killing", self.path, self.log, str(KILLS)]
+        pipe = subprocess.PIPE
+        self.program = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
+        self.addCleanup(self.program.wait)
+        self.addCleanup(self.program.communicate)
+
+    def killed(self, number: int, seconds: float) -> None:
+        """Let a process live for so long."""
+        assert self.program.stdin is not None and self.program.stdout is not None
+        self.program.stdin.write(f"{number}\n")
+        self.program.stdin.flush()
+        pid = int(self.program.stdout.readline())
+        time.sleep(seconds)  # the moment of the kill
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(self.program.stdout.readline(), "ended\n")
+
+    def announced(self) -> Counter[tuple[str, str]]:
+        """Announcements of hosts that have gone and returned, by the file that they are written to."""
+        path = Path(self.log)
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return Counter((one["status"], one["where"]) for one in found if one["kind"] == "node-gone")
+
+    def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
+        """Findings of such hosts in the list of changes, as it is stored."""
+        rows = [json.loads(value) for _name, value in store.remembered("changes")]
+        return Counter((row[2], row[3]) for row in rows if row[4].startswith("node-gone: "))
+
+    def test_killed(self) -> None:
+        """After each kill the history is whole, and nothing is announced twice by all processes together."""
+        random = Random(SEED)
+        for number in range(KILLS):
+            self.killed(number, random.uniform(0.0, LONGEST_SECONDS))
+            store = HistoryStore(self.path)
+            with store._transaction():
+                self.assertEqual(store._database.execute("PRAGMA quick_check"), [("ok",)])
+            twice = {
+                one for found in (self.announced(), self.changes(store)) for one in found if found[one] > 1
+            }
+            store.close()
+            self.assertEqual(twice, set(), f"seed {SEED}, kill {number}")
+        said = Counter(status for status, _where in self.announced())
+        self.assertGreater(said["firing"], HOSTS // 2)
+        self.assertGreater(said["resolved"], HOSTS // 4)
+
+
+class DiskTests(SynchronousTestCase):
+    """A store whose disk is full, as SQLite sees it."""
+
+    def test_full(self) -> None:
+        """Nothing is stored of a batch that has no room, and all goes on when there is some."""
+        store = HistoryStore(self.mktemp())
+        self.addCleanup(store.close)
+        place = (GUID(b"leaf0001"), 1)
+
+        def rows(at: int) -> list[Row]:
+            values = (1.0, *([at] * len(COUNTERS)), None, None)
+            return [Row(place, at * 1000 + second, values) for second in range(500)]
+
+        ((pages,),) = store._database.execute("PRAGMA page_count")
+        store._database.execute(f"PRAGMA max_page_count = {pages + 40}")
+        at = 0
+        with self.assertRaises(DeviceUnavailable) as context:
+            for at in range(1, 1000):
+                store.write(rows(at), at * 1000 + 500)
+        self.assertIn("full", str(context.exception))
+        stored = [point.at for point in store.series(place, "portXmitPkts", 0, 1 << 40, "readings")]
+        self.assertEqual(len(stored), 500 * (at - 1))
+        store._database.execute("PRAGMA max_page_count = 1000000")
+        store.write(rows(at), at * 1000 + 500)
+        stored = [point.at for point in store.series(place, "portXmitPkts", 0, 1 << 40, "readings")]
+        self.assertEqual(len(stored), 500 * at)

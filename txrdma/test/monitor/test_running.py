@@ -1,0 +1,280 @@
+"""
+Running a monitor: reloading, systemd, files for schedulers, and the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock, deferLater
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from txrdma.commands import monitor as command
+from txrdma.fabric.nodenames import parseNodeNames
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.ledger import LedgerRules
+from txrdma.monitor.loads import busiest
+from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
+from txrdma.tap.monitor import MonitorService
+from txrdma.tap.systemd import SystemNotifier
+from txrdma.test.monitor.test_poller import PollerTestCase
+
+reactor: Any = theReactor
+
+
+class Listener:
+    """A socket as systemd has one."""
+
+    def __init__(self, case: SynchronousTestCase, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self._socket.setblocking(False)
+        case.addCleanup(self._socket.close)
+
+    def said(self) -> list[str]:
+        found = []
+        while True:
+            try:
+                found.append(self._socket.recv(4096).decode())
+            except BlockingIOError:
+                return found
+
+
+class SystemTests(SynchronousTestCase):
+    """What systemd is told."""
+
+    def told(self, address: str, **environment: str) -> tuple[Listener, SystemNotifier, Clock]:
+        listener, clock = Listener(self, address), Clock()
+        notifier = SystemNotifier(clock, {"NOTIFY_SOCKET": address, **environment})
+        notifier.start()
+        return listener, notifier, clock
+
+    def test_life(self) -> None:
+        """Systemd is told of the beginning, the state, each reload, and the end; each once."""
+        listener, notifier, _clock = self.told(str(Path(self.mktemp()).absolute())[-90:].replace("/", "-"))
+        self.assertEqual(listener.said(), [])
+        notifier.ready("5 nodes")
+        notifier.ready("5 nodes")
+        notifier.ready("4 nodes")
+        self.assertEqual(listener.said(), ["READY=1\nSTATUS=5 nodes", "STATUS=4 nodes"])
+        notifier.reloading()
+        notifier.ready("")
+        first, second = listener.said()
+        self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+$")
+        self.assertEqual(second, "READY=1")
+        notifier.stop()
+        self.assertEqual(listener.said(), ["STOPPING=1"])
+
+    def test_watchdog(self) -> None:
+        """A watchdog hears of us three times in its time, on an abstract socket, too."""
+        name = f"@txrdma-test-{os.getpid()}"
+        listener, notifier, clock = self.told(name, WATCHDOG_USEC="30000000")
+        clock.pump([1.0] * 60)
+        said = listener.said()
+        self.assertEqual((set(said), len(said)), ({"WATCHDOG=1"}, 7))
+        notifier.stop()
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_strangers(self) -> None:
+        """Without systemd nothing is sent; the watchdog of another process, and nonsense, are not for us."""
+        for environment in (
+            {},
+            {"NOTIFY_SOCKET": "/nonexistent", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"},
+            {"NOTIFY_SOCKET": "/nonexistent", "WATCHDOG_USEC": "often"},
+        ):
+            clock = Clock()
+            notifier = SystemNotifier(clock, environment)
+            notifier.start()
+            notifier.ready("well")
+            self.assertEqual(clock.getDelayedCalls(), [])
+            notifier.stop()
+
+
+class ChangeTests(PollerTestCase):
+    """A poller that goes on by other settings."""
+
+    def test_change(self) -> None:
+        """Intervals and limits change, and what is known and found stays."""
+        self.started()
+        self.fabric.setCounters("left", 3, symbolErrorCounter=60)
+        self.fabric.cut("c")
+        self.pump(20.0)
+        self.assertEqual({kind for _what, kind, _where in self.said()}, {"symbol-errors", "node-gone"})
+        meters, turns = dict(self.poller.meters), self.poller.statistics.turns
+        self.poller.change(
+            PollerSettings(intervalSeconds=1.0),
+            LedgerRules(DEFAULT_RULES.raiseSeconds, ignored=frozenset(("node-gone",))),
+            lambda fabric: [],
+        )
+        self.pump(60.0)
+        self.assertGreater(self.poller.statistics.turns, turns + 40)
+        self.assertEqual({place: self.poller.meters[place] for place in meters}, meters)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+
+    def test_limits(self) -> None:
+        """What was counted for a limit that stays goes on; the others are forgotten."""
+        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)])
+        self.poller._judge = self.poller._reader._judge = judge
+        self.started()
+        self.fabric.setCounters("left", 3, symbolErrorCounter=9, portRcvErrors=9)
+        self.pump(20.0)
+        judge.change([Limit("symbolErrorCounter", 10, 600.0)], judge._flaps, None)
+        self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+
+
+class ReloadTests(TestCase):
+    """The service on SIGHUP."""
+
+    def test_hup(self) -> Deferred[None]:
+        """SIGHUP has the file read again: what can change does, mistakes change nothing, and it goes on."""
+        return Deferred.fromCoroutine(self._hup())
+
+    async def until(self, isSo: Any) -> None:
+        for _ in range(600):
+            if isSo():
+                return
+            await deferLater(reactor, 0.02)
+        self.fail("it does not come to it")
+
+    async def _hup(self) -> None:
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
+        more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
+        texts = iter([text + "nonsense = 1\n", more.replace("fattree:4", "fattree:8")])
+        service = MonitorService(reactor, parseConfig(text))
+        read = []
+
+        def again() -> Any:
+            read.append(1)
+            return parseConfig(next(texts))
+
+        service.reloadBy(again)
+        service.startService()
+        try:
+            await self.until(lambda: service.poller.statistics.turns > 1)
+            meters = service.poller.meters
+            os.kill(os.getpid(), signal.SIGHUP)
+            await self.until(lambda: len(read) == 1)
+            self.assertEqual(service.config.settings.intervalSeconds, 0.1)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await self.until(lambda: service.config.settings.intervalSeconds == 0.2)
+            turns = service.poller.statistics.turns
+            await self.until(lambda: service.poller.statistics.turns > turns + 1)
+            self.assertIs(service.poller.meters, meters)
+            self.assertEqual(service.config.rules.ignored, {"width"})
+        finally:
+            await service.stopService()
+        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_DFL)
+
+
+class FileTests(PollerTestCase):
+    """Files for schedulers."""
+
+    def test_files(self) -> None:
+        """The topology, unfit hosts and names are written, and written anew when they change."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = {name: folder / name for name in ("slurm", "unfit", "names")}
+        files = KeptFiles(FileSettings(*map(str, paths.values())))
+        self.started()
+        files.update(self.poller)
+        self.assertIn("SwitchName=left Nodes=a,b\n", paths["slurm"].read_text())
+        self.assertEqual(paths["unfit"].read_text(), "")
+        names = parseNodeNames(paths["names"].read_text())
+        self.assertEqual(names.name(self.fabric.node("left").guid), "left")
+        before = paths["slurm"].stat().st_ino
+        files.update(self.poller)
+        self.assertEqual(paths["slurm"].stat().st_ino, before)
+        self.fabric.cut("c")
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)
+        self.pump(30.0)
+        files.update(self.poller)
+        lines = paths["unfit"].read_text().splitlines()
+        self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
+        self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+
+    def test_nowhere(self) -> None:
+        """A file that cannot be written is a finding, until it can."""
+        folder = Path(self.mktemp())
+        files = KeptFiles(FileSettings(slurm=str(folder / "slurm")))
+        self.started()
+        files.update(self.poller)
+        self.assertEqual([one.kind for one in files.findings()], ["file-failed"])
+        folder.mkdir()
+        files.update(self.poller)
+        self.assertEqual(files.findings(), [])
+        self.assertTrue((folder / "slurm").exists())
+
+    def test_fit(self) -> None:
+        """Faults of switches alone make no host unfit."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(30.0)
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.ledger.open), 1)
+        self.assertEqual(unfitHosts(self.poller.fabric, self.poller.ledger.open.values()), {})
+
+
+class TerminalTests(PollerTestCase):
+    """The terminal's table."""
+
+    def test_screen(self) -> None:
+        """Findings and busy links are shown, names without control characters."""
+        from rich.console import Console
+
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.started()
+        self.fabric.node("c").description = "c\x1b[2J"
+        self.fabric.cut("c")
+        self.pump(30.0)
+        out = io.StringIO()
+        Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
+        said = out.getvalue()
+        self.assertIn("node-gone", said)
+        self.assertIn("32.00", said)
+        self.assertNotIn("\x1b", said)
+
+    def test_loads(self) -> None:
+        """Loads are shares of the data that a link can carry, the busiest first."""
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.fabric.growCounters("left", 4, portXmitData=2e9)
+        self.started()
+        assert self.poller.fabric is not None
+        first, second = busiest(self.poller.fabric, self.poller.meters, 5)
+        self.assertEqual((first.gigabits, second.gigabits), (64.0, 32.0))
+        self.assertAlmostEqual(first.share or 0.0, 64.0 / (4 * 50.0))
+
+
+class CommandTests(TestCase):
+    """C{txrdma monitor} on a simulated fabric."""
+
+    def test_json(self) -> Deferred[None]:
+        """With JSON each round is a line, and after the last one it ends."""
+        return Deferred.fromCoroutine(self._json())
+
+    async def _json(self) -> None:
+        options = command.CommandOptions()
+        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--rounds", "2", "--json"])
+        out = io.StringIO()
+        self.patch(__import__("sys"), "stdout", out)
+        await command.carryOut(reactor, options)
+        lines = [json.loads(line) for line in out.getvalue().splitlines()]
+        self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
+
+    def test_wrong(self) -> None:
+        """Intervals that make no sense are refused."""
+        self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])
