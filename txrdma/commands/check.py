@@ -11,9 +11,12 @@ from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.error import RDMAError
 from txrdma.fabric.advice import adviceOn
+from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import readNodeNames
+from txrdma.fabric.routechecks import routeFindings
+from txrdma.fabric.tables import tableFindings, TableSurvey
 
 COULD_NOT_LOOK = 2
 
@@ -24,28 +27,43 @@ class CommandOptions(ThresholdOptions):
     longdesc = (
         "Look at a whole fabric: nodes that do not answer, links that are not active or have less width or "
         "speed than both ends have enabled, MTUs that differ, LIDs and GUIDs that are missing or that two "
-        "have, subnet managers, counters of errors. A line for each finding; the exit status is 0 when all "
-        "is well, 1 when there are findings, and 2 when the fabric could not be looked at. With --load and "
+        "have, subnet managers, counters of errors, forwarding tables that lead nowhere or in circles, "
+        "tables of P_Keys and virtual lanes that differ from the neighbour's, firmware that is older than "
+        "that of others. A line for each finding; the exit status is 0 when all is well, 1 when there are "
+        "findings, and 2 when the fabric could not be looked at. With --load and "
         "no --device only the snapshot is looked at, and nobody is asked."
     )
     optFlags = [
         ["no-errors", None, "Don't ask for counters."],
+        ["no-tables", None, "Don't ask for forwarding tables, P_Keys, virtual lanes and firmware."],
         ["quiet", "q", "Tell nothing when all is well."],
+    ]
+    optParameters = [
+        ["topology", None, "", "File of the cables that are to be there, as ibnetdiscover prints them."],
     ]
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma check}: sweep, print the findings, exit with 1 if there are any."""
+
+    def cables(fabric: Fabric) -> list[Finding]:
+        return [] if plan is None else list(cableFindings(fabric, plan))
+
+    plan = None
     try:
         thresholds = options.thresholds()
+        plan = readCables(options["topology"]) if options["topology"] else None
         if options["load"] and not options["device"]:
             fabric = readNodeNames(options["node-names"]).put(loaded(options["load"]))
-            found = findings(fabric) + recordedManagers(fabric)
+            found = findings(fabric) + recordedManagers(fabric) + cables(fabric)
         else:
             with opened(reactor, options) as session:
                 fabric = session.names.put(await swept(session))
-                found = findings(fabric)
+                found = findings(fabric) + cables(fabric)
                 found += await managerFindings(session.agent, session.endPort, fabric)
+                if not options["no-tables"]:
+                    tables = await TableSurvey(session.agent, session.endPort, fabric).run()
+                    found += tableFindings(fabric, tables) + routeFindings(fabric, tables.linear)
                 if not options["no-errors"]:
                     nodes = [
                         node for node in fabric.nodes.values() if node.lid

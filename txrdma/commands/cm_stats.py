@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, gatherResults
-
 from txrdma.cm.insight import NAMESPACE
-from txrdma.commands.common.counted import number, thenRates, withSums
+from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
 from txrdma.commands.common.tables import lines, makeTable
 from txrdma.commands.common.watching import watch, WatchingOptions
-from txrdma.unixanswers import askProcess, IReactor, processesIn
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,23 +37,9 @@ class CommandOptions(WatchingOptions):
     )
 
 
-async def _ask(reactor: IReactor, pid: int, timeout: float) -> dict[str, Any]:
-    try:
-        said = await askProcess(reactor, NAMESPACE, pid, timeout)
-        return {
-            "pid": pid,
-            "command": [str(word) for word in said["command"]],
-            "counters": dict(said["counters"]),
-            "gauges": dict(said["gauges"]),
-        }
-    except Exception as error:  # whatever it is, the other processes' answers are still wanted
-        return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}
-
-
 async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
     """Entries for JSON and tables: one for each process, and one for all where there are several."""
-    asked = [Deferred.fromCoroutine(_ask(reactor, pid, timeout)) for pid in processesIn(NAMESPACE)]
-    return withSums(await gatherResults(asked))
+    return withSums(await askedOfAll(reactor, NAMESPACE, timeout))
 
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:

@@ -24,11 +24,11 @@ from txrdma.commands.formats.snapshot import toldDict
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 
 
 def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
-    from txrdma.commands.formats.slurm import slurmText  # seldom needed
+    from txrdma.fabric.slurm import slurmText  # seldom needed
 
     return slurmText(fabric, names)
 
@@ -40,13 +40,18 @@ def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     return netOf(fabric, names).text().splitlines()
 
 
+def _names(fabric: Fabric, names: NodeNames) -> Iterable[str]:
+    return nodeNamesText(names.put(fabric))
+
+
 _TEXTS: Final[dict[str, Callable[[Fabric, NodeNames], Iterable[str]]]] = {
     "text": listing,
     "dot": dotText,
     "slurm": _slurm,
     "net": _net,
+    "names": _names,
 }
-FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net")
+FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net", "names")
 
 
 class CommandOptions(SweepOptions):
@@ -54,9 +59,9 @@ class CommandOptions(SweepOptions):
 
     longdesc = (
         "Tell all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
-        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), or as a net file for simulators "
-        "(net). Text, JSON and net files can be loaded again. What could not be found out is told on "
-        "standard error, and then the exit status is 1."
+        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), as a net file for simulators (net), "
+        "or as a node-name map (names). Text, JSON and net files can be loaded again. What could not be "
+        "found out is told on standard error, and then the exit status is 1."
     )
     optFlags = [["chassis", "g", "In text, tell nodes of one chassis together, and first."]]
     optParameters = [["format", "f", "text", "One of " + ", ".join(FORMATS) + "."]]

@@ -15,10 +15,11 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import MessagePeer
-from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
+from txrdma.messages import IMessageProtocolFactory
 
 
 class CommandOptions(BaseOptions):
@@ -102,7 +103,7 @@ class PingFactory:
         self._living: dict[PingServer, None] = {}
         self.over: Deferred[None] = Deferred()
 
-    def buildProtocol(self, peer: MessagePeer) -> IMessageProtocol | None:
+    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol | None:
         """Make a protocol; while a server for one client has one, others are rejected."""
         who = f"{peer.address.host} port {peer.address.port}"
         if self._living and not self._options["persistent"]:

@@ -46,6 +46,7 @@ ADVICE: Final[dict[str, Advice]] = {
     # counters
     "errors": Advice(_WARNING, "Clear the counters, and see which of them grow: txrdma errors --clear."),
     "symbol-errors": Advice(_WARNING, f"The signal is bad. {_CABLE}"),
+    "symbol-ber": Advice(_WARNING, f"The link has more bit errors than it may have. {_CABLE}"),
     "link-recoveries": Advice(_WARNING, f"The link had to be trained again while it was up. {_CABLE}"),
     "receive-errors": Advice(_WARNING, f"Packets come in damaged. {_CABLE}"),
     "remote-errors": Advice(
@@ -67,11 +68,27 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "no-guid": Advice(_CRITICAL, "Give the device its GUID again, by its firmware tool."),
     "duplicate-name": Advice(_INFO, "Give the hosts different names, or set their node descriptions."),
+    "two-names": Advice(_INFO, "See why parts of one machine have names of two: rename one of them."),
+    # cables
+    "cable-wrong": Advice(_WARNING, "Move the cable to the port of the topology, or correct the topology."),
+    "cable-missing": Advice(_WARNING, "Connect the cable that the topology has, or remove it there."),
+    "cable-extra": Advice(_INFO, "Enter the cable into the topology, or remove it."),
+    "node-missing": Advice(_WARNING, "See that the node has power and links, or correct the topology."),
+    # tables
+    "pkeys": Advice(_WARNING, "Have the subnet manager set up partitions again: see its partitions file."),
+    "vls": Advice(_WARNING, "Have the subnet manager set up the link again: take the link down and up."),
+    "sl-to-vl": Advice(_INFO, "See the subnet manager's settings of QoS: they are for all ports."),
+    "credit-loop": Advice(_WARNING, "Choose a routing without loops for this topology (ftree, updn)."),
+    "unreachable-lid": Advice(_CRITICAL, "Have the subnet manager route anew, and read its log."),
+    "unbalanced": Advice(_INFO, "Have the subnet manager route anew when it suits (OpenSM: kill -HUP)."),
+    "firmware": Advice(_INFO, "Bring the firmware to that of the others of its kind."),
     # subnet managers
     "no-sm": Advice(_CRITICAL, "Start a subnet manager, or see why the one there is does not answer."),
     "several-sms": Advice(_CRITICAL, "Find the link that divides the fabric, or stop one subnet manager."),
     "other-sm": Advice(_WARNING, "Find out which subnet manager is wanted, and stop the other."),
     "sm-silent": Advice(_WARNING, "See that the subnet manager's host is alive, and read its log."),
+    "sm-still": Advice(_WARNING, "See whether the subnet manager hangs, and read its log."),
+    "sm-changed": Advice(_INFO, "See why the subnet manager before has ended, if nobody has stopped it."),
     # sweeps
     "unreachable": Advice(_WARNING, "See whether the node behind this port hangs, or is losing datagrams."),
     "refused": Advice(_INFO, "See whether the node's M_Key is known here, and whether its firmware is old."),
@@ -79,6 +96,9 @@ ADVICE: Final[dict[str, Advice]] = {
     "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),
     "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
     "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
+    "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
+    "telling-failed": Advice(_WARNING, "See why the channel takes no news; they wait, and are told later."),
+    "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
     "history-stopped": Advice(_WARNING, "Make room on the disk of the history; nothing else has stopped."),
 }
 """Advice by the kind of a finding."""

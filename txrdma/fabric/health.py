@@ -38,8 +38,9 @@ class Finding:
     A fault that a check has found.
 
     @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
-        C{duplicate-guid}, C{no-guid}, C{duplicate-name}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm},
-        C{sm-silent}, C{counters-silent}, or the kind of a fabric's problem.
+        C{duplicate-guid}, C{no-guid}, C{duplicate-name}, C{two-names}, C{no-link},
+        C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent}, C{counters-silent}, or the
+        kind of a fabric's problem.
     @ivar where: the place, for people; C{guid} and C{port} name it for programs, where it is a node or a
         port.
     """
@@ -190,6 +191,21 @@ def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
             first, *others = sorted(nodes, key=lambda node: node.guid.raw)
             text = f"{name!r} is the name of {len(others)} more, {others[0].guid} for one"
             yield Finding("duplicate-name", str(first), text, first.guid)
+    yield from _machineFindings(fabric)
+
+
+def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
+    """Machines whose adapters begin their descriptions with different names: the first word is the host's."""
+    machines: dict[GUID, dict[str, Node]] = defaultdict(dict)
+    for node in sorted(fabric.hosts(), key=lambda node: node.guid.raw):
+        words = node.description.split()
+        if words and node.systemImageGUID != _ZERO:
+            machines[node.systemImageGUID].setdefault(words[0], node)
+    for names in machines.values():
+        if len(names) > 1:
+            first, *others = names.values()
+            text = f"{', '.join(map(str, others))} is in the same machine, by its system image GUID"
+            yield _aboutNode("two-names", first, text)
 
 
 # All of it.

@@ -81,6 +81,14 @@ def _named(said: str) -> str | None:
     return known if quote and (not rest.strip() or rest.strip().startswith("#")) else None
 
 
+def nodeNamesText(fabric: Fabric) -> Iterator[str]:
+    """Lines of a map with the names that a fabric's nodes have now: infiniband-diags and OpenSM read it."""
+    for node in fabric.ordered():
+        name = cleaned(node.description).replace('"', "'").strip()
+        if name:
+            yield f'0x{int(node.guid):016x} "{name}"'
+
+
 def readNodeNames(path: str = "") -> NodeNames:
     """
     Read a map's file; without a path that of the host, if it has one.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from txrdma.fabric.model import Port
 from txrdma.mad.layouts.attributes import Attribute
 
 WORD: Final = 4
@@ -18,6 +19,16 @@ _WIDE: Final = 32
 _RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 _CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
 TRAFFIC: Final = (*_RATED, *_CASTS)
+
+
+def bitErrorRate(port: Port, errors: int, seconds: float) -> float:
+    """
+    Rate of bit errors of a port's link, if each symbol error is one wrong bit; 0 where its speed is unknown.
+
+    @param errors: symbol errors counted in that time.
+    """
+    bits = port.width * port.laneGigabits * 1e9 * seconds
+    return errors / bits if bits else 0.0
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:

@@ -143,12 +143,14 @@ class MADAgent(RPCs):
         self._ask(call, path, self.timeoutSeconds if seconds is None else seconds)
         return answer
 
-    def issue(self, call: Call, path: IBPath) -> None:
+    def issue(
+        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
+    ) -> None:
         """Make a call that was put together already: see L{RPCs.issue}."""
         call.keys = self.keys
         call.forget = self._forget
-        call.retriesLeft = self.retries
-        self._ask(call, path, self.timeoutSeconds)
+        call.retriesLeft = self.retries if retries is None else retries
+        self._ask(call, path, self.timeoutSeconds if timeoutSeconds is None else timeoutSeconds)
 
     def newTransactionID(self) -> int:
         """

@@ -210,14 +210,23 @@ class RPCs(ABC):
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.
         """
 
-    def issue(self, call: Call, path: IBPath) -> None:
+    def issue(
+        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
+    ) -> None:
         """
         Make a call that was put together already: for callers that make very many.
 
         The call's own C{answered} or C{failed} is called at its end; C{forget} gives it up.
+
+        @param timeoutSeconds: time to wait for an answer; by default that of all calls. C{retries} likewise.
         """
         payload = call.kind.decode(call.content) if call.content else call.kind
-        answer = self.call(call.rpc.name, payload, path, call.modifier, componentMask=call.mask)
+        options: CallOptions = {
+            "componentMask": call.mask,
+            "timeoutSeconds": timeoutSeconds,
+            "retries": retries,
+        }
+        answer = self.call(call.rpc.name, payload, path, call.modifier, **options)
         call.forget = lambda call: answer.cancel()
         answer.addCallbacks(call.answered, lambda failure: call.failed(failure.value))
 

@@ -101,8 +101,9 @@ class Subscription:
         return self._agent.call("SubnAdmSet", self._wish(False), self._sa).addBoth(lambda _: None)
 
     def renew(self) -> None:
-        """Subscribe anew at once; a port's return and its changes do so by themselves."""
+        """Subscribe anew at once, perhaps elsewhere; a port's return and its changes do so by themselves."""
         if self._unlisten is not None:
+            self.isStanding = False
             self._subscribe()
 
     def _happened(self, event: PortEvent) -> None:

@@ -72,6 +72,7 @@ class SimulatedNetwork:
     Network of simulated hosts, which connects L{SimulatedCarrier}s.
 
     @ivar faults: may be changed at any time.
+    @ivar faultsOf: faults of what an address sends, in the place of these.
     @ivar dropped: datagrams that did not arrive; C{sent} counts all.
     """
 
@@ -79,6 +80,7 @@ class SimulatedNetwork:
         self.clock = clock
         self.random = Random(seed)
         self.faults = faults
+        self.faultsOf: dict[str, Faults] = {}
         self.sent = self.dropped = 0
         self._carriers: dict[tuple[str, int], SimulatedCarrier] = {}
         self._cut: set[frozenset[str]] = set()
@@ -144,7 +146,7 @@ class SimulatedNetwork:
     def carry(self, data: bytes, segment: int, source: SimulatedCarrier, destination: RawAddress) -> None:
         """Carry the datagrams of one send, with the network's faults."""
         ip, port = destination[0], destination[1]
-        faults, random = self.faults, self.random
+        faults, random = self.faultsOf.get(source.address, self.faults), self.random
         pieces = [data[at : at + segment] for at in range(0, len(data), segment)]
         self.sent += len(pieces)
         if frozenset((source.address, ip)) in self._cut:
@@ -206,7 +208,7 @@ class SimulatedNetwork:
         destination: tuple[str, int],
         moreSeconds: float = 0.0,
     ) -> None:
-        faults = self.faults
+        faults = self.faultsOf.get(source.address, self.faults)
         delay = faults.delaySeconds + faults.jitterSeconds * self.random.random() + moreSeconds
 
         def arrive() -> None:

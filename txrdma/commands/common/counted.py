@@ -1,5 +1,5 @@
 """
-Counters that processes tell of: sums over processes, rates between two looks.
+Counters that processes tell of: how they are asked for, sums over processes, rates between two looks.
 
 They are dictionaries of numbers, some of them in dictionaries.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
+
+from txrdma.unixanswers import askProcess, IReactor, processesIn
 
 ALL: Final = "all"
 """The name under which sums over all processes are shown."""
@@ -66,6 +68,31 @@ class Rates:
                 rates = differences(each["counters"], before[each["pid"]], seconds)
                 found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
         return found
+
+
+async def askedOfAll(reactor: IReactor, namespace: str, timeout: float) -> list[dict[str, Any]]:
+    """
+    Ask every process of our user that answers in a namespace for its counters and gauges.
+
+    @param timeout: seconds for each of them.
+    @return: an entry of each; one that does not answer has an C{error} in the place of these.
+    """
+    return await gatherResults(
+        [Deferred.fromCoroutine(_asked(reactor, namespace, pid, timeout)) for pid in processesIn(namespace)]
+    )
+
+
+async def _asked(reactor: IReactor, namespace: str, pid: int, timeout: float) -> dict[str, Any]:
+    try:
+        said = await askProcess(reactor, namespace, pid, timeout)
+        return {
+            "pid": pid,
+            "command": [str(word) for word in said["command"]],
+            "counters": dict(said["counters"]),
+            "gauges": dict(said["gauges"]),
+        }
+    except Exception as error:  # whatever it is, the other processes' answers are still wanted
+        return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}
 
 
 def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -83,6 +83,7 @@ COMMANDS: Final = (
     Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
     Command("cm-stats", HERE, "Messages of communication managers: sent, received, repeated, by kind."),
+    Command("btl-stats", HERE, "Counters of the byte transfer layer, by the names of Open MPI's component."),
     Command("resolve", HERE, "What rdma:HOST:PORT or a service id means: device, path, timeouts."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
@@ -90,6 +91,7 @@ COMMANDS: Final = (
     Command("nodes", FABRICS, "Hosts, switches and routers of a fabric."),
     Command("links", FABRICS, "Links of a fabric: width, speed, and which could be better."),
     Command("check", FABRICS, "Whether a whole fabric is as it should be; for cron."),
+    Command("monitor", FABRICS, "Findings and busiest links of a fabric, as they come and go."),
     Command("errors", FABRICS, "Ports that have counted too many errors."),
     Command("diff", FABRICS, "What has changed between two snapshots of a fabric."),
     Command("trace", FABRICS, "The way of packets from port to port, hop by hop."),
@@ -103,7 +105,9 @@ COMMANDS: Final = (
     Command("portstate", FABRICS, "State of a port: to see, enable, disable, reset."),
     Command("decode", FABRICS, "Management datagrams and SMC explained, from hexadecimal or a capture."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
+    Command("demo-fabric", FABRICS, "The fabric monitor and its page on a simulated fabric with faults."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
+    Command("btl-ping", MEASURING, "Round trips of messages by the byte transfer layer."),
     Command("rping", MEASURING, "Pings by RDMA reads and writes, with librdmacm's rping or with itself."),
 )
 

@@ -7,12 +7,13 @@ from typing import Final
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.core.asked import Asked
-from txrdma.mad.core.frames import frame, managementPacket
+from txrdma.mad.core.frames import frame, managementPacket, performancePacket
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
 _LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
 _SUBN: Final = ManagementClass.SUBN_LID
+_PERFORMANCE: Final = ManagementClass.PERFORMANCE
 
 
 def datagramOf(call: Asked, path: IBPath, identifier: int) -> bytes:
@@ -28,6 +29,8 @@ def datagramOf(call: Asked, path: IBPath, identifier: int) -> bytes:
         )
     if isinstance(path, IBDRPath):
         raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+    if rpc.managementClass is _PERFORMANCE:
+        return performancePacket(rpc.method, identifier, call.kind.attributeID, call.modifier, call.content)
     head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
     if rpc.method is Method.GET_MULTI:  # its content goes in segments
         return frame(*head, b"", keys, call.mask, _LONG)

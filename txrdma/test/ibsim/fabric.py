@@ -110,6 +110,12 @@ class Ibsim:
         manager.terminate()
         manager.wait(STOP_SECONDS)
 
+    def killManager(self) -> None:
+        """Kill the first OpenSM, which tells nobody."""
+        manager = self._processes.pop(1)
+        manager.kill()
+        manager.wait()
+
     def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:
         with open(self.folder / log, "wb") as out:
             process = subprocess.Popen(

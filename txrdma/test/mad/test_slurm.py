@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.formats.slurm import hostList, slurmText
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.slurm import hostList, slurmText
 from txrdma.iba.types import GUID
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfabrics import readFabric

@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.commands.errors import described as describedErrors
 from txrdma.commands.formats.dot import dotText
 from txrdma.commands.formats.ibnetdiscover import listing
-from txrdma.commands.formats.slurm import slurmText
 from txrdma.commands.formats.snapshot import toldDict
 from txrdma.commands.links import iblinkinfoLine, linkDict
 from txrdma.error import InvalidRequest
@@ -27,6 +26,7 @@ from txrdma.fabric.health import findings, recordedManagers
 from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames
 from txrdma.fabric.sasweep import SASweep
+from txrdma.fabric.slurm import slurmText
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType

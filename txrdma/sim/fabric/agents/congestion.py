@@ -39,6 +39,7 @@ _OF_ADAPTERS: Final = {
 }
 """Attributes that Set stores and Get returns unchanged on channel adapters, with their sizes in bytes."""
 
+_setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _KEPT: Final = CONGESTION << 16
 """Added to an attribute ID to make a key among a port's tables that no other class uses."""
@@ -56,7 +57,7 @@ class CongestionAgents:
         version, method, attribute, modifier, key = _HEAD.unpack_from(datagram)
         end = port.end
         reply = bytearray(datagram)
-        reply[3] = Method.GET_RESP
+        _setMethod(reply, Method.GET_RESP)
         status: int = 0
         if version != CLASS_VERSION:
             status = MADStatus.UNSUPPORTED_VERSION

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from txrdma.mad.layouts import pma
-from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.rawfields import poke
@@ -20,14 +20,15 @@ from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
-GET: Final = 0x01
-SET: Final = 0x02
+GET: Final = int(Method.GET)
+SET: Final = int(Method.SET)
 ALL_PORTS: Final = 0xFF
 RESPONSE_TIME: Final = 18
 
 _CLASS_PORT_INFO: Final = 0x0001
 _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
+_setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _ASKED_BYTES: Final = 4
 """PortSelect and CounterSelect stand in an answer as they were asked."""
@@ -121,7 +122,7 @@ class PerformanceManagementAgents:
         """Answer a request that came in by a port."""
         version, method, attribute = _HEAD.unpack_from(datagram)
         reply = bytearray(datagram)
-        reply[3] = 0x81
+        _setMethod(reply, Method.GET_RESP)
         status: int = 0
         if version != 1:
             status = MADStatus.UNSUPPORTED_VERSION
@@ -210,8 +211,12 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
 def _told(group: _Group, counted: list[Counters], now: float) -> bytes:
     """The attribute: of several ports the sum. A counter sticks at its highest value."""
     values: dict[str, int | list[int]] = {}
+    first, *others = counted
     for name, key, place, highest, _selector, _bit in group.counters:
-        value = min(highest, sum(counters.value(key, now) for counters in counted))
+        value = first.value(key, now)
+        for counters in others:
+            value += counters.value(key, now)
+        value = min(highest, value)
         if place is None:
             values[name] = value
         else:

@@ -11,15 +11,23 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
-from txrdma.mad.layouts.messages import MADStatus
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import (
     ExtendedPortInfo,
     GUIDInfo,
+    LedInfo,
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
     NodeInfo,
+    PKeyTable,
     PortInfo,
+    RandomForwardingTable,
     SLtoVLMappingTable,
     SMInfo,
     SwitchInfo,
+    VendorDiag,
     VLArbitrationTable,
     VLWeight,
 )
@@ -47,18 +55,21 @@ class SMInfoKeeper(Protocol):
     def info(self) -> SMInfo:
         """SMInfo of the subnet manager: state, priority, activity count."""
 
+    def answer(self) -> SMInfo:
+        """SMInfo as an answer to a Get, which is an activity of the subnet manager."""
+
     def control(self, command: int, info: SMInfo) -> int:
         """Carry out a Set of SMInfo by another SM (IBA 14.4.1); returns the MAD status."""
 
 
-GET: Final = 0x01
-SET: Final = 0x02
-GUID_INFO: Final = 0x0014
-PORT_INFO: Final = 0x0015
-SM_INFO: Final = 0x0020
-PKEY_TABLE: Final = 0x0016
-VENDOR_DIAG: Final = 0x0030
-LED_INFO: Final = 0x0031
+GET: Final = int(Method.GET)
+SET: Final = int(Method.SET)
+GUID_INFO: Final = GUIDInfo.attributeID
+PORT_INFO: Final = PortInfo.attributeID
+SM_INFO: Final = SMInfo.attributeID
+PKEY_TABLE: Final = PKeyTable.attributeID
+VENDOR_DIAG: Final = VendorDiag.attributeID
+LED_INFO: Final = LedInfo.attributeID
 
 _SETTABLE: Final = (
     *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
@@ -76,10 +87,17 @@ _PORT_OF: Final = 0xFF
 _NO_PORT: Final = b"\xff" * 64
 _NOTHING: Final = bytes(64)
 _MKEY: Final = span(PortInfo, "mkey")
+_DATA: Final = slice(64, 128)
+"""The attribute, in SMPs of either kind (IBA 14.2.1)."""
+
+_DATA_MKEY: Final = slice(_DATA.start + _MKEY.start, _DATA.start + _MKEY.stop)
 _BEFORE_PORT: Final = slice(0, span(NodeInfo, "nodeGUID").stop)
 _BETWEEN: Final = span(NodeInfo, "partitionCap", "revision")
 _VENDOR: Final = span(NodeInfo, "vendorID")
 _AFTER_NODE_INFO: Final = bytes(64 - NodeInfo.size)
+_RESPONSE: Final = 0x80
+_setMethod = poke(MADHeader, "method")
+_setStatus = poke(MADHeader, "status")
 _setNumber = poke(PortInfo, "localPortNum")
 _reregisters = peek(PortInfo, "clientReregister")
 _linearCap = peek(SwitchInfo, "linearFDBCap")
@@ -110,32 +128,32 @@ class SubnetManagementAgents:
         self.mkeys = mkeys
         self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
         self._gets: dict[int, Callable[[SimulatedNode, SimulatedPort, int], Result]] = {
-            0x0010: self._description,
-            0x0011: self._nodeInfo,
-            0x0012: self._switchInfo,
+            NodeDescription.attributeID: self._description,
+            NodeInfo.attributeID: self._nodeInfo,
+            SwitchInfo.attributeID: self._switchInfo,
             GUID_INFO: self._guids,
             PORT_INFO: self._portInfo,
             PKEY_TABLE: self._pkeys,
-            0x0017: self._lanes,
-            0x0018: self._arbitration,
-            0x0019: self._forwarding,
-            0x001A: self._random,
-            0x001B: self._multicast,
+            SLtoVLMappingTable.attributeID: self._lanes,
+            VLArbitrationTable.attributeID: self._arbitration,
+            LinearForwardingTable.attributeID: self._forwarding,
+            RandomForwardingTable.attributeID: self._random,
+            MulticastForwardingTable.attributeID: self._multicast,
             SM_INFO: self._manager,
-            0x0030: self._diagnosis,
+            VENDOR_DIAG: self._diagnosis,
             LED_INFO: self._led,
             ExtendedPortInfo.attributeID: self._extended,
         }
         self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
-            0x0012: self._setSwitchInfo,
+            SwitchInfo.attributeID: self._setSwitchInfo,
             GUID_INFO: self._setGUIDs,
             PORT_INFO: self._setPortInfo,
             PKEY_TABLE: self._setPKeys,
-            0x0017: self._setLanes,
-            0x0018: self._setArbitration,
-            0x0019: self._setForwarding,
-            0x001A: self._setRandom,
-            0x001B: self._setMulticast,
+            SLtoVLMappingTable.attributeID: self._setLanes,
+            VLArbitrationTable.attributeID: self._setArbitration,
+            LinearForwardingTable.attributeID: self._setForwarding,
+            RandomForwardingTable.attributeID: self._setRandom,
+            MulticastForwardingTable.attributeID: self._setMulticast,
             SM_INFO: self._control,
             LED_INFO: self._setLED,
             ExtendedPortInfo.attributeID: self._setExtended,
@@ -151,7 +169,7 @@ class SubnetManagementAgents:
         node = port.node
         end = node.ports[0] if node.isSwitch else port
         reply = bytearray(datagram)
-        reply[3] = 0x81
+        _setMethod(reply, Method.GET_RESP)
         if any(end.info[_MKEY]) and not self.mkeys.permits(end, method, mkey, datagram):
             return None
         if node.busyFor:
@@ -166,23 +184,22 @@ class SubnetManagementAgents:
             else:
                 status, content = get(node, port, modifier)
                 if not status:
-                    reply[64:128] = content
+                    reply[_DATA] = content
                     if attribute == PORT_INFO and self.mkeys.hides(end, mkey):
-                        reply[64:72] = _NOTHING[_MKEY]
+                        reply[_DATA_MKEY] = _NOTHING[_MKEY]
         elif method == SET:
             set = self._sets.get(attribute)
             if set is None:
                 status = NO_ATTRIBUTE
             else:
-                status, content = set(node, port, modifier, datagram[64:128])
+                status, content = set(node, port, modifier, datagram[_DATA])
                 if not status:
-                    reply[64:128] = content
-        elif method & 0x80 or method in (0x05, 0x07):
+                    reply[_DATA] = content
+        elif method & _RESPONSE or method in (Method.TRAP, Method.TRAP_REPRESS):
             return None
         else:
             status = _NO_METHOD
-        reply[4] = status >> 8
-        reply[5] = status & 0xFF
+        _setStatus(reply, status)
         return reply
 
     def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
@@ -274,7 +291,7 @@ class SubnetManagementAgents:
         manager = self.managers.get(port.end)
         if manager is None:
             return NO_ATTRIBUTE, b""
-        return 0, manager.info().encode().ljust(64, b"\0")
+        return 0, manager.answer().encode().ljust(64, b"\0")
 
     @staticmethod
     def _diagnosis(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:

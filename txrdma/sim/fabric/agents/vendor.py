@@ -17,7 +17,8 @@ CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.
 
 _OUI: Final = slice(37, 40)
 _DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]  # every frame has it
-_class, _method = peek(MADHeader, "managementClass"), peek(MADHeader, "method")
+_class = peek(MADHeader, "managementClass")
+_method, _setMethod = peek(MADHeader, "method"), poke(MADHeader, "method")
 _attribute, _setStatus = peek(MADHeader, "attributeID"), poke(MADHeader, "status")
 _ATTRIBUTES: Final = {
     ManagementClass.VENDOR_OPENIB_PING: (OpenIBPing,),
@@ -35,7 +36,7 @@ def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
     ):
         return None
     reply = bytearray(datagram)
-    reply[3] = Method.GET_RESP
+    _setMethod(reply, Method.GET_RESP)
     asked = _attribute(datagram)
     known = {kind.attributeID: kind for kind in _ATTRIBUTES[ManagementClass(_class(datagram))]}
     status: int = 0

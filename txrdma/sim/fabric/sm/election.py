@@ -54,6 +54,7 @@ class Candidate:
         self.manager = SubnetManager(fabric.nodes, port, lmc)
         self._fabric = fabric
         self._pollSeconds = pollSeconds
+        self._answers = 0
         self._agent: MADAgent | None = None
         self._timer: IDelayedCall | None = None
         fabric.sma.managers[port] = self
@@ -89,10 +90,15 @@ class Candidate:
     # SMInfo, as its node's agent tells it and lets it be set.
 
     def info(self) -> SMInfo:
-        """SMInfo of this SM: state, priority, and its sweeps as activity count."""
-        return SMInfo(
-            guid=self.port.guid, actCount=self.manager.sweeps, priority=self.priority, smState=self.state
-        )
+        """SMInfo of this SM: state, priority, and sweeps and answers as activity count (OpenSM's)."""
+        activity = (self.manager.sweeps + self._answers) & 0xFFFFFFFF
+        return SMInfo(guid=self.port.guid, actCount=activity, priority=self.priority, smState=self.state)
+
+    def answer(self) -> SMInfo:
+        """SMInfo as an answer to a Get, which is counted as an activity."""
+        info = self.info()
+        self._answers += 1
+        return info
 
     def control(self, command: int, info: SMInfo) -> int:
         """Carry out a Set of SMInfo from another SM; a command that does not fit the state is refused."""

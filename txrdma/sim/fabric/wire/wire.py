@@ -21,6 +21,8 @@ from txrdma.mad.layouts.messages import (
     MADHeader,
     MADHeaderDirected,
     Notice,
+    RMPPHeader,
+    RMPPType,
     SMPFormatDirected,
 )
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
@@ -344,7 +346,10 @@ _RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
 
 def _isAboutRMPP(datagram: bytes) -> bool:
     """An ACK, a STOP or an ABORT: no request of its own."""
-    return _class(datagram) in _RMPP and datagram[24] == 1 and datagram[25] > 1
+    if _class(datagram) not in _RMPP:
+        return False
+    header = RMPPHeader.decode(datagram, MADHeader.size)
+    return header.version == 1 and header.type > RMPPType.DATA
 
 
 def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:

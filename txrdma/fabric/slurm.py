@@ -57,6 +57,11 @@ def isHost(node: Node) -> bool:
     return node.type is NodeType.CHANNEL_ADAPTER and _AGGREGATION not in node.description
 
 
+def hostName(description: str) -> str:
+    """Name of a host by its description: the first word, in characters that Slurm reads; C{""} of none."""
+    return re.sub(r"[^\w.-]", "_", (description.split() or [""])[0])
+
+
 def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
     """
     Names of all nodes in characters that Slurm reads; switches that would have the same get their GUIDs, too.
@@ -66,7 +71,7 @@ def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
     for node in fabric.ordered():
         name = names.name(node.guid, node.description)
         if not node.isSwitch:
-            found[node] = re.sub(r"[^\w.-]", "_", (name.split() or [node.guid.raw.hex()])[0])
+            found[node] = hostName(name) or node.guid.raw.hex()
             continue
         said = re.sub(r"[^\w.-]+", "_", name.strip())[:_LONGEST] or f"S-{node.guid.raw.hex()}"
         if said in taken:

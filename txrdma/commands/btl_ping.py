@@ -1,0 +1,171 @@
+"""
+C{txrdma btl-ping}: round trips of messages by the byte transfer layer, between two hosts or processes.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.commands.common.options import CommandOptions as BaseOptions
+from txrdma.commands.common.options import IReactor
+from txrdma.commands.common.rows import tellJSON
+from txrdma.messages import IMessageProtocolFactory
+
+PORT = 18517
+"""The port of TCP at which the two ends find each other, unless another one is named."""
+
+_PING, _PONG = 1, 2
+
+
+class CommandOptions(BaseOptions):
+    """Options of C{txrdma btl-ping}: the other end, and how many pings of which size."""
+
+    synopsis = "[options] HOST | --server [options]"
+    longdesc = (
+        "Send messages to a host where txrdma btl-ping --server runs, and measure their round trips. Before "
+        "the first one a small packet and one of the full MTU are tried both ways; where one of these does "
+        "not pass, the command says which, and on which interface."
+    )
+    isCancelledByInterrupts = True
+    optFlags = [
+        ["server", "S", "Answer those who ask, until Ctrl-C."],
+        ["json", "j", "Print the result as JSON."],
+    ]
+    optParameters = [
+        ["port", "p", PORT, "The server's port.", int],
+        ["count", "c", 10, "How many pings.", int],
+        ["size", "s", 64, "Bytes of a ping.", int],
+        ["interval", "i", 0.1, "Seconds between two pings.", float],
+        ["bind", "I", "", "Server: the IP address to listen at."],
+        ["device", None, None, "Such as soft:192.0.2.1; else the software device of the address."],
+    ]
+
+    def parseArgs(self, host: str = "", *rest: str) -> None:
+        self["host"] = host
+        if rest:
+            raise usage.UsageError("say one HOST")
+
+    def postOptions(self) -> None:
+        if bool(self["host"]) == bool(self["server"]):
+            raise usage.UsageError("say HOST, or --server")
+        for name, low, high in (("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26)):
+            if not low <= self[name] <= high:
+                raise usage.UsageError(f"--{name} {self[name]}: say from {low} to {high}")
+
+
+@implementer(IMessageProtocolFactory)
+class Answering(MessageProtocol):
+    """Sends back all pings; it is its own factory, with a new protocol for each peer."""
+
+    def buildProtocol(self, peer: object) -> MessageProtocol:
+        """Make the protocol of a peer."""
+        return Answering()
+
+    def connectionMade(self) -> None:
+        """Have pings answered from now on."""
+        self.transport.receive(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
+
+
+@implementer(IMessageProtocolFactory)
+class Asking(MessageProtocol):
+    """
+    Sends pings, one after the other; it is its own factory, for one connection.
+
+    @ivar ended: fires when the connection has ended.
+    """
+
+    def __init__(self, reactor: IReactor) -> None:
+        self.ended: Deferred[None] = Deferred()
+        self._reactor = reactor
+        self._pong: Deferred[None] | None = None
+
+    def buildProtocol(self, peer: object) -> MessageProtocol:
+        """Be the protocol of the one connection."""
+        return self
+
+    def connectionMade(self) -> None:
+        """Have answers noted as they come."""
+        self.transport.receive(_PONG, self._answered)
+
+    async def ping(self, data: bytes) -> float:
+        """
+        Send a ping, and wait for its answer.
+
+        @return: seconds.
+        """
+        began = self._reactor.seconds()
+        answer: Deferred[None] = Deferred()
+        self._pong = answer
+        self.transport.post(_PING, data)
+        await answer
+        return self._reactor.seconds() - began
+
+    def _answered(self, data: memoryview) -> None:
+        pong, self._pong = self._pong, None
+        if pong is not None:
+            pong.callback(None)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """End; a ping that is under way fails."""
+        pong, self._pong = self._pong, None
+        if pong is not None:
+            pong.errback(reason)
+        self.ended.callback(None)
+
+
+def result(host: str, size: int, times: list[float]) -> dict[str, Any]:
+    """The result of pings as JSON can carry it."""
+    return {
+        "host": host,
+        "size": size,
+        "pings": len(times),
+        "minimumSeconds": min(times),
+        "medianSeconds": median(times),
+        "maximumSeconds": max(times),
+    }
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """Carry out C{txrdma btl-ping}: be the server or the client."""
+    await (_serve if options["server"] else _ping)(reactor, options)
+
+
+async def _serve(reactor: IReactor, options: CommandOptions) -> None:
+    port: Any = await listen(reactor, options["port"], Answering(), options["bind"], options["device"])
+    host = port.getHost()
+    print(f"listening at {host.host} port {host.port}", flush=True)
+    try:
+        await Deferred()
+    finally:
+        port.stopListening()
+
+
+async def _ping(reactor: IReactor, options: CommandOptions) -> None:
+    asking = Asking(reactor)
+    data, times = bytes(options["size"]), []
+    await connect(reactor, options["host"], options["port"], asking, options["device"])
+    try:
+        for number in range(options["count"]):
+            if number:
+                await deferLater(reactor, options["interval"])
+            times.append(await asking.ping(data))
+            if not options["json"]:
+                print(f"{len(data)} bytes from {options['host']}: {1e6 * times[-1]:.0f} us", flush=True)
+    finally:
+        asking.transport.loseConnection()
+        await asking.ended
+    found = result(options["host"], len(data), times)
+    if options["json"]:
+        tellJSON(found)
+    else:
+        least, middle, most = (1e6 * found[f"{name}Seconds"] for name in ("minimum", "median", "maximum"))
+        print(f"{len(times)} round trips: {least:.0f} us, {middle:.0f} us the median, {most:.0f} us at most")

@@ -1,0 +1,79 @@
+"""
+C{txrdma btl-stats}: counters of the byte transfer layer's modules, in each process of this user and in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TYPE_CHECKING
+
+from txrdma.btl.insight import NAMESPACE
+from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
+from txrdma.commands.common.tables import lines, makeTable
+from txrdma.commands.common.watching import watch, WatchingOptions
+from txrdma.unixanswers import IReactor
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class CommandOptions(WatchingOptions):
+    """Options of C{txrdma btl-stats}: how often to look, and how long to wait."""
+
+    longdesc = (
+        "Tell what the modules of the byte transfer layer have counted in this user's processes, for each "
+        "process and for all, by the names that Open MPI's usnic component gives its counters. With --watch "
+        "the first look tells all, and each later one what was counted in a second meanwhile; the maxima, "
+        "whose names begin with max_, only by how much they have grown."
+    )
+
+
+async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+    """Entries for JSON and tables: one for each process, and one for all where there are several."""
+    return summed(await askedOfAll(reactor, NAMESPACE, timeout))
+
+
+def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries of processes, and one of all where there are several: sums, and the largest of maxima."""
+    counted = [entry["counters"] for entry in found if "error" not in entry]
+    several = withSums(found)
+    if several is not found:
+        for name in several[-1]["counters"]:
+            if name.startswith("max_"):
+                several[-1]["counters"][name] = max(each.get(name, 0) for each in counted)
+    return several
+
+
+def countersTable(found: Sequence[dict[str, Any]]) -> Table:
+    """Make a table of counters that are not zero, as L{entries} gives them, or of rates."""
+    from rich.markup import escape
+
+    isRate = any("seconds" in entry for entry in found)
+    table = makeTable("process", "now", "counter", "value", title="in a second" if isRate else None)
+    for entry in found:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
+            continue
+        gauges = entry["gauges"]
+        counters = {name: value for name, value in entry["counters"].items() if value}
+        table.add_row(
+            escape(lines(entry["pid"], " ".join(entry["command"][1:])[:40])),
+            lines(
+                f"{gauges['modules']} modules",
+                f"{gauges['peers']:,} peers",
+                f"{gauges['queuedBytes']:,} bytes queued",
+            ),
+            lines(*counters),
+            lines(*map(number, counters.values())),
+        )
+    return table
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """C{txrdma btl-stats}: once, or again and again."""
+
+    async def ask() -> list[dict[str, Any]]:
+        return await entries(reactor, options["timeout"])
+
+    nobody = "No process of yours has a module of the byte transfer layer."
+    await watch(reactor, options, thenRates(ask, reactor.seconds), countersTable, nobody)

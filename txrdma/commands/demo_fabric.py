@@ -1,0 +1,123 @@
+"""C{txrdma demo-fabric}: the fabric monitor with its page, on a simulated fabric with weather."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import Any, Final
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import globalLogBeginner, textFileLogObserver
+from twisted.python import usage
+
+from txrdma.commands.common.options import CommandOptions as BaseOptions
+from txrdma.commands.common.values import count
+from txrdma.monitor.config import DEFAULT_LISTEN, MonitorConfig, parseConfig
+from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.sim.weather import Weather
+from txrdma.tap.monitor import MonitorService
+
+RADIX: Final = 16
+"""Ports of a switch of the demonstration: 128 hosts have 16 leaf switches and 8 spines."""
+
+_CONFIG: Final = """
+[web]
+listen = '{listen}'
+
+[history]
+file = '{history}'
+
+[poll]
+interval = 1
+sweep = 60
+settle = 1
+look = 10
+
+[findings]
+clear = 20
+"""
+_LATENCY_SECONDS: Final = 0.0005
+
+
+class CommandOptions(BaseOptions):
+    """Options of C{txrdma demo-fabric}: size, seed, and where its page is."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Runs the fabric monitor on a simulated fat tree, reads its counters each second, and serves its "
+        "page, so that there is something to look at without hardware. Links flap, hosts die and hang, and a "
+        "cable rots. Ends with Ctrl-C; nothing is left."
+    )
+    isCancelledByInterrupts = True
+    optFlags = [["calm", None, "Traffic only: no faults."], ["verbose", "v", "Print the log of the monitor."]]
+    optParameters = [
+        ["hosts", None, 128, "Number of hosts.", count],
+        ["seed", None, 1, "Number that the faults follow from.", count],
+        ["listen", "l", DEFAULT_LISTEN, "Server endpoint of the page."],
+    ]
+
+    def postOptions(self) -> None:
+        """Refuse sizes that no such fat tree has."""
+        try:
+            netOf(self["hosts"])
+        except ValueError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+def netOf(hosts: int) -> Net:
+    """
+    Net of the demonstration, with the names that clusters have.
+
+    @raise ValueError: no fat tree of switches with so many ports has room for the hosts.
+    """
+    net = fatTree(hosts, RADIX if hosts <= RADIX**3 // 4 else 2 * RADIX)
+    for identifier, node in net.nodes.items():
+        kind = identifier.rstrip("0123456789")
+        number = int(identifier[len(kind) :]) + 1
+        node.description = f"node{number:03} HCA-1" if kind == "h" else f"{kind}{number:02}"
+    return net
+
+
+def makeService(reactor: Any, config: MonitorConfig, fabric: SimulatedFabric) -> MonitorService:
+    """Make the monitor of a simulated fabric, at its first host."""
+    return MonitorService(reactor, config, fabric.attach)
+
+
+def urlOf(address: object) -> str:
+    """URL of the page of a service that listens at an address."""
+    if isinstance(address, (IPv4Address, IPv6Address)):
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"http://{host}:{address.port}/"
+    return str(address)
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """Carry out C{txrdma demo-fabric}: serve the page until the command is interrupted."""
+    if options["verbose"]:
+        globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)
+    fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
+    with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
+        config = parseConfig(
+            _CONFIG.format(listen=options["listen"], history=os.path.join(folder, "history.db")), "--listen"
+        )
+        service = makeService(reactor, config, fabric)
+        weather = Weather(fabric, options["seed"])
+        service.startService()
+        weather.start(hasFaults=not options["calm"])
+        ended: Deferred[None] = Deferred()
+        reactor.addSystemEventTrigger("before", "shutdown", lambda: ended)  # a thread has to end before
+        try:
+            where = await service.address()
+            print(f"The page is at {urlOf(where)} and Ctrl-C ends it.", flush=True)
+            await Deferred()
+        except CancelledError:
+            pass
+        finally:
+            weather.stop()
+            await service.stopService()
+            fabric.close()
+            ended.callback(None)

@@ -1,0 +1,146 @@
+"""C{txrdma monitor}: a fabric watched in a terminal: its findings, and its busiest links."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.python import usage
+
+from txrdma.commands.common.session import FabricOptions, opened
+from txrdma.commands.common.values import count, seconds
+from txrdma.error import ResourceExhausted
+from txrdma.fabric.advice import Severity
+from txrdma.monitor.judging import ErrorJudge, MOST_BIT_ERRORS
+from txrdma.monitor.loads import busiest
+from txrdma.monitor.poller import FabricPoller, PollerSettings
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_STYLES: Final = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
+
+
+class CommandOptions(FabricOptions):
+    """Options of C{txrdma monitor}: how often to look, and how much to show."""
+
+    longdesc = (
+        "Watch a fabric until Ctrl-C: findings as they come and go, and the links with the most traffic. It "
+        "is what twistd fabric-monitor does, without history, pages, and news for others. With --json a line "
+        "for each round."
+    )
+    optParameters = [
+        ["interval", "i", 10.0, "Seconds between readings of the counters.", seconds],
+        ["links", "n", 10, "Number of links to show.", count],
+        ["rounds", None, 0, "End after so many rounds. [default: by Ctrl-C]", count],
+    ]
+
+    def postOptions(self) -> None:
+        if not 0.1 <= self["interval"] <= 3600:
+            raise usage.UsageError(f"--interval {self['interval']:g}: say from 0.1 to 3600 seconds")
+
+
+def prepare(options: CommandOptions) -> None:
+    """End the program where C{rich} is missing."""
+    if not options["json"]:
+        from txrdma.commands.common.tables import needTables
+
+        needTables()
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """Carry out C{txrdma monitor}: poll, and show each round."""
+    ended: Deferred[None] = Deferred()
+    with opened(reactor, options) as session:
+        interval: float = options["interval"]
+        settings = PollerSettings(intervalSeconds=interval, settleSeconds=min(2.0, interval))
+        show = _toldAsJSON if options["json"] else _Screen(options["links"])
+
+        def isDone(began: float) -> None:
+            show(poller)
+            if options["rounds"] and poller.statistics.turns >= options["rounds"] and not ended.called:
+                ended.callback(None)
+
+        judge = ErrorJudge(mostBitErrors=MOST_BIT_ERRORS)
+        poller = FabricPoller(reactor, session.agent, settings, judge=judge, onRound=isDone)
+        try:
+            poller.start()
+        except ResourceExhausted:  # another program gets the notices: look by turns alone
+            settings = PollerSettings(
+                intervalSeconds=interval, settleSeconds=settings.settleSeconds, wantsNotices=False
+            )
+            poller = FabricPoller(reactor, session.agent, settings, judge=judge, onRound=isDone)
+            poller.start()
+        try:
+            await ended
+        finally:
+            if isinstance(show, _Screen):
+                show.close()
+            await poller.stop()
+
+
+def summaryOf(poller: FabricPoller) -> str:
+    """Line about a fabric: its size, and how the last round went."""
+    nodes = [] if poller.fabric is None else list(poller.fabric.nodes.values())
+    switches = sum(node.isSwitch for node in nodes)
+    statistics = poller.statistics
+    return (
+        f"{len(nodes)} nodes, {switches} of them switches; round {statistics.turns} took "
+        f"{statistics.turnSeconds * 1000:.0f} ms; {statistics.notices} notices"
+    )
+
+
+def _toldAsJSON(poller: FabricPoller) -> None:
+    loads = [] if poller.fabric is None else busiest(poller.fabric, poller.meters, 10)
+    told = {
+        "statistics": asdict(poller.statistics),
+        "findings": [entry.toDict() for entry in poller.ledger.open.values()],
+        "busiest": [load.toDict() for load in loads],
+    }
+    print(json.dumps(told), flush=True)
+
+
+class _Screen:
+    """A terminal that shows the last round; a file gets all of them."""
+
+    def __init__(self, links: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._links = links
+        self._live = Live(console=Console(), auto_refresh=False)
+        self._live.start()
+
+    def __call__(self, poller: FabricPoller) -> None:
+        self._live.update(screenOf(poller, self._links), refresh=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was, with the last round on it."""
+        self._live.stop()
+
+
+def screenOf(poller: FabricPoller, links: int) -> Group:
+    """A round, as a terminal shows it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    findings = Table("Severity", "Finding", "Where", "What", box=None, expand=True)
+    entries = sorted(poller.ledger.open.values(), key=lambda entry: (-entry.severity, entry.firstSeen))
+    for entry in entries:
+        found = entry.finding
+        cells = (entry.severity.name.lower(), found.kind, found.where, found.text)
+        findings.add_row(*(Text(_plain(cell)) for cell in cells), style=_STYLES[entry.severity])
+    busy = Table("Link from", "To", "Load", "Gbit/s", box=None, expand=True)
+    for load in [] if poller.fabric is None else busiest(poller.fabric, poller.meters, links):
+        share = f"{100 * load.share:.0f} %" if load.share is not None else ""
+        busy.add_row(*(Text(_plain(cell)) for cell in (load.port, load.peer, share, f"{load.gigabits:.2f}")))
+    well = Text("all is well", style="green")
+    return Group(Text(summaryOf(poller)), findings if entries else well, busy)
+
+
+def _plain(text: str) -> str:
+    """Text without control characters: names come from the fabric, and are anybody's bytes."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,0 +1,218 @@
+"""
+Refresh of a fabric that is known: some nodes are asked again, and what has changed there is entered.
+
+A sweep asks everybody; this asks those nodes that have given a sign of change, and what is behind their
+ports.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeVar
+
+from txrdma.fabric.health import hasLink
+from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.rawfields import span
+
+_ARRIVAL: Final = span(PortInfo, "localPortNum")
+_MOST_HOPS: Final = 63
+
+Asked = TypeVar("Asked", bound=Attribute)
+
+
+class Refresh:
+    """
+    Refresh of some nodes of a fabric, which is changed by it: L{look} at each node, then L{finish}.
+
+    @ivar touched: nodes that were asked, at which a link came or went, or which are gone.
+    @ivar changed: nodes whose ports tell something else than before, or which have another name.
+    @ivar isRelinked: True if a node or a link came or went.
+    @ivar unclear: reason for which the whole fabric has to be swept; C{""} while there is none.
+    @ivar asked: ports that were asked for their states.
+    """
+
+    def __init__(
+        self, rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, timeoutSeconds: float, retries: int
+    ) -> None:
+        self.touched: set[GUID] = set()
+        self.changed: dict[Node, None] = {}
+        self.isRelinked = False
+        self.unclear = ""
+        self.asked = 0
+        self._rpcs = rpcs
+        self._endPort = endPort
+        self._fabric = fabric
+        self._seconds = timeoutSeconds
+        self._retries = retries
+        self._loose: list[Port] = []
+
+    async def look(self, node: Node, isThorough: bool = False) -> None:
+        """
+        Ask a node for the states of its ports, and for the nodes behind those that have come up.
+
+        @param isThorough: see that the nodes behind all ports are those that were there before, too, and ask
+            for the node's name.
+        @raise DeviceUnavailable: our own port is gone.
+        @raise MADFailure: the node does not answer.
+        """
+        came = []
+        self.touched.add(node.guid)
+        for port in [port for port in node.ports.values() if port.raw]:
+            hadLink = hasLink(port)
+            await self._askPort(port, toLID(self._endPort, port.lid or node.lid))
+            if not hasLink(port):
+                self._cut(port)
+            elif port.number and (not hadLink or (isThorough and _isWindow(node))):
+                came.append(port)
+        if isThorough:
+            await self._identify(node, toLID(self._endPort, node.lid))
+        for port in came:
+            await self._beyond(port)
+
+    async def finish(self) -> None:
+        """
+        Ask ports whose links have gone for their states, and remove nodes that no link leads to any more.
+
+        @raise DeviceUnavailable: our own port is gone.
+        """
+        if not self.isRelinked:
+            return
+        gone = self._reach()
+        if any(node.isSwitch for node in gone):
+            self.unclear = "a switch is gone"
+        for port in self._loose:
+            node = port.node
+            if self._fabric.nodes.get(node.guid) is node and port.peer is None and port.raw:
+                try:
+                    await self._askPort(port, toLID(self._endPort, port.lid or node.lid))
+                except MADFailure:
+                    self.unclear = f"{port} does not answer"
+                    continue
+                if hasLink(port):
+                    await self._beyond(port)
+
+    async def _ask(self, kind: type[Asked], path: IBPath, modifier: int = 0) -> Asked:
+        told: Asked = await self._rpcs.SubnGet(
+            kind, path, modifier, timeoutSeconds=self._seconds, retries=self._retries
+        )
+        return told
+
+    async def _askPort(self, port: Port, path: IBPath) -> None:
+        raw = (await self._ask(PortInfo, path, port.number)).encode()
+        self.asked += 1
+        if withoutArrival(raw) != withoutArrival(port.raw):
+            self.changed[port.node] = None
+            port.tell(raw)
+
+    async def _identify(self, node: Node, path: IBPath) -> None:
+        """Ask for the name and the identity of a node that may have got others."""
+        description = (await self._ask(NodeDescription, path)).text
+        raw = (await self._ask(NodeInfo, path)).encode()
+        if not isSame(raw, node.raw):
+            self.unclear = f"{node} tells something else about itself"
+        if description != node.description:
+            node.description = description
+            self.changed[node] = None
+
+    def _cut(self, port: Port) -> None:
+        """Enter that a port's link is gone."""
+        peer = port.peer
+        if peer is not None:
+            port.peer = peer.peer = None
+            self._loose.append(peer)
+            self._relinked(port, peer)
+
+    async def _beyond(self, port: Port) -> None:
+        """Ask who is at the other end of a port's link, and enter it."""
+        node = port.node
+        route = node.route
+        if route is None or len(route.drPath) >= _MOST_HOPS or not _isWindow(node):
+            if port.peer is None:  # else its switch was looked behind
+                self.unclear = f"{port} cannot be looked behind"
+            return
+        path = route.then(port.number)
+        try:
+            raw = (await self._ask(NodeInfo, path)).encode()
+            await self._join(port, raw, path)
+        except MADFailure as error:
+            if port.peer is None:
+                self.unclear = f"behind {port}: {error}"
+
+    async def _join(self, port: Port, raw: bytes, path: IBDRPath) -> None:
+        guid, number = GUID(nodeGUIDIn(raw)), localPortIn(raw)
+        node = self._fabric.nodes.get(guid)
+        peer = port.peer
+        if peer is not None and (peer.node is node and peer.number == number):
+            return
+        if node is None:
+            node, _ = self._fabric.add(raw, path)
+            node.description = (await self._ask(NodeDescription, path)).text
+            if node.isSwitch:
+                self.unclear = f"{node} is new"
+        elif not isSame(raw, node.raw):
+            self.unclear = f"{node} is at two places"
+            return
+        if number > node.numPorts or not number:
+            self.unclear = f"{node} says that its port {number} is behind {port}"
+            return
+        self._cut(port)
+        here = node.port(number)
+        self._cut(here)
+        node.hear(number, GUID(portGUIDIn(raw)))
+        here.tell((await self._ask(PortInfo, path, number)).encode())
+        self._fabric.link(port, here)
+        self._relinked(port, here)
+
+    def _relinked(self, *ports: Port) -> None:
+        self.isRelinked = True
+        for port in ports:
+            self.touched.add(port.node.guid)
+            self.changed[port.node] = None
+
+    def _reach(self) -> list[Node]:
+        """Find routes to all nodes anew, and remove those that have none."""
+        nodes = self._fabric.nodes
+        starts = [node for node in nodes.values() if node.route is not None and not node.route.drPath]
+        if not starts:
+            self.unclear = "the way from our own port is not known"
+            return []
+        seen = set(starts)
+        waiting = deque(starts)
+        while waiting:
+            node = waiting.popleft()
+            route = node.route
+            assert route is not None  # it was reached
+            if not node.isSwitch and route.drPath:
+                continue
+            for port in node.linked():
+                assert port.peer is not None  # it is linked
+                there = port.peer.node
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append(there)
+                    there.route = route.then(port.number)
+        gone = [node for node in nodes.values() if node not in seen]
+        if len(seen) == len(starts):
+            self.unclear = "our own port has no link"  # so the others are not gone
+            return []
+        for node in gone:
+            self.touched.add(node.guid)
+            del nodes[node.guid]
+        return gone
+
+
+def _isWindow(node: Node) -> bool:
+    """True of a node that forwards datagrams on directed routes: a switch, or our own."""
+    return node.isSwitch or (node.route is not None and not node.route.drPath)
+
+
+def withoutArrival(raw: bytes) -> bytes:
+    """PortInfo without the number of the port that the question came in by, which says nothing."""
+    return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]

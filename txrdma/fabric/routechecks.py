@@ -1,0 +1,169 @@
+"""
+Checks of forwarding tables: LIDs that they do not lead to, loops of credits, and links used unevenly.
+
+A loop of credits is a circle of links each of which waits for room in the next one: packets in it can wait
+for each other forever (W. J. Dally and C. L. Seitz, 1987).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from txrdma.fabric.health import endPorts, Finding
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.routeuse import balances, Linear
+from txrdma.fabric.routing import NO_PORT
+from txrdma.iba.types import GUID
+
+_SHOWN: Final = 3
+_UNEVEN: Final = 1.25
+"""Share of the mean number of LIDs beyond which a link is used unevenly."""
+
+_FEW: Final = 2
+"""LIDs more or less that are nobody's fault: routing engines do not share out so exactly."""
+
+_PORTS: Final = 256
+
+_Channel = int
+"""A link in one direction: the index of its switch times 256, and the output port."""
+
+
+class RouteCheck:
+    """
+    Check of the unicast forwarding tables, LID by LID: L{steps} does the work, in parts of milliseconds.
+
+    Only what packets really do counts: entries of switches that no host's packets come to are not looked at.
+
+    @ivar found: findings, complete after the last step.
+    """
+
+    def __init__(self, fabric: Fabric, linear: Linear) -> None:
+        """@param linear: tables of all switches that were asked; what is behind the others is not judged."""
+        self.found: list[Finding] = []
+        self._fabric = fabric
+        self._linear = linear
+        self._nodes = [node for node in fabric.switches() if node.guid in linear]
+        self._index: dict[GUID, int] = {node.guid: at for at, node in enumerate(self._nodes)}
+        self._tables = [linear[node.guid] for node in self._nodes]
+        self._beyond = [self._peers(node) for node in self._nodes]
+        self._waits: dict[_Channel, set[_Channel]] = defaultdict(set)
+
+    @staticmethod
+    def _peers(node: Node) -> dict[int, Port]:
+        return {port.number: port.peer for port in node.linked() if port.peer is not None}
+
+    def steps(self) -> Iterator[None]:
+        """Do the work, one LID after the other."""
+        ends: list[Port] = []
+        sources: set[int] = set()
+        for port in endPorts(self._fabric):
+            if not port.node.isSwitch and port.lid and port.peer is not None:
+                ends.append(port)
+                at = self._index.get(port.peer.node.guid)
+                if at is not None:
+                    sources.add(at)
+        ordered = sorted(sources)
+        for end in ends:
+            for lid in range(end.lid, end.lid + (1 << end.lmc)):
+                self._follow(end, lid, ordered)
+            yield
+        self._loops()
+        yield
+        self._evenness()
+
+    def _follow(self, end: Port, lid: int, sources: list[int]) -> None:
+        """Follow packets for a LID from all switches with hosts."""
+        known: dict[int, str] = {}
+        broken: dict[str, list[int]] = {}
+        for source in sources:
+            path: list[int] = []
+            at, why = source, None
+            before: _Channel | None = None
+            while why is None:
+                why = known.get(at)
+                if why is None and at in path:
+                    why = "in circles"
+                table = self._tables[at]
+                out = table[lid] if lid < len(table) else NO_PORT
+                peer = self._beyond[at].get(out)
+                channel = at * _PORTS + out
+                if before is not None and peer is not None and peer.node.isSwitch:
+                    self._waits[before].add(channel)
+                if why is not None:
+                    break
+                path.append(at)
+                if out in (NO_PORT, 0):
+                    why = "no port"
+                elif peer is None:
+                    why = f"port {out}, which has no link"
+                elif not peer.node.isSwitch:
+                    why = "" if peer.node is end.node else f"another node, {peer.node}"
+                else:
+                    following = self._index.get(peer.node.guid)
+                    if following is None:
+                        why = ""  # its table is not known
+                    else:
+                        before, at = channel, following
+            for each in path:
+                known[each] = why or ""
+            if why:
+                broken.setdefault(why, []).append(source)
+        for why, switches in broken.items():
+            said = ", ".join(str(self._nodes[each]) for each in switches[:_SHOWN])
+            more = f" and {len(switches) - _SHOWN} more" if len(switches) > _SHOWN else ""
+            text = f"LID {lid} is not reached from {said}{more}: packets go to {why}"
+            if why == "in circles":
+                text = f"LID {lid} is not reached from {said}{more}: packets go in circles"
+            self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
+
+    def _loops(self) -> None:
+        """Find a circle of links that wait: remove those that wait for nobody, again and again."""
+        waits = {channel: set(after) for channel, after in self._waits.items()}
+        waiting: dict[_Channel, set[_Channel]] = defaultdict(set)
+        for channel, after in waits.items():
+            for each in after:
+                waiting[each].add(channel)
+        free = [each for each in waiting if each not in waits]
+        while free:
+            each = free.pop()
+            for channel in waiting.pop(each, ()):
+                after = waits[channel]
+                after.discard(each)
+                if not after:
+                    del waits[channel]
+                    free.append(channel)
+        if not waits:
+            return
+        circle: list[_Channel] = [min(waits)]
+        while True:
+            following = min(waits[circle[-1]])
+            if following in circle:
+                circle = circle[circle.index(following) :]
+                break
+            circle.append(following)
+        said = " -> ".join(f"{self._nodes[each // _PORTS]} port {each % _PORTS}" for each in circle)
+        text = f"{len(circle)} links wait for each other, unless their virtual lanes differ: {said}"
+        self.found.append(Finding("credit-loop", "forwarding tables", text))
+
+    def _evenness(self) -> None:
+        for balance in balances(self._fabric, self._linear):
+            for group in balance.groups:
+                if len(group) < 2:
+                    continue
+                most, least = max(group.values()), min(group.values())
+                if most - least > _FEW and most > _UNEVEN * sum(group.values()) / len(group):
+                    said = ", ".join(f"{port}: {count}" for port, count in sorted(group.items()))
+                    text = f"of links that lead to the same hosts some carry more LIDs than others: {said}"
+                    found = Finding("unbalanced", str(balance.node), text, balance.node.guid)
+                    self.found.append(found)
+                    break
+
+
+def routeFindings(fabric: Fabric, linear: Linear) -> list[Finding]:
+    """Findings of a L{RouteCheck} at once: in a fabric of thousands of hosts this takes many seconds."""
+    check = RouteCheck(fabric, linear)
+    for _ in check.steps():
+        pass
+    return check.found
