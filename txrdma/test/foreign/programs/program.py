@@ -1,0 +1,109 @@
+"""
+What a program is: something that serves at a string, and something that uses what is served there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.iweb import IAgentEndpointFactory
+
+BIG: Final = random.Random(5).randbytes(3_000_000)
+"""More than any buffer between the two ends, which does not compress."""
+
+
+def digest(data: bytes) -> str:
+    """Length and hash of what came."""
+    return f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:12]}"
+
+
+class Ends:
+    """
+    What a program gets: where it listens, or whom it connects to.
+
+    @ivar reactor: the reactor of this process.
+    @ivar string: the endpoint string.
+    @ivar folder: a folder of its own; C{server.pem} in it is a certificate for C{localhost}, with its key.
+    @ivar ports: the ports that it listens at.
+    """
+
+    def __init__(self, reactor: Any, string: str, folder: Path) -> None:
+        self.reactor = reactor
+        self.string = string
+        self.folder = folder
+        self.ports: list[Any] = []
+
+    async def listen(self, factory: Any) -> Any:
+        """Listen by the string."""
+        port = await serverFromString(self.reactor, self.string).listen(factory)
+        self.ports.append(port)
+        return port
+
+    @property
+    def endpoint(self) -> Any:
+        """The endpoint of the other end."""
+        return clientFromString(self.reactor, self.string)
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """Connect by the string."""
+        connecting: Deferred[Any] = self.endpoint.connect(factory)
+        return connecting
+
+    def agent(self, pool: HTTPConnectionPool | None = None) -> Agent:
+        """An HTTP agent whose connections go by the string, whatever the address says."""
+        made: Agent = Agent.usingEndpointFactory(self.reactor, _Same(self), pool)
+        return made
+
+    def certificate(self) -> Any:
+        """The certificate of C{localhost}, and its key."""
+        from twisted.internet.ssl import PrivateCertificate
+
+        return PrivateCertificate.loadPEM((self.folder / "server.pem").read_bytes())
+
+
+@implementer(IAgentEndpointFactory)
+class _Same:
+    """The same endpoint for each address."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._ends = ends
+
+    def endpointForURI(self, uri: Any) -> IStreamClientEndpoint:
+        return self._ends.endpoint  # type: ignore[no-any-return]  # whichever the string says
+
+
+class Program:
+    """
+    A server and its client.
+
+    @cvar needs: names of the packages that it is made of, beside Twisted; versions are told of these.
+    @cvar imports: names of the modules that have to be there.
+    """
+
+    needs: Sequence[str] = ()
+    imports: Sequence[str] = ()
+
+    async def serve(self, ends: Ends) -> None:
+        """Listen; the process is ended by SIGTERM when its client has ended."""
+        raise NotImplementedError
+
+    async def use(self, ends: Ends) -> object:
+        """Connect, use what is served, and return what was seen: something that becomes JSON."""
+        raise NotImplementedError
+
+
+def factoryOf(protocol: Any) -> IProtocolFactory:
+    """A factory of protocols without arguments."""
+    from twisted.internet.protocol import Factory
+
+    return Factory.forProtocol(protocol)  # type: ignore[no-any-return,unused-ignore]  # untyped in some releases
