@@ -13,8 +13,8 @@ import sys
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.ends import Orders
 from benchmarks.measuring import Case, run
+from benchmarks.orders import Orders
 
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 

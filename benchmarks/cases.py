@@ -8,8 +8,8 @@ import resource
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.ends import Orders
 from benchmarks.measuring import Case
+from benchmarks.orders import Orders
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -25,6 +25,16 @@ ROCE = {
     "connect": r"smc:127.0.0.1:{port}:device=soft\:route=rocev2",
 }
 
+
+RSOCKET = {
+    "listen": "rsocket:0:interface=127.64.77.1",
+    "connect": "rsocket:127.64.77.1:{port}:bindAddress=127.64.77.2",
+}
+RSOCKET_ROCE = {
+    "listen": r"rsocket:0:device=soft\:127.64.77.1\:route=rocev2",
+    "connect": r"rsocket:127.64.77.1:{port}:device=soft\:127.64.77.2\:route=rocev2",
+}
+"""Streams of librdmacm's kind, each end at a loopback address of its own."""
 
 VERBS = {"module": "benchmarks.verbsends", "device": "soft", "reactor": "txrdma", **ENDPOINTS}
 UDP = {"module": "benchmarks.peer_udp", "scenario": "udp"}
@@ -97,12 +107,12 @@ def verbs(quick: bool) -> list[Case]:
 
 def managed(quick: bool) -> list[Case]:
     """Connections of RDMA's communication manager."""
-    opened = 100 if quick else 1_000
     found = []
-    for name, title, options in (
-        ("shared", "shared memory", ""),
-        ("rocev2", "UDP", ":route=rocev2"),
+    for name, title, options, most in (
+        ("shared", "shared memory", "", 1_000),
+        ("rocev2", "UDP", ":route=rocev2", 10_000),
     ):
+        opened = 100 if quick else most
         ours = {"module": "benchmarks.cmends", "options": options}
         route = f"RDMA CM {'rocev2' if options else 'shared-memory'}"
         found += [
@@ -126,6 +136,43 @@ def managed(quick: bool) -> list[Case]:
                 theirs=None,
                 orders={"connections": opened, "stays": True},
                 mode=route,
+                mostRounds=1,
+            ),
+        ]
+    return found
+
+
+def rsockets(quick: bool) -> list[Case]:
+    """Streams of librdmacm's kind and of SMC-R, each beside TCP."""
+    total = 128 * MIB if quick else GIB
+    pings = 2_000 if quick else 10_000
+    found = []
+    for name, title, ours, mode, share in (
+        ("rsocket-shared", "rsocket, shared memory", RSOCKET, "rsocket shared-memory", 1),
+        ("smc-shared", "SMC-R, shared memory", SMC, "SMC-R shared-memory", 1),
+        ("rsocket-rocev2", "rsocket, UDP", RSOCKET_ROCE, "rsocket rocev2", 8),
+        ("smc-rocev2", "SMC-R, UDP", ROCE, "SMC-R rocev2", 8),
+    ):
+        found += [
+            Case(
+                f"{name}-throughput",
+                f"throughput, 64 KiB writes: {title}",
+                "throughput",
+                "MB/s",
+                ours=ours,
+                theirs=TCP,
+                orders={"bytes": total // share, "write": 64 << 10},
+                mode=mode,
+            ),
+            Case(
+                f"{name}-roundtrip",
+                f"64-byte round trip, epoll reactor: {title}",
+                "roundTrip",
+                "us",
+                ours=ours,
+                theirs=TCP,
+                orders={"size": 64, "count": pings},
+                mode=mode,
             ),
         ]
     return found

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.ends import cpuSeconds, memoryBytes, Orders, prepare, tell
+from benchmarks.orders import cpuSeconds, memoryBytes, Orders, prepare, tell
 
 
 def _address(number: int) -> str:
@@ -78,7 +78,7 @@ def main(role: str, orders: Orders) -> None:
 
         async def visit(isBrief: bool = True) -> Any:
             protocol: Any = await endpoint.connect(MessageFactory(Visiting))
-            route = protocol.transport.queuePair.route
+            route = protocol.transport.route
             if isBrief:
                 protocol.transport.loseConnection()
                 await protocol.over

@@ -21,7 +21,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from benchmarks.ends import memoryBytes, Orders
+from benchmarks.orders import memoryBytes, Orders
 from benchmarks.scenarios import Echo, modeOf, REQUEST_BYTES, Result, Serving, Speaking
 
 ANSWER_BYTES = 256 << 10

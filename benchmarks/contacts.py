@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
 from benchmarks.connecting import EchoServing, visit
-from benchmarks.ends import Orders
 from benchmarks.measuring import MeasurementFailed
+from benchmarks.orders import Orders
 from benchmarks.scenarios import modeOf, Result, Speaking
 
 SETTLING_SECONDS = 0.3

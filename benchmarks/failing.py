@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IPullProducer, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import deferLater
 
-from benchmarks.ends import Orders
+from benchmarks.orders import Orders
 from benchmarks.scenarios import modeOf, Result, Serving, Speaking
 
 WATCHED_SECONDS = 0.3

@@ -1,7 +1,8 @@
 """
 One process that measures management datagrams: C{python -m benchmarks.madends SCENARIO ORDERS}.
 
-Orders and results are JSON: C{core} as in L{benchmarks.ends}, the rest as L{benchmarks.madscenarios} has it.
+Orders and results are JSON: C{core} as in L{benchmarks.ends}, the rest as L{benchmarks.madscenarios} and
+L{benchmarks.monitorends} have it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.ends import Orders, prepare, tell
+from benchmarks.orders import Orders, prepare, tell
 
 
 def main(name: str, orders: Orders) -> None:
@@ -18,7 +19,9 @@ def main(name: str, orders: Orders) -> None:
     prepare(orders)
     from twisted.internet.task import react
 
-    from benchmarks.madscenarios import scenarios
+    from benchmarks import madscenarios, monitorends
+
+    scenarios = {**madscenarios.scenarios, **monitorends.scenarios}
 
     async def once(reactor: Any) -> None:
         tell(await scenarios[name](reactor, orders))

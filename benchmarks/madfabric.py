@@ -59,14 +59,15 @@ class Ran:
 
 class BenchFabric:
     """
-    A fat tree in ibsim, on the first core; nobody manages it.
+    A fat tree in ibsim, on the first core; nobody manages it, unless OpenSM is to.
 
     @ivar hosts: the nodes to attach to.
     """
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, radix: int = 36, isManaged: bool = False) -> None:
+        """@param radix: ports of each switch."""
         with pinned(cores()[0]):
-            self._ibsim = Ibsim(fatTree(hosts).text())
+            self._ibsim = Ibsim(fatTree(hosts, radix).text(), isManaged)
         self.hosts = [f"h{number:05}" for number in range(hosts)]
 
     def __enter__(self) -> BenchFabric:
@@ -77,7 +78,8 @@ class BenchFabric:
 
     def environment(self, host: str) -> dict[str, str]:
         """For a program attached there."""
-        return {**self._ibsim.environment, "SIM_HOST": host}
+        here = str(Path(__file__).parent.parent)
+        return {**self._ibsim.environment, "SIM_HOST": host, "PYTHONPATH": here}
 
     def run(self, command: list[str], host: str) -> Ran:
         """

@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any, Final
 
 import txrdma
-from benchmarks.ends import Orders
 from benchmarks.madfabric import BenchFabric, cores, missing, Ran
 from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
+from benchmarks.orders import Orders
 from benchmarks.report import show, spread
 from benchmarks.results import Section, section, shortly
 
@@ -305,6 +305,93 @@ def memory(rounds: int, quick: bool) -> Part:
     return part
 
 
+# The monitor.
+
+
+def monitor(rounds: int, quick: bool) -> Part:
+    """Work of the fabric monitor: readings of counters, Prometheus' text, its history."""
+    part = Part("The fabric monitor", "monitor", "")
+    outcomes = []
+    about = []
+    hosts: Sequence[tuple[int, float | None]] = ((900, 32e-6),) if quick else ((900, 32e-6), (SWEPT, None))
+    for count, most in hosts:
+        found = [
+            measured("monitor-reading", hosts=count, rounds=3, reactor="epoll")
+            for _ in range(1 if count == SWEPT else rounds)
+        ]
+        told = found[0]
+        name = f"mad-monitor-{count}"
+        title = f"one reading of {told['ports']:,}, CPU"
+        outcomes.append(Outcome(_case(name, title, "s", mostOfOurs=most), [one["value"] for one in found]))
+        share = median(one["value"] for one in found) * told["ports"]
+        about.append(
+            f"{told['nodes']:,} nodes have {told['ports']:,} ports with links: a round takes {share:.2f} s "
+            f"of CPU time, which is {share / 10:.1%} of a core at intervals of 10 s, {share:.0%} at 1 s."
+        )
+        if count == hosts[0][0]:
+            case = _case("mad-monitor-text", f"text of {told['series']:,} series", "s", mostOfOurs=0.02)
+            outcomes.append(Outcome(case, [one["text"] for one in found]))
+    days = 1 if quick else 7
+    found = [measured("monitor-history", days=days, rounds=10) for _ in range(1 if quick else min(rounds, 3))]
+    case = _case("mad-monitor-history", f"history of {days} days, one counter of one port by minutes", "s")
+    outcomes.append(Outcome(case, [one["value"] for one in found]))
+    runs = [(900, 48, 10.0, None), (900, 48, 1.0, None)] + ([] if quick else [(SWEPT, 36, 10.0, 1.0)])
+    for count, radix, interval, reach in runs:
+        ran = measured(
+            *("monitor-running", None), hosts=count, radix=radix, interval=interval, rounds=3, reactor="epoll"
+        )
+        title = f"{count:,} hosts at {interval:g} s, share of a core"
+        case = _case(f"mad-monitor-running-{count}-{interval:g}", title, "cores", mostOfOurs=reach)
+        outcomes.append(Outcome(case, [ran["value"]]))
+        about.append(
+            f"Of {count:,} hosts {ran['readings']:,.0f} ports were read in a round of {ran['turn']:.2f} s, "
+            f"{ran['overruns']} intervals of {interval:g} s had no round of their own, and the first two "
+            f"rounds were over after {ran['ready']:.0f} s; the process was busy for {ran['busy']:.0%}."
+        )
+    part.outcomes = outcomes + _once(900, 48, 1 if quick else rounds, about)
+    part.about = (
+        "A reading is one datagram with all counters of a port: asked, answered by a port in the same "
+        "process that has the answer ready, checked, taken by the port's meter, and judged. What a kernel "
+        "and a device take is not in it. Between two texts the counters of data and packets have grown, the "
+        "others stood still. Shares of a core are of a whole monitor with its history, and of the simulation "
+        "of the fabric beside it in the same process, which takes more than half of it. Of a whole reading "
+        "both programs are started, sweep, and read counters of all ports. " + " ".join(about)
+    )
+    return part
+
+
+def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome]:
+    """One whole reading, beside what C{ibqueryerrors} takes for the same, in turns."""
+    why = missing()
+    if why:
+        about.append(f"{why}, so that nothing is compared with ibqueryerrors.")
+        return []
+    _compiled()
+    ours: list[Ran] = []
+    theirs: list[Ran] = []
+    sent: dict[str, int] = {}
+    with BenchFabric(hosts, radix, isManaged=True) as fabric:
+        host = fabric.hosts[hosts // 2]
+        orders = json.dumps({"core": cores()[1], "outstanding": 128})
+        for _ in range(rounds):
+            before = fabric.sent(host)
+            theirs.append(fabric.run(["ibsim-run", "ibqueryerrors", "--counters", "--skip-sl"], host))
+            between = fabric.sent(host)
+            ours.append(
+                fabric.run([sys.executable, "-m", "benchmarks.madends", "monitor-once", orders], host)
+            )
+            sent = {"theirs": between - before, "ours": fabric.sent(host) - between}
+    told = json.loads(ours[-1].output)
+    about.append(
+        f"A whole reading is of {told['ports']:,} ports by {sent['ours']:,} datagrams of ours, and "
+        f"{sent['theirs']:,} of ibqueryerrors --counters, that asks for the counters of data alone; "
+        f"{told['sweep']:.2f} of our {told['value']:.2f} s after start-up are the sweep."
+    )
+    title = "a whole reading, start-up included; ibqueryerrors --counters"
+    case = _case("mad-monitor-once", title, "s", atMost=0.6)
+    return [Outcome(case, [ran.seconds for ran in ours], [ran.seconds for ran in theirs])]
+
+
 PARTS: Final[Mapping[str, Callable[[int, bool], Part]]] = {
     "mad-sweep": sweeps,
     "mad-rate": rates,
@@ -312,6 +399,7 @@ PARTS: Final[Mapping[str, Callable[[int, bool], Part]]] = {
     "mad-latency": latencies,
     "mad-codecs": codecs,
     "mad-memory": memory,
+    "monitor": monitor,
 }
 
 

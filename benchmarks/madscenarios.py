@@ -18,8 +18,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from benchmarks.ends import cpuSeconds, memoryBytes, Orders
 from benchmarks.madports import AdministrationPort, NodeInfoPort
+from benchmarks.orders import cpuSeconds, memoryBytes, Orders
 from benchmarks.scenarios import Result
 from txrdma.commands.common.attributefields import attributesOf
 from txrdma.fabric.discovery import Sweep

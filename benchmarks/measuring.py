@@ -7,16 +7,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from threading import Timer
 from typing import Any, Final
 
-from benchmarks.ends import Orders
+from benchmarks.orders import Orders
+from benchmarks.wires import wire, WireFailed
 
 TIMEOUT_SECONDS = 300
 LONGEST_SECONDS = 900
@@ -74,13 +77,18 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What came out: values in the case's unit."""
+    """
+    What came out: values in the case's unit.
+
+    @ivar isMissing: whether the failure is that something is not installed.
+    """
 
     case: Case
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
     mode: str = ""
     failure: str = ""
+    isMissing: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -114,7 +122,8 @@ class Outcome:
         if case.mostOfOurs is not None:
             return f"{case.mostOfOurs:g} {case.unit} or less"
         if case.leastOfOurs is not None:
-            return f"{case.leastOfOurs:,.0f} {case.unit} or more"
+            least = f"{case.leastOfOurs:,.0f}" if case.leastOfOurs >= 100 else f"{case.leastOfOurs:g}"
+            return f"{least} {case.unit} or more"
         return "-"
 
     def asDict(self) -> dict[str, Any]:
@@ -133,6 +142,7 @@ class Outcome:
             "reaches": self.case.reaches,
             "reached": self.reached,
             "failure": self.failure,
+            "isMissing": self.isMissing,
         }
 
 
@@ -184,19 +194,67 @@ def measure(
     """
     One measurement, by two processes on two cores: what client and server said.
 
+    With C{loss} in the orders they are at the ends of a L{wire} that loses that share of packets, and the
+    client's answer has what was counted there.
+
     @param forServer: more orders, for that process alone; C{forClient}, too.
     """
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    with end(module, "server", {**orders, **(forServer or {}), "core": first}) as server:
+    with ExitStack() as stack:
+        atServer, atClient = {**orders, **(forServer or {})}, {**orders, **(forClient or {})}
+        if loss := orders.get("loss"):
+            try:
+                lossy = stack.enter_context(wire(loss))
+            except WireFailed as error:
+                raise MeasurementFailed(str(error)) from error
+            atServer["namespace"], atClient["namespace"] = lossy.far, lossy.near
+        server = stack.enter_context(end(module, "server", {**atServer, "core": first}))
         port = said(server)["port"]
         connect = orders.get("connect", "").format(port=port)
         where = {"core": second, "connect": connect, "port": port, "server": server.pid}
-        with end(module, "client", {**orders, **(forClient or {}), **where}) as client:
-            result = said(client)
-            assert server.stdin is not None
-            server.stdin.close()
-            server.stdin = None
-            return result, said(server)
+        client = stack.enter_context(end(module, "client", {**atClient, **where}))
+        result = said(client)
+        if loss:
+            result = {**lossy.counted(), **result}
+        assert server.stdin is not None
+        server.stdin.close()
+        server.stdin = None
+        return result, said(server)
+
+
+def launcher() -> str | None:
+    """MPI's, from our own environment or the system; None where there is none."""
+    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
+
+
+_BY_TCP: Final = {
+    "FI_PROVIDER": "tcp",
+    "MPIR_CVAR_CH4_NETMOD": "ofi",
+    "MPIR_CVAR_NOLOCAL": "1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_pml": "ob1",
+}
+"""The environment in which MPICH, and Open MPI, go by TCP though both ranks are on one host."""
+
+
+def measureMPI(orders: Orders) -> dict[str, Any]:
+    """
+    One measurement, by two ranks of MPI, which its launcher starts: what rank 0 said.
+
+    With C{isTCP} in the orders they go by TCP, otherwise as MPI chooses: by shared memory.
+    """
+    command = [launcher() or "mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.peer_mpi"]
+    done = subprocess.run(
+        [*command, json.dumps(orders)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        env={**os.environ, **(_BY_TCP if orders.get("isTCP") else {})},
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
@@ -211,17 +269,21 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "links": lambda client: client["links"] * 1e3,
     "most": lambda client: client["most"],
     "cpu": lambda client: client["cpu"] * 1e6,
+    "jain": lambda client: client["jain"],
+    "resent": lambda client: client.get("resent", client["resentByTCP"]) / max(1, client["lost"]),
 }
-"""Figures of scenarios that have several, by what the client told: us of time and CPU, /s, otherwise ms."""
+"""
+Figures of scenarios that have several, by what the client told: us of time and CPU, /s, shares, otherwise ms.
+"""
 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """The value of one measurement, in the unit of its case."""
     if case.figure in FIGURES:
         return float(FIGURES[case.figure](client))
-    if case.scenario in ("throughput", "bulk"):
+    if case.scenario in ("throughput", "bulk", "senders"):
         return float(client["value"]) / 1e6
-    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes"):
+    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes", "messages"):
         return float(client["value"])
     if case.scenario in ("roundTrip", "beside"):
         return float(client["value"]) * 1e6
@@ -244,8 +306,10 @@ def run(case: Case, rounds: int) -> list[Outcome]:
     @return: an outcome for each figure.
     """
     outcomes = [Outcome(each) for each in (case, *case.also)]
-    if case.needs is not None and importlib.util.find_spec(case.needs) is None:
-        return _failed(outcomes, f"{case.needs} is not installed")
+    for outcome in outcomes:
+        needs = outcome.case.needs
+        if needs is not None and importlib.util.find_spec(needs) is None:
+            outcome.failure, outcome.isMissing = f"{needs} is not installed", True
     transports: list[Orders] = []
     for outcome in outcomes:
         for transport in (outcome.case.theirs, outcome.case.ours):
@@ -258,9 +322,15 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             concerned = [each for each in alive if transport in (each.case.ours, each.case.theirs)]
             if not concerned:
                 continue
+            module = orders.get("module", "benchmarks.ends")
+            client: dict[str, Any]
+            server: dict[str, Any]
             try:
-                client, server = measure(orders, orders.get("module", "benchmarks.ends"))
-            except MeasurementFailed as error:
+                if module == "benchmarks.peer_mpi":
+                    client, server = measureMPI(orders), {}
+                else:
+                    client, server = measure(orders, module)
+            except (MeasurementFailed, subprocess.TimeoutExpired) as error:
                 _failed(concerned, str(error))
                 continue
             for outcome in concerned:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import cases
+from benchmarks import btlcases, cases
 from benchmarks.measuring import Case, Outcome, run
 from benchmarks.report import show
 from benchmarks.results import Section, section
@@ -66,6 +66,14 @@ PARTS: Final = (
         cases.managed,
     ),
     Part(
+        "rsockets",
+        "Streams of librdmacm's kind",
+        "Two processes as above, each with a software device, and rsockets between them, as `rsocket:` "
+        "strings have it; beside these what SMC-R does in the same run. TCP is measured with each.",
+        cases.rsockets,
+        "ours",
+    ),
+    Part(
         "failover",
         "When a link fails",
         "A server streams to a client over UDP, by a link group of two links. Each time the client's port of "
@@ -85,15 +93,42 @@ PARTS: Final = (
         "software device",
         "Twisted",
     ),
+    Part(
+        "btl",
+        "Messages of the byte transfer layer",
+        "Two processes as above, each with a software device at a loopback address of its own: datagrams go "
+        "by UDP, not by shared memory, where MPI goes by that. Bursts have 256 messages, and eight are under "
+        "way; of messages of 1 MiB, 8 MiB. The time ends when the receiver has answered that all are there. "
+        "MPI is MPICH, by its provider for TCP where that is named. Senders are processes that share one "
+        "core, each with a module of its own.",
+        btlcases.messages,
+        "btl",
+        "the other",
+    ),
+    Part(
+        "btl-loss",
+        "Messages of the byte transfer layer over a wire that loses",
+        "Two processes as above, in two network namespaces, which wants privileges, joined by a veth pair "
+        "with an MTU of 1,500. It loses packets at random in both directions, one by one, since offloading "
+        "is off. Messages and writes are of 64 KiB. There is no delay but that of the two processes, so "
+        "that these figures say nothing of long paths.",
+        btlcases.losses,
+        "btl",
+        "the other",
+    ),
 )
 
 
-def measured(found: Sequence[Case], rounds: int) -> list[Outcome]:
-    """Measure cases, and print what comes of each as soon as it is known."""
+def measured(found: Sequence[Case], rounds: int, against: str) -> list[Outcome]:
+    """
+    Measure cases, and print what comes of each as soon as it is known.
+
+    @param against: what they are compared with.
+    """
     outcomes: list[Outcome] = []
     for number, case in enumerate(found, 1):
         print(f"({number} of {len(found)}) {case.title}", flush=True)
         for outcome in run(case, rounds):
             outcomes.append(outcome)
-            show(outcome)
+            show(outcome, against)
     return outcomes

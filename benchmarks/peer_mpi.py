@@ -11,7 +11,7 @@ import time
 
 from mpi4py import MPI
 
-from benchmarks.ends import Orders, pieces, tell
+from benchmarks.orders import cpuSeconds, Orders, pieces, tell
 
 WARMING = 200
 
@@ -31,6 +31,26 @@ def roundTrip(orders: Orders) -> None:
             world.Send(message, 0)
     if world.rank == 0:
         tell({"value": (time.perf_counter() - begun) / count})
+
+
+def messages(orders: Orders) -> None:
+    """Small messages in one direction, and an answer when all are there."""
+    world = MPI.COMM_WORLD
+    source = pieces(orders["write"]) if world.rank == 0 else []
+    buffer, count = bytearray(orders["write"]), orders["count"]
+    world.Barrier()
+    cpu, begun = cpuSeconds(), time.perf_counter()
+    for number in range(count):
+        if world.rank == 0:
+            world.Send(source[number % len(source)], 1)
+        else:
+            world.Recv(buffer, 0)
+    if world.rank == 1:
+        world.Send(b"!", 0)
+        return
+    world.Recv(bytearray(1), 1)
+    seconds = time.perf_counter() - begun
+    tell({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
 
 
 def throughput(orders: Orders) -> None:
@@ -54,4 +74,4 @@ if __name__ == "__main__":
     given: Orders = json.loads(sys.argv[1])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
-    (roundTrip if given["scenario"] == "roundTrip" else throughput)(given)
+    {"roundTrip": roundTrip, "messages": messages, "throughput": throughput}[given["scenario"]](given)

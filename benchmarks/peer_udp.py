@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.ends import Orders, pieces, prepare, tell
+from benchmarks.orders import Orders, pieces, prepare, tell
 
 PAYLOAD_BYTES = 4096
 WINDOW = 16

@@ -13,7 +13,7 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.ends import Orders, pieces, tell
+from benchmarks.orders import Orders, pieces, tell
 
 WARMING = 200
 

@@ -1,5 +1,5 @@
 """
-pyzmq's PAIR sockets over ipc: the roles of L{benchmarks.ends}.
+pyzmq's PAIR sockets over ipc, or with C{isTCP} in the orders over tcp: the roles of L{benchmarks.ends}.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ import time
 
 import zmq
 
-from benchmarks.ends import Orders, pieces, tell
+from benchmarks.orders import cpuSeconds, Orders, pieces, tell
 
 WARMING = 200
 
 
 def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
     """Sink or echo, until all is there; then wait for the end of standard input."""
-    name = f"@txrdma-benchmark-{os.getpid()}"
-    socket.bind(f"ipc://{name}")
-    tell({"port": os.getpid()})
+    if orders.get("isTCP"):
+        tell({"port": socket.bind_to_random_port("tcp://127.0.0.1")})
+    else:
+        socket.bind(f"ipc://@txrdma-benchmark-{os.getpid()}")
+        tell({"port": os.getpid()})
     if orders["scenario"] == "roundTrip":
         for _ in range(orders["count"] + WARMING):
             socket.send(socket.recv())
+    elif orders["scenario"] == "messages":
+        for _ in range(orders["count"]):
+            socket.recv()
+        socket.send(b"!")
     else:
         left = orders["bytes"]
         while left > 0:
@@ -35,7 +41,8 @@ def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
 
 def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
     """One measurement."""
-    socket.connect(f"ipc://@txrdma-benchmark-{orders['port']}")
+    isTCP, port = orders.get("isTCP"), orders["port"]
+    socket.connect(f"tcp://127.0.0.1:{port}" if isTCP else f"ipc://@txrdma-benchmark-{port}")
     if orders["scenario"] == "roundTrip":
         message, count = b"p" * orders["size"], orders["count"]
         for left in range(count + WARMING, 0, -1):
@@ -44,6 +51,14 @@ def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
             socket.send(message)
             socket.recv()
         tell({"value": (time.perf_counter() - begun) / count})
+    elif orders["scenario"] == "messages":
+        source, count = pieces(orders["write"]), orders["count"]
+        cpu, begun = cpuSeconds(), time.perf_counter()
+        for number in range(count):
+            socket.send(source[number % len(source)])
+        socket.recv()
+        seconds = time.perf_counter() - begun
+        tell({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
     else:
         source = pieces(orders["write"])
         begun = time.perf_counter()

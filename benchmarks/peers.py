@@ -5,19 +5,14 @@ Others that move bytes between two processes, measured where they are installed.
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.ends import Orders
-from benchmarks.measuring import measure, MeasurementFailed, TIMEOUT_SECONDS
+from benchmarks.measuring import launcher, measure, MeasurementFailed, measureMPI
+from benchmarks.orders import Orders
 from benchmarks.results import Section, section
 
 MIB = 1 << 20
@@ -53,28 +48,6 @@ def _pair(module: str) -> Callable[[Orders], float]:
     return once
 
 
-def _launcher() -> str | None:
-    """MPI's, from our own environment or the system."""
-    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
-
-
-def _mpi(orders: Orders) -> float:
-    """Measure with two ranks, which the launcher starts."""
-    command = [
-        _launcher() or "mpiexec",
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "benchmarks.peer_mpi",
-        json.dumps(orders),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-    if done.returncode:
-        raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-    return float(json.loads(done.stdout)["value"])
-
-
 def peers(rounds: int, quick: bool) -> list[Peer]:
     """Measure each that is there; tell of each that is not."""
     total = 256 * MIB if quick else 2048 * MIB
@@ -87,7 +60,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
     kinds = [
         ("asyncio protocols on uvloop, TCP", "uvloop", _pair("benchmarks.peer_uvloop")),
         ("pyzmq, PAIR sockets over ipc:", "zmq", _pair("benchmarks.peer_zmq")),
-        ("mpi4py, Send and Recv of buffers", "mpi4py", _mpi),
+        ("mpi4py, Send and Recv of buffers", "mpi4py", lambda orders: float(measureMPI(orders)["value"])),
     ]
     found = []
     for name, module, once in kinds:
@@ -95,7 +68,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
         found.append(peer)
         if importlib.util.find_spec(module) is None:
             peer.failure = f"{module} is not installed"
-        elif module == "mpi4py" and _launcher() is None:
+        elif module == "mpi4py" and launcher() is None:
             peer.failure = "there is no mpiexec"
         else:
             try:

@@ -24,7 +24,7 @@ from twisted.web.iweb import IAgentEndpointFactory
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from benchmarks.ends import Orders
+from benchmarks.orders import Orders
 from benchmarks.scenarios import connect, modeOf, Ping, Result, Serving, Speaking
 
 WARMING = 200

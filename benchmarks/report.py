@@ -17,7 +17,7 @@ from benchmarks.measuring import Outcome
 from benchmarks.results import beside, Results, Row, Section, shortly
 from txrdma.soft.shared import _lane
 
-PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py")
+PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py", "mpich", "pyenet", "aioquic")
 
 
 def areCoresCompiled() -> bool:
@@ -42,10 +42,19 @@ def machine() -> dict[str, str]:
         "processor": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores",
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "congestion control": f"TCP by {_congestion()}",
         "packages": ", ".join(versions),
         "cores of txrdma": "compiled by mypyc" if areCoresCompiled() else "pure Python",
         "load average at the end": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
+
+
+def _congestion() -> str:
+    """The congestion control that TCP has here, unless a route or a program wants another one."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return "what is not known"
 
 
 def spread(values: Sequence[float]) -> str:

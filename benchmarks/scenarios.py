@@ -18,7 +18,9 @@ from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from benchmarks.ends import cpuSeconds, memoryBytes, Orders, pieces
+from benchmarks.orders import cpuSeconds, memoryBytes, Orders, pieces
+from txrdma.cm.connections.transport import MessageTransport
+from txrdma.smc.insight.status import diagnosisName
 from txrdma.tap.proxy import IStreamTransport
 
 Result = dict[str, Any]
@@ -105,10 +107,16 @@ def ringBytes(protocol: Protocol) -> int:
 
 def modeOf(protocol: Protocol) -> str:
     """What really carried the bytes."""
+    connection = getattr(protocol.transport, "connection", None)
+    if isinstance(connection, MessageTransport):
+        return f"rsocket {connection.route}"
     status = getattr(protocol.transport, "smc", None)
     if status is None:
         return "TCP"
-    return f"{status.mode} {status.route}".strip()
+    reasons = [diagnosisName(each) for each in (status.fallbackReason, status.peerDiagnosis) if each]
+    return f"{status.mode} {status.route}".strip() + (
+        f" ({' and '.join(map(str, reasons))})" if reasons else ""
+    )
 
 
 class Sink(Speaking):

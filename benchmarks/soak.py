@@ -30,7 +30,7 @@ from twisted.internet.protocol import connectionDone, Factory
 from twisted.internet.task import deferLater, LoopingCall, react
 from twisted.python.failure import Failure
 
-from benchmarks.ends import memoryBytes
+from benchmarks.orders import memoryBytes
 from benchmarks.scenarios import Echo, modeOf, Speaking
 
 MOST_BYTES: Final = 300 << 10

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from benchmarks.ends import Orders
 from benchmarks.measuring import measure, MeasurementFailed
+from benchmarks.orders import Orders
 from txrdma.pingpong.report import sizesFrom
 
 SIZES: Final = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20)

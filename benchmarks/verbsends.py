@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.ends import cpuSeconds, Orders, prepare, tell
+from benchmarks.orders import cpuSeconds, Orders, prepare, tell
 
 TIMEOUT = 18
 """Of acknowledgements: a second, for the machine may have others to serve."""

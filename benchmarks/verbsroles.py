@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 
-from benchmarks.ends import cpuSeconds, Orders, SOURCE_BYTES
+from benchmarks.orders import cpuSeconds, Orders, SOURCE_BYTES
 from txrdma.iba.verbs import Completion, Operation, SendRequest
 from txrdma.pingpong.bootstrap import Connect, Connected, Hello, Open, Opened
 from txrdma.pingpong.conversation import Conversation

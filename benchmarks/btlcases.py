@@ -1,0 +1,179 @@
+"""
+What is measured of the byte transfer layer, beside others that carry messages: the cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.measuring import Case
+from benchmarks.wires import PAYLOAD, THERE
+
+MIB = 1 << 20
+
+FEW: Final = 3
+"""The most rounds of what takes long."""
+
+BTL = {"module": "benchmarks.btlends"}
+ZMQ = {"module": "benchmarks.peer_zmq", "isTCP": True}
+ENET = {"module": "benchmarks.peer_enet"}
+MPI = {"module": "benchmarks.peer_mpi"}
+MPI_TCP = {**MPI, "isTCP": True}
+
+LOSSY_TCP = {
+    "listen": f"tcp:0:interface={THERE}",
+    "connect": f"tcp:{THERE}:{{port}}",
+}
+QUIC = {"module": "benchmarks.peer_quic"}
+"""Over a wire that loses packets."""
+
+
+def messages(quick: bool) -> list[Case]:
+    """Messages of the byte transfer layer."""
+    burst = Case(
+        "btl-messages",
+        "64-byte messages in bursts; pyzmq over tcp",
+        "messages",
+        "/s",
+        ours=BTL,
+        theirs=ZMQ,
+        orders={"count": 20_000 if quick else 100_000, "write": 64},
+        atLeast=0.8,
+        mode="btl",
+        needs="zmq",
+    )
+    cpu = replace(
+        burst,
+        name="btl-messages-cpu",
+        title="CPU time of the sender for a 64-byte message; pyzmq over tcp",
+        unit="us",
+        figure="cpu",
+        atLeast=None,
+    )
+    others = tuple(
+        replace(burst, name=f"btl-messages-{name}", title=title, theirs=theirs, needs=needs, atLeast=least)
+        for name, title, theirs, needs, least in (
+            ("mpi", "64-byte messages in bursts; mpi4py over TCP", MPI_TCP, "mpi4py", 4.0),
+            ("enet", "64-byte messages in bursts; pyenet, reliable packets", ENET, "enet", 1.5),
+            ("mpi-shared", "64-byte messages in bursts; mpi4py over shared memory", MPI, "mpi4py", 0.8),
+        )
+    )
+    ping = Case(
+        "btl-roundtrip",
+        "64-byte round trip; pyzmq over tcp",
+        "roundTrip",
+        "us",
+        ours=BTL,
+        theirs=ZMQ,
+        orders={"count": 1_000 if quick else 10_000, "size": 64},
+        atMost=1.0,
+        mode="btl",
+        needs="zmq",
+    )
+    polling = replace(
+        ping,
+        name="btl-roundtrip-polling",
+        title="64-byte round trip with the polling reactor; pyzmq over tcp",
+        ours={**BTL, "reactor": "txrdma"},
+        atMost=0.3,
+    )
+    bulk = Case(
+        "btl-bulk",
+        "messages of 1 MiB; pyzmq over tcp",
+        "throughput",
+        "MB/s",
+        ours=BTL,
+        theirs=ZMQ,
+        orders={"bytes": (32 if quick else 256) * MIB, "write": MIB},
+        mode="btl",
+        needs="zmq",
+    )
+    shared = replace(
+        bulk,
+        name="btl-bulk-mpi-shared",
+        title="messages of 1 MiB; mpi4py over shared memory",
+        theirs=MPI,
+        needs="mpi4py",
+        atLeast=1.0,
+    )
+    striped = replace(
+        bulk,
+        name="btl-bulk-striped",
+        title="messages of 1 MiB, by two modules; by one module",
+        ours={**BTL, "modules": 2},
+        theirs=BTL,
+        needs=None,
+        atLeast=None,
+    )
+    return [
+        replace(burst, also=(cpu, *others)),
+        replace(ping, also=(polling,)),
+        replace(bulk, also=(shared, striped)),
+        *_senders(quick),
+    ]
+
+
+def _senders(quick: bool) -> list[Case]:
+    """Many senders to one receiver."""
+    crowd = Case(
+        "btl-senders",
+        "16 senders to one receiver, messages of 16 KiB, all together; one sender",
+        "senders",
+        "MB/s",
+        ours={**BTL, "senders": 16},
+        theirs={**BTL, "senders": 1},
+        orders={"write": 16 << 10, "seconds": 0.5 if quick else 2.0},
+        atLeast=0.8,
+        mode="btl",
+        mostRounds=FEW,
+    )
+    jain = replace(
+        crowd,
+        name="btl-senders-jain",
+        title="16 senders to one receiver: Jain's index of fairness, 1 where all have the same",
+        unit="index",
+        theirs=None,
+        figure="jain",
+        atLeast=None,
+        leastOfOurs=0.95,
+    )
+    return [replace(crowd, also=(jain,))]
+
+
+def losses(quick: bool) -> list[Case]:
+    """Messages of the byte transfer layer over a wire that loses packets."""
+    found = []
+    for percent, size in ((1, 16), (5, 4)):
+        size //= 4 if quick else 1
+        goodput = Case(
+            f"btl-loss-{percent}-tcp",
+            f"goodput at {percent} % loss; TCP (CUBIC) with {PAYLOAD} bytes in a segment",
+            "throughput",
+            "MB/s",
+            ours={**BTL, "bytes": size * MIB},
+            theirs={**LOSSY_TCP, "bytes": size * MIB},
+            orders={"loss": percent / 100, "write": 64 << 10},
+            atLeast=0.25 if percent == 1 else 2.0,
+            mode="btl",
+            mostRounds=FEW,
+        )
+        quic = replace(
+            goodput,
+            name=f"btl-loss-{percent}-quic",
+            title=f"goodput at {percent} % loss; aioquic with 1,200 bytes in a datagram",
+            theirs={**QUIC, "bytes": size * MIB // 4},
+            needs="aioquic",
+            atLeast=50.0 if percent == 1 else None,
+        )
+        resent = replace(
+            goodput,
+            name=f"btl-loss-{percent}-resent",
+            title=f"segments sent again for each that was lost, at {percent} % loss; TCP (CUBIC)",
+            unit="segments",
+            figure="resent",
+            atLeast=None,
+            mostOfOurs=1.5 if percent == 1 else 1.8,
+        )
+        found.append(replace(goodput, also=(quic, resent)))
+    return found

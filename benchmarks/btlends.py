@@ -1,0 +1,172 @@
+"""
+The two processes of a measurement of the byte transfer layer.
+
+Started by C{python -m benchmarks.btlends server|client ORDERS}.
+
+Both have a software device at a loopback address of their own, whose datagrams go by UDP, or with C{loss} in
+the orders at an end of a L{wire<benchmarks.wires>}; with C{modules} they have as many devices. Orders and
+results are JSON: C{count} and C{size} of messages or of round trips, or C{bytes} and C{write}. With
+C{senders} the client is that many processes on one core, which send to the one server for C{seconds}: see
+L{benchmarks.btlsenders}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from benchmarks import btlsenders
+from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, tell
+from benchmarks.wires import HERE, THERE
+
+BURST = 256
+"""Messages that are sent in one turn of the reactor."""
+
+BURSTS = 8
+"""Bursts that may be under way."""
+
+MOST_BYTES = 8 << 20
+"""Bytes of long messages that may be under way, and at least two messages."""
+
+WARMING = 200
+
+ASK, ANSWER = 1, 2
+
+
+def main(role: str, orders: Orders) -> None:
+    """Run one end."""
+    if role == "client" and orders["scenario"] == "senders":
+        btlsenders.main(orders)
+        return
+    prepare(orders)
+    from twisted.internet.defer import Deferred
+    from twisted.internet.stdio import StandardIO
+    from twisted.internet.task import react
+
+    from benchmarks.scenarios import Waiting
+    from txrdma import btl
+    from txrdma.btl.connections import MessageProtocol
+    from txrdma.btl.insight import report
+
+    count = orders["count"] if "count" in orders else orders.get("bytes", 0) // orders.get("write", 1)
+    here, there = (HERE, THERE) if orders.get("loss") else (ownAddress(1), ownAddress(0))
+
+    def devices(first: str, number: int) -> list[str]:
+        """The devices of one end, at the first address and at others of its own."""
+        more = [ownAddress(number + 2 * each) for each in range(orders.get("modules", 1) - 1)]
+        return [f"soft:{address}" for address in (first, *more)]
+
+    class Answering(MessageProtocol):
+        """Answers each message, or all of them when the last one is here."""
+
+        def buildProtocol(self, peer: object) -> MessageProtocol:
+            return self
+
+        def connectionMade(self) -> None:
+            self.left = count
+            isEcho = orders["scenario"] == "roundTrip"
+            self.transport.receive(ASK, self.echo if isEcho else self.counted)
+            self.cpu = cpuSeconds()
+
+        def echo(self, data: memoryview) -> None:
+            self.transport.post(ANSWER, data)
+
+        def counted(self, data: memoryview) -> None:
+            self.left -= 1
+            if not self.left:
+                self.transport.post(ANSWER, b"!")
+
+    class Counting(MessageProtocol):
+        """Takes messages of many senders."""
+
+        cpu = 0.0
+
+        def buildProtocol(self, peer: object) -> MessageProtocol:
+            return Counting()
+
+        def connectionMade(self) -> None:
+            self.transport.receive(ASK, lambda data: None)
+
+    class Asking(MessageProtocol):
+        """Sends messages, and hears the answer."""
+
+        def buildProtocol(self, peer: object) -> MessageProtocol:
+            return self
+
+        def connectionMade(self) -> None:
+            self.done: Deferred[None] = Deferred()
+
+        def flood(self, source: list[bytes], burst: int, bursts: int) -> None:
+            """Send all messages, a burst whenever one has arrived."""
+            self.transport.receive(ANSWER, lambda data: self.done.callback(None))
+            self.source, self.burst, self.left = source, burst, count
+            for _ in range(bursts):
+                self.send(None)
+
+        def send(self, error: Exception | None) -> None:
+            post, source = self.transport.post, self.source
+            length = min(self.burst, self.left)
+            begin = self.left
+            self.left -= length
+            for number in range(begin, begin - length, -1):
+                post(ASK, source[number % len(source)], self.send if number == begin - length + 1 else None)
+
+        def ping(self) -> None:
+            """Send a message whenever the last one has come back."""
+            self.message = b"p" * orders["size"]
+            self.left = count + WARMING
+            self.transport.receive(ANSWER, self.pong)
+            self.transport.post(ASK, self.message)
+
+        def pong(self, data: memoryview) -> None:
+            self.left -= 1
+            if self.left == count:
+                self.begun = time.perf_counter()
+            if self.left:
+                self.transport.post(ASK, self.message)
+            else:
+                self.done.callback(None)
+
+    async def server(reactor: Any) -> None:
+        protocol = Counting() if orders["scenario"] == "senders" else Answering()
+        interface = THERE if orders.get("loss") else "127.0.0.1"
+        port: Any = await btl.listen(reactor, 0, protocol, interface, devices(there, 2))
+        told: Deferred[None] = Deferred()
+        StandardIO(Waiting(told))
+        tell({"port": port.getHost().port})
+        await told
+        tell({"cpu": (cpuSeconds() - protocol.cpu) / max(1, count)})
+
+    async def client(reactor: Any) -> None:
+        protocol = Asking()
+        host = THERE if orders.get("loss") else "127.0.0.1"
+        await btl.connect(reactor, host, orders["port"], protocol, devices(here, 3))
+        scenario = orders["scenario"]
+        source = [] if scenario == "roundTrip" else pieces(orders["write"])
+        cpu, begun = cpuSeconds(), time.perf_counter()
+        if scenario == "messages":
+            protocol.flood(source, BURST, BURSTS)
+        elif scenario == "throughput":
+            protocol.flood(source, 1, max(2, MOST_BYTES // orders["write"]))
+        else:
+            protocol.ping()
+        await protocol.done
+        seconds = time.perf_counter() - (protocol.begun if scenario == "roundTrip" else begun)
+        values = {"messages": count / seconds, "roundTrip": seconds / count}
+        value = values.get(scenario) or orders["bytes"] / seconds
+        tell(
+            {
+                "value": value,
+                "cpu": (cpuSeconds() - cpu) / count,
+                "resent": report()["counters"]["num_resends"],
+                "mode": "btl UDP",
+            }
+        )
+
+    react(server if role == "server" else client)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

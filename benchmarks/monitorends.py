@@ -1,0 +1,223 @@
+"""
+What is measured of the fabric monitor in one process; each returns what goes into JSON.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import median
+from struct import Struct
+from typing import Any, Final
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from benchmarks.madports import ReadyPort
+from benchmarks.orders import cpuSeconds, Orders
+from benchmarks.scenarios import Result
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import Buffer
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.counterreader import CounterReader
+from txrdma.monitor.exposition import CounterExposition
+from txrdma.monitor.historystore import COUNTERS, HistoryStore, Level, Row
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap.monitor import MonitorService
+
+_DATA: Final = 64
+_COUNTS: Final = Struct(">QQQQ").pack_into
+_FIRST: Final = _DATA + 8
+"""Byte of PortXmitData in a datagram: then PortRcvData and the packets."""
+
+_TOLD: Final = 3_477
+"""Ports that Prometheus is told of: 76,494 series."""
+
+_ABLE: Final = ClassPortInfo(capabilityMask=0xFFFF, capabilityMask2=0x7FFFFFF).encode()
+_CLASS_PORT_INFO: Final = ClassPortInfo.attributeID
+_RESPONSE: Final = 0x80
+_WEEK: Final = 7 * 86400
+_MINUTE: Final = 60
+_SETTLED: Final = 2
+"""Rounds before a monitor is measured: the first asks what agents can do."""
+
+_RUNNING: Final = """
+web.listen = "tcp:0:interface=127.0.0.1"
+history.file = "{folder}/history.db"
+[poll]
+interval = {interval}
+outstanding = 256
+"""
+_PORTS: Final = 30
+"""Ports of the history that is read: its rows are in the order of ports, so that others cost nothing."""
+
+
+class CountersPort(ReadyPort):
+    """Every agent behind it counts all in 64 bits, and more with each answer."""
+
+    def __init__(self, reactor: IReactorTime) -> None:
+        super().__init__(reactor)
+        self._count = 0
+
+    def answers(self, datagram: Buffer) -> Sequence[bytes]:
+        answer = bytearray(datagram)
+        answer[3] |= _RESPONSE
+        if answer[17] == _CLASS_PORT_INFO:
+            answer[_DATA : _DATA + len(_ABLE)] = _ABLE
+        else:
+            self._count += 1
+            count = self._count
+            _COUNTS(answer, _FIRST, count, count, count, count)
+        return (bytes(answer),)
+
+
+def _swept(hosts: int) -> Fabric:
+    clock = SimulatedClock()
+    agent = MADAgent(clock, SimulatedFabric(clock, fatTree(hosts)).attach())
+    found: list[Fabric] = []
+    Sweep(agent).run().addCallback(found.append)
+    while not found:
+        clock.advance(clock.calls[0].getTime() - clock.seconds())
+    return found[0]
+
+
+async def reading(reactor: Any, orders: Orders) -> Result:
+    """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
+    fabric = _swept(orders["hosts"])
+    agent = MADAgent(reactor, CountersPort(reactor))
+    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, lambda guid: None)
+    nodes = [node for node in fabric.nodes.values() if node.lid]
+    rounds = []
+    for turn in range(orders["rounds"] + 2):
+        before, cpu = reader.readings, cpuSeconds()
+        await reader.read(nodes, 1, ())
+        if turn > 1:  # the first round asks what agents can do, the second reads ports without links
+            linked = reader.readings - before
+            rounds.append((cpuSeconds() - cpu) / linked)
+    exposition = CounterExposition()
+    some = dict(islice(reader.meters.items(), _TOLD))
+    texts = []
+    for _ in range(orders["rounds"] + 1):  # the first makes the formats
+        await reader.read(nodes, 1, ())
+        begun = time.perf_counter()
+        text = "".join(exposition.families(some))
+        texts.append(time.perf_counter() - begun)
+    agent.close()
+    if reader.silences:
+        raise RuntimeError(f"{reader.silences} agents were silent")
+    return {
+        "value": median(rounds),
+        "ports": linked,
+        "nodes": len(nodes),
+        "text": median(texts[1:]),
+        "series": text.count("\n") - 2 * text.count("# TYPE"),
+    }
+
+
+async def history(reactor: Any, orders: Orders) -> Result:
+    """Seconds of a query for a week of minutes of one counter of one port."""
+    days: int = orders["days"]
+    level = Level("minutes", 0, 86400, 10 * _WEEK)
+    places = [(GUID.fromInt(number + 1), 1) for number in range(_PORTS)]
+    values = [Random(0).randrange(1 << 40) for _ in COUNTERS]
+    with tempfile.TemporaryDirectory() as folder:
+        store = HistoryStore(str(Path(folder) / "history.db"), [level])
+        for day in range(days):
+            begin = day * 86400
+            store.write(
+                (
+                    Row(place, at, (60.0, *values, 1e9, 1e9))
+                    for at in range(begin, begin + 86400, _MINUTE)
+                    for place in places
+                ),
+                begin,
+            )
+        taken = []
+        for place in places[: orders["rounds"]]:
+            begun = time.perf_counter()
+            points = store.series(place, "portXmitData", 0, days * 86400)
+            taken.append(time.perf_counter() - begun)
+        store.close()
+    if len(points) != days * 1440:
+        raise RuntimeError(f"{len(points)} points of {days * 1440}")
+    return {"value": median(taken), "points": len(points)}
+
+
+async def running(reactor: Any, orders: Orders) -> Result:
+    """
+    Share of a core that a monitor with a history needs on a simulated fabric, which the process plays, too.
+
+    It is CPU time of a round, by the interval: on a machine that is busy otherwise rounds take longer.
+    """
+    interval: float = orders["interval"]
+    with tempfile.TemporaryDirectory() as folder:
+        config = parseConfig(_RUNNING.format(interval=interval, folder=folder))
+        fabric = SimulatedFabric(reactor, fatTree(orders["hosts"], orders["radix"]), latencySeconds=0.0001)
+        fabric.traffic(1e8, 1e5)
+        service = MonitorService(reactor, config, fabric.attach)
+        service.startService()
+        statistics = service.poller.statistics
+        begun = time.perf_counter()
+        while statistics.turns < _SETTLED:
+            await deferLater(reactor, interval / 10)
+        ready = time.perf_counter() - begun
+        before, cpu, began = asdict(statistics), cpuSeconds(), time.perf_counter()
+        turns = []
+        while statistics.turns < before["turns"] + orders["rounds"]:
+            known = statistics.turns
+            await deferLater(reactor, interval / 10)
+            if statistics.turns > known:
+                turns.append(statistics.turnSeconds)
+        seconds, spent = time.perf_counter() - began, cpuSeconds() - cpu
+        after = asdict(statistics)
+        await service.stopService()
+        fabric.close()
+    return {
+        "value": spent / len(turns) / interval,
+        "busy": spent / seconds,
+        "turn": median(turns),
+        "ready": ready,
+        "overruns": after["overruns"] - before["overruns"],
+        "readings": (after["readings"] - before["readings"]) / len(turns),
+        "silences": after["silences"] - before["silences"],
+        "sweeps": after["sweeps"] - before["sweeps"],
+    }
+
+
+async def once(reactor: Any, orders: Orders) -> Result:
+    """Seconds in which a fabric of ibsim's is swept, and the counters of all its ports are read once."""
+    from txrdma.mad.ports import openMADPort
+
+    begun = time.perf_counter()
+    agent = MADAgent(reactor, openMADPort(reactor, "ibsim"))
+    fabric = await Sweep(agent, orders["outstanding"]).run()
+    swept = time.perf_counter()
+    reader = CounterReader(
+        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], lambda guid: None
+    )
+    await reader.read((node for node in fabric.nodes.values() if node.lid), 1, fabric.nodes)
+    ended = time.perf_counter()
+    agent.close()
+    if reader.silences:
+        raise RuntimeError(f"{reader.silences} agents were silent")
+    return {"value": ended - begun, "sweep": swept - begun, "ports": reader.readings}
+
+
+scenarios = {
+    "monitor-reading": reading,
+    "monitor-history": history,
+    "monitor-running": running,
+    "monitor-once": once,
+}
