@@ -8,6 +8,8 @@
 #   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over smc:, which have to see the same; DOCS=1 writes the table
+#   make test-browser   the suites that want Chromium, and schemathesis, which it installs where it can
+#   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
@@ -25,23 +27,24 @@ DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
 # What make test runs: all suites but those that have a target of their own.
-ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim
+ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim txrdma/test/browser
 FOLDERS = $(filter-out $(ELSEWHERE),$(patsubst %/__init__.py,%,$(wildcard txrdma/test/*/__init__.py)))
 SUITES = $(subst /,.,$(basename $(wildcard txrdma/test/test_*.py)) $(FOLDERS))
 UNIT_TESTS = $(if $(filter file,$(origin TESTS)),$(SUITES),$(TESTS))
 IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.ibsim,$(TESTS))
+BROWSER_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.browser txrdma.test.monitor.test_rest,$(TESTS))
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
-COMPILED_TESTS ?= txrdma.test.smc txrdma.test.verbs.test_contract \
+COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contract \
 	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_messages txrdma.test.soft.test_lane_atomics \
 	txrdma.test.soft.test_lane_ports \
 	txrdma.test.soft.test_sharedmemory txrdma.test.soft.test_sharedports txrdma.test.soft.test_capture
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-bare test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -84,6 +87,14 @@ test-kernel: $(VENV)/.has-test
 test-ibsim: $(VENV)/.has-test
 	@tools/have-ibsim
 	@IBSIM=1 $(BIN)/python tools/trial.py --label ibsim -j$(JOBS) $(IBSIM_TESTS)
+
+# What it leaves is in build/browser; DOCS=1 makes the pictures of the documentation anew.
+test-browser: $(VENV)/.has-browser
+	@tools/have-browser
+	@BROWSER=1 BROWSER_FOLDER=$(CURDIR)/build/browser PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python tools/trial.py --label browser -j1 $(BROWSER_TESTS)
+
+vendor:
+	@tools/vendor
 
 # CONVERSATIONS="sizes both-*" ROUTE=rocev2 REACTOR=select for a part; what it leaves is in build/conversations.
 conversations: $(VENV)/.has-test

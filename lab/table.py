@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ END = "<!-- made by make test-kernel DOCS=1: end -->"
 
 COUNTED = 7
 """Columns before that of what was measured."""
+
+_SUITE = 3
+_TITLES = "| Ours | The other end | What | Suite | Passed | Failed | Skipped | Measured |"
 
 Result = dict[str, Any]
 
@@ -38,21 +42,47 @@ def _packageVersion(package: str) -> str:
         return "?"
 
 
-def table(told: dict[str, str], results: list[Result]) -> str:
-    """Markdown: a line for each thing that was shown, with the facts that its tests measured."""
-    lines = [
-        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(told),
-        "",
-        "| Ours | The other end | What | Suite | Passed | Failed | Skipped | Measured |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def table(told: dict[str, str], results: list[Result], kept: Sequence[str] = ()) -> str:
+    """
+    Markdown: a line for each thing that was shown, with the facts that its tests measured.
+
+    @param kept: lines of an earlier run that stand among these.
+    """
+    lines = list(kept)
     for key, those in _grouped(results).items():
         outcomes = [each["outcome"] for each in those]
         counts = [str(outcomes.count(each)) for each in ("passed", "failed", "skipped")]
         facts = [f"{name} {_shown(value)}" for each in those for name, value in each["facts"].items()]
         cells = [*key, *counts, "; ".join(dict.fromkeys(facts))]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+    head = [
+        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(told),
+        "",
+        _TITLES,
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *sorted(lines), ""])
+
+
+def ofOthers(page: str, results: list[Result]) -> list[str]:
+    """The lines of a page's table whose suites were not run."""
+    run = {_suite(result) for result in results}
+    return [line for line, cells in _lines(page) if cells[_SUITE] not in run]
+
+
+def only(results: list[Result], suites: Sequence[str]) -> list[Result]:
+    """The results of some suites, by the names of their modules."""
+    return [result for result in results if result["module"].rpartition(".")[2] in suites]
+
+
+def _lines(page: str) -> list[tuple[str, list[str]]]:
+    """The lines of a page's table, each with its cells, but for that with the titles."""
+    found = [(line, line.strip().strip("|").split(" | ")) for line in page.splitlines()]
+    return [(line, cells) for line, cells in found if len(cells) == COUNTED + 1 and line != _TITLES]
+
+
+def _suite(result: Result) -> str:
+    return f"`{result['module'].rpartition('.')[2]}`, MTU {result['mtu']}"
 
 
 def _grouped(results: list[Result]) -> dict[tuple[str, ...], list[Result]]:
@@ -62,10 +92,9 @@ def _grouped(results: list[Result]) -> dict[tuple[str, ...], list[Result]]:
         witness = result["witness"]
         if witness is None:
             continue
-        suite = result["module"].rpartition(".")[2]
-        key = (witness["ours"], witness["theirs"], witness["what"], f"`{suite}`, MTU {result['mtu']}")
+        key = (witness["ours"], witness["theirs"], witness["what"], _suite(result))
         groups.setdefault(key, []).append(result)
-    return dict(sorted(groups.items()))
+    return groups
 
 
 def _shown(value: object) -> str:
@@ -76,8 +105,7 @@ def _shown(value: object) -> str:
 
 def outcomes(page: str) -> list[str]:
     """The lines of a page's table without what may differ from run to run: what was measured, and when."""
-    lines = [line.strip().strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    return [" | ".join(cells[:COUNTED]) for cells in lines if len(cells) == COUNTED + 1]
+    return [" | ".join(cells[:COUNTED]) for _, cells in _lines(page)]
 
 
 def replaceIn(page: Path, text: str) -> None:

@@ -13,7 +13,7 @@ What is written is not checked, but for its width. Buffers must be as long as th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from struct import Struct
 from typing import Any
@@ -45,6 +45,43 @@ def peek(layout: type[Layout], name: str) -> Callable[[Buffer], Any]:
         unpack = _WHOLE[field.width].unpack_from
         return lambda raw: unpack(raw, first)[0]
     return lambda raw: int.from_bytes(raw[first:last], "big") >> shift & mask
+
+
+def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int], tuple[int, ...]]:
+    """
+    Make what reads several fields of a big-endian layout, numbers, at an offset: two or more of them.
+
+    @raise AttributeError: the layout has no such field of its own.
+    @raise ValueError: a field stretches over bytes that are no whole number.
+    """
+    places = {name: _place(_field(layout, name)) for name in names}
+    form, end = ">", 0
+    index: dict[int, int] = {}
+    for first, last, _shift, _mask in sorted(set(places.values())):
+        if first in index:
+            continue  # another part of the same bytes
+        if first < end or (last - first) * 8 not in _WHOLE:
+            raise ValueError(f"{layout.__name__} has no whole number at byte {first}")
+        index[first] = len(index)
+        form += f"{first - end}x{_WHOLE[(last - first) * 8].format[1:]}"
+        end = last
+    unpack = Struct(form).unpack_from
+    picked = itemgetter(*(index[places[name][0]] for name in names))
+    parts = [
+        (at, shift, mask)
+        for at, (first, last, shift, mask) in enumerate(places[name] for name in names)
+        if mask.bit_length() < (last - first) * 8
+    ]
+    if not parts:
+        return lambda raw, offset: picked(unpack(raw, offset))
+
+    def read(raw: Buffer, offset: int) -> tuple[int, ...]:
+        values = list(picked(unpack(raw, offset)))
+        for at, shift, mask in parts:
+            values[at] = values[at] >> shift & mask
+        return tuple(values)
+
+    return read
 
 
 def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:

@@ -194,18 +194,21 @@ class StreamTransport(Generic[EndT]):
         if data.__class__ is not bytes:
             _mustBeBytes(data)
         flow = self._flow
-        if data and flow.isOpen and flow.write(data) > self.bufferSize and self.producer is not None:
-            self._pauseProducer()
+        if data and (not flow.isOpen or flow.write(data) > self.bufferSize) and self.producer is not None:
+            self._pauseProducer()  # also where the end is not told yet: it would write, and never hear of it
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         """Write a sequence of byte strings, in order."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
-        if self._flow.isOpen and any(chunks):
-            self._flow.writeSequence(chunks)
-            if self._flow.backlog > self.bufferSize and self.producer is not None:
-                self._pauseProducer()
+        flow = self._flow
+        if not any(chunks):
+            return
+        if flow.isOpen:
+            flow.writeSequence(chunks)
+        if (not flow.isOpen or flow.backlog > self.bufferSize) and self.producer is not None:
+            self._pauseProducer()  # as in C{write}
 
     def loseConnection(self) -> None:
         """Write what was written, wait for the producer, then close."""
@@ -227,6 +230,17 @@ class StreamTransport(Generic[EndT]):
     def getPeer(self) -> Address:
         """The address of the peer."""
         return self.stream.peer
+
+    @property
+    def client(self) -> tuple[str, int]:
+        """Host and port of the peer, which no interface has, but servers of TCP in Twisted."""
+        peer = self.stream.peer
+        return peer.host, peer.port
+
+    @property
+    def hostname(self) -> str:
+        """Host of the peer, for programs, as C{client} is."""
+        return self.stream.peer.host
 
     # IConsumer
 

@@ -16,15 +16,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any, cast, Final
+from typing import Any, cast, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
-from twisted.internet.interfaces import IReactorTime, IReactorUNIX
+from twisted.internet.interfaces import IReactorCore, IReactorTime, IReactorUNIX
 from twisted.internet.protocol import connectionDone, Protocol
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.logs import Seldom
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
+
+T = TypeVar("T")
+
+_seldom = Seldom(Logger())
 
 _LISTENING: Final = 0x10000
 """__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
@@ -85,6 +91,63 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
             asker.sendall(answer)
         except OSError:
             pass  # it has gone, or does not listen
+
+
+class Disclosure(Generic[T]):
+    """
+    The parts of this process that tools of one kind are told of, and the socket that answers these tools.
+
+    A process answers under a namespace as long as it has such a part on a running reactor.
+
+    @ivar parts: those that there are, each with its reactor.
+    """
+
+    def __init__(self, namespace: str, command: str, report: Callable[[], dict[str, Any]]) -> None:
+        """
+        @param command: the tool, as users call it.
+        @param report: gives what there is to tell; see L{Answering}.
+        """
+        self.parts: dict[T, Any] = {}
+        self._namespace, self._command, self._report = namespace, command, report
+        self._answering: dict[Any, Answering] = {}
+
+    def appear(self, reactor: Any, part: T) -> None:
+        """
+        Tell of a part from now on; whoever asks is answered once the reactor runs.
+
+        The socket is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
+        """
+        self.parts[part] = reactor
+        if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
+            reactor.callWhenRunning(self._answer, reactor)
+
+    def leave(self, part: T) -> bool:
+        """
+        Tell of a part no more; with the last one nobody is answered any more.
+
+        @return: False for a part that has never appeared, or has left.
+        """
+        reactor = self.parts.pop(part, None)
+        if reactor is None:
+            return False
+        if reactor not in self.parts.values():
+            listener = self._answering.pop(reactor, None)
+            if listener is not None:
+                reactor._internalReaders.discard(listener)
+                listener.close()
+        return True
+
+    def _answer(self, reactor: Any) -> None:
+        if reactor in self._answering or reactor not in self.parts.values():
+            return
+        try:
+            listener = Answering(reactor, self._namespace, self._report, "to know our counters")
+        except OSError as error:  # another reactor of this process answers, or there are no abstract names
+            told = {"command": self._command, "error": error}
+            _seldom.info(f"{self._command} {error}", "Not answering `{command}`: {error}", **told)
+            return
+        reactor._internalReaders.add(listener)
+        self._answering[reactor] = listener
 
 
 def processesIn(namespace: str, listing: str | None = None) -> list[int]:

@@ -11,7 +11,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from html import escape
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import cast, Final
 
 from docutils import nodes
@@ -20,8 +23,10 @@ from docutils.parsers.rst import directives, Parser
 from docutils.utils import new_document
 from pygraphviz import AGraph
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.logging import getLogger
 from sphinx.util.typing import ExtensionMetadata
+from zope.interface.interface import InterfaceClass
 
 _PARTS: Final = ("orderly", "abnormal")
 _ABNORMAL: Final = {"abort", "fail", "peerAborted", "readUp", "expired"}
@@ -34,6 +39,13 @@ _CM: Final = {
     "resolution": ("_sidr", ""),
 }
 """Pictures of the communication manager's machines: the module, and the states in the middle."""
+_STRUCTURES: Final = (
+    *(f"txrdma.mad.layouts.{name}" for name in ("smp", "sa", "pma", "baseboard", "congestion", "devices")),
+    *("txrdma.mad.layouts.messages", "txrdma.mad.vendor", "txrdma.cm.messages"),
+)
+"""The modules that declare structures of management datagrams."""
+_TESTS: Final = Path(__file__).parents[2] / "txrdma" / "test"
+_log = getLogger(__name__)
 _ALT: Final = "The states of a connection and what leads from one to the next"
 _EDGE: Final = re.compile(r'"(.+)" -> "(.+)" \[label="(.*)"\];')
 _BREAK: Final = "\\n"
@@ -198,6 +210,28 @@ class Diagnoses(FromCode):
         return rows(["Name", "Code", "Meaning"], cells)
 
 
+class ManagementCalls(FromCode):
+    """Every call of management datagrams, and each structure that it takes, linked to its reference."""
+
+    def lines(self) -> list[str]:
+        from txrdma.mad.layouts.attributes import allAttributes, RPCS
+
+        for module in _STRUCTURES:
+            import_module(module)
+        places = {name: place for place, name in enumerate(RPCS)}
+        found: dict[tuple[str, ...], list[str]] = {}
+        for _, kind in sorted(allAttributes().items()):
+            calls = tuple(sorted(kind.rpcs, key=places.__getitem__))
+            link = f"`{kind.__name__} <api/{kind.__module__}.{kind.__name__}.html>`__"
+            if link not in found.setdefault(calls, []):
+                found[calls].append(link)
+        cells = [
+            [", ".join(f"``{call}``" for call in calls), ", ".join(links)]
+            for calls, links in sorted(found.items(), key=lambda each: [places[call] for call in each[0]])
+        ]
+        return rows(["Calls", "Structures"], cells)
+
+
 class ScriptWords(FromCode):
     """What scripts of conversations may say."""
 
@@ -226,12 +260,86 @@ class CommandHelp(FromCode):
         return ["::", "", *(f"    {line}" for line in said.rstrip().splitlines())]
 
 
+def dottedName(text: str) -> nodes.Node:
+    """A name that may be broken behind its dots: columns of tables are narrow."""
+    broken = escape(text).replace(".", ".<wbr>")
+    return nodes.raw("", f'<code class="docutils literal notranslate">{broken}</code>', format="html")
+
+
+class API(SphinxRole):
+    """The name of a module, a class, or one of its members, below C{txrdma}: linked to its reference."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_reread()  # the code may have changed
+        page = referencePage(f"txrdma.{self.text}")
+        if page is None:
+            _log.warning("there is no txrdma.%s", self.text, location=self.get_location())
+            return [dottedName(self.text)], []
+        return [nodes.reference("", "", dottedName(self.text), refuri=f"api/{page}")], []
+
+
+def referencePage(dotted: str) -> str | None:
+    """The page and place at which pydoctor tells of a name; None without such a name."""
+    page, thing = "", cast(object, None)
+    names = dotted.split(".")
+    while names and (found := _module(f"{page}.{names[0]}".lstrip("."))) is not None:
+        page, thing = found.__name__, found
+        del names[0]
+    place = ""
+    for name in names:
+        if not hasattr(thing, name):
+            return None
+        thing = getattr(thing, name)
+        if isinstance(thing, (type, InterfaceClass)):
+            page, place = f"{page}.{name}", ""
+        else:
+            place = f"#{name}"
+    return f"{page}.html{place}"
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+class Shown(SphinxRole):
+    """The name of a test below C{txrdma.test}: it is a warning where there is no such test."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_reread()
+        if not isTest(self.text):
+            _log.warning("there is no test %s", self.text, location=self.get_location())
+        return [dottedName(self.text)], []
+
+
+def isTest(dotted: str) -> bool:
+    """Whether there is such a module of tests, such a class in it, or such a method; nothing is imported."""
+    names = dotted.split(".")
+    modules = [place for place, name in enumerate(names, 1) if name.startswith("test_")]
+    path = _TESTS.joinpath(*names[: modules[0]]).with_suffix(".py") if modules else _TESTS
+    if not path.is_file():
+        return False
+    found: ast.AST = ast.parse(path.read_text())
+    for name in names[modules[0] :]:
+        children = (each for each in ast.iter_child_nodes(found) if getattr(each, "name", None) == name)
+        inner = next(children, None)
+        if inner is None:
+            return False
+        found = inner
+    return True
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Called by Sphinx."""
     app.add_directive("closing-machine", ClosingMachine)
     app.add_directive("handshake-machine", HandshakeMachine)
     app.add_directive("connection-machine", ConnectionMachine)
     app.add_directive("diagnoses", Diagnoses)
+    app.add_directive("management-calls", ManagementCalls)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)
+    app.add_role("api", API())
+    app.add_role("shown", Shown())
     return {"parallel_read_safe": True, "parallel_write_safe": True}

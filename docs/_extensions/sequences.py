@@ -9,6 +9,7 @@ A line of the directive C{sequence} is one of these::
     client x> server (link1): CDC          one that does not arrive
     note client: connectionMade()          what happens there
     recorded: handshake                    steps of a connection that is played now: L{recorded.part}
+    recorded: loss                         packets around a loss, played now: L{btlrecorded.loss}
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-CARRIERS = {"unix": "UNIX", "tcp": "TCP", "rdma": "RDMA", "link1": "link 1", "link2": "link 2"}
+CARRIERS = {
+    "unix": "UNIX",
+    "tcp": "TCP",
+    "rdma": "RDMA",
+    "link1": "link 1",
+    "link2": "link 2",
+    "command": "command",
+    "data": "data",
+}
 """What messages go by, and how the picture calls it."""
 
 _WIDTH, _EDGE, _LINE = 440, 64, 17
@@ -71,6 +80,10 @@ def parsed(lines: list[str]) -> tuple[dict[str, str], list[Step]]:
             lanes[found[1]] = found[2]
         elif (found := _OTHER.fullmatch(line)) and found[1] == "phase":
             steps.append(Step("phase", "", "", "", found[2]))
+        elif found and found[2] == "loss":
+            from btlrecorded import loss
+
+            steps += loss()
         elif found:
             from recorded import part
 

@@ -37,6 +37,7 @@ TABLES: Final = {
     "linkgroups": ((),),
     "smc-stats": ((), ("--watch", "5")),
     "cm-stats": ((), ("--watch", "5")),
+    "btl-stats": ((), ("--watch", "5")),
     "devices": ((), ("--verbose",), ("soft",)),
     "pingpong": (_SHORT, ("127.0.0.1",), ("--compatible", "127.0.0.1")),
 }

@@ -42,6 +42,8 @@ FLOORS = {
     "ports": 2,
     "interfaces": 3,
     "streams": 3,
+    "streamends": 3,
+    "messages": 3,
     "verbs": 4,
     "soft": 4,
     "mad": 4,

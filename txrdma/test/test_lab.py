@@ -456,7 +456,7 @@ class TableTests(SynchronousTestCase):
     def test_outcomes(self) -> None:
         """Other measurements are no other outcome; another count is."""
         usual = table.outcomes(self.text(self.result(facts={"a": 1})))
-        self.assertEqual(len(usual), 2)
+        self.assertEqual(len(usual), 1)
         self.assertEqual(table.outcomes(self.text(self.result(facts={"a": 2}))), usual)
         self.assertNotEqual(table.outcomes(self.text(self.result(outcome="failed"))), usual)
 
@@ -471,6 +471,26 @@ class TableTests(SynchronousTestCase):
         self.assertTrue(once.startswith("before\n") and once.endswith("after\n") and "old" not in once)
         self.assertIn("| pyverbs | rxe | READ |", once)
 
+    def test_part(self) -> None:
+        """A run of some suites takes the place of their lines, and of no others."""
+        page = self.text(self.result(), self.result(module="m.test_y"), self.result(module="m.test_y", mtu=9))
+        again = [self.result(module="m.test_y", outcome="failed")]
+        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
+        text = table.table(told, again, table.ofOthers(page, again))
+        self.assertEqual(
+            [line.split(" | ")[3:6] for line in text.splitlines() if line.startswith("| pyverbs")],
+            [
+                ["`test_x`, MTU 1500", "1", "0"],
+                ["`test_y`, MTU 1500", "0", "1"],
+                ["`test_y`, MTU 9", "1", "0"],
+            ],
+        )
+
+    def test_only(self) -> None:
+        """A page may have the lines of some modules."""
+        found = table.only([self.result(), self.result(module="m.test_y")], ("test_y",))
+        self.assertEqual([each["module"] for each in found], ["m.test_y"])
+
     def test_noPlace(self) -> None:
         """A page without marks is left alone."""
         page = Path(self.mktemp())
@@ -479,9 +499,12 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(page.read_text(), "nothing")
 
     def test_page(self) -> None:
-        """Our own page has the marks."""
-        self.assertEqual(suites.PAGE.read_text().count(table.BEGIN), 1)
-        self.assertEqual(suites.PAGE.read_text().count(table.END), 1)
+        """Our own pages have the marks, and the modules that are told of are there."""
+        for page in (suites.PAGE, *suites.PAGES):
+            self.assertEqual(page.read_text().count(table.BEGIN), 1, page)
+            self.assertEqual(page.read_text().count(table.END), 1, page)
+        for module in (module for modules in suites.PAGES.values() for module in modules):
+            self.assertTrue((suites.CHECKOUT / "txrdma/test/kernel" / f"{module}.py").exists(), module)
 
 
 class GuestTests(SynchronousTestCase):

@@ -6,8 +6,9 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
-from txrdma.rawfields import peek, poke, span
+from txrdma.rawfields import peek, peeks, poke, span
 from txrdma.wire import Layout
 
 LAYOUTS = (NodeInfo, SwitchInfo, PortInfo, ExtendedPortInfo)
@@ -33,6 +34,21 @@ class RawFieldTests(SynchronousTestCase):
                 for field in layout.fields:
                     expected = asNumber(getattr(decoded, field.name))
                     self.assertEqual(peek(layout, field.name)(raw), expected, field.name)
+
+    def test_peeks(self) -> None:
+        """Several fields, in any order and at any offset, are read as they are decoded."""
+        for layout in (PortCounters, PortCountersExtended):
+            names = [field.name for field in layout.fields]
+            for count in (2, 5, len(names)):
+                chosen = self.random.sample(names, count)
+                raw = self.random.randbytes(layout.size + 7)
+                decoded = layout.decode(raw, 7)
+                expected = tuple(asNumber(getattr(decoded, name)) for name in chosen)
+                self.assertEqual(peeks(layout, chosen)(raw, 7), expected)
+
+    def test_peeksApart(self) -> None:
+        """A field that is no whole number of bytes, as C computers have them, is refused."""
+        self.assertRaises(ValueError, peeks, NodeInfo, ["vendorID", "nodeGUID"])
 
     def test_poke(self) -> None:
         """A number that is written is the field's, and no other field has changed."""

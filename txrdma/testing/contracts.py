@@ -8,6 +8,7 @@ may differ from others, its C{quirks} say so (L{txrdma.testing.verbs.quirks}).
 from __future__ import annotations
 
 from txrdma.testing.mad.ports import MADPortContract
+from txrdma.testing.messages import MessageContract
 from txrdma.testing.verbs.atomics import AtomicContract, AtomicRefusalContract
 from txrdma.testing.verbs.descriptions import DescriptionContract
 from txrdma.testing.verbs.events import PortContract, TellingContract
@@ -54,6 +55,7 @@ class VerbsDeviceContract(ConnectionContract, DatagramContract):
 __all__ = [
     "ConnectionContract",
     "MADPortContract",
+    "MessageContract",
     "MigrationContract",
     "PortContract",
     "VerbsDeviceContract",

@@ -206,6 +206,15 @@ def _endOfAll() -> None:
         _present.end()
 
 
+def leaveToNext() -> None:
+    """
+    Have the world ended by the next process that needs one.
+
+    librdmacm has devices open until its process ends, and rxe can't be deleted before.
+    """
+    atexit.unregister(_endOfAll)
+
+
 def worldOf(mtu: int) -> World:
     """The world with such a wire; one at a time, which ends with the process or when another is needed."""
     global _present
@@ -232,8 +241,12 @@ class InTheBox(_Case):
     world: World
 
     def setUp(self) -> None:
-        self.world = worldOf(self.mtu)
+        self.world = self.makeWorld()
         super().setUp()
+
+    def makeWorld(self) -> World:
+        """The world of the tests: the usual one, with their wire."""
+        return worldOf(self.mtu)
 
     def makeReactor(self) -> Any:
         """One that runs as long as the test says; it is let go at the end."""

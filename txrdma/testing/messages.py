@@ -1,0 +1,132 @@
+"""
+The promises of every L{IMessageTransport}, as a mixin for test cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TYPE_CHECKING
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.python.failure import Failure
+
+from txrdma.messages import IMessageProtocol, IMessageTransport
+
+if TYPE_CHECKING:
+    from twisted.trial.unittest import SynchronousTestCase
+
+    Base = SynchronousTestCase
+else:
+    Base = object
+
+
+@implementer(IMessageProtocol)
+class NotingMessages:
+    """
+    A protocol of messages that notes all that it hears, and needs nothing that only some transports have.
+
+    @ivar ends: names of the reasons of its end.
+    """
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.messages: list[tuple[bytes, int | None]] = []
+        self.ends: list[str] = []
+
+    def makeConnection(self, transport: IMessageTransport) -> None:
+        """Keep the transport of the connection."""
+        self.transport = transport
+        self.connectionMade()
+
+    def connectionMade(self) -> None:
+        """Do nothing at the beginning."""
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        """Keep a message as it came."""
+        self.messages.append((data, immediate))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Keep the name of the reason."""
+        self.ends.append(type(reason.value).__name__)
+
+
+class MessageContract(Base):
+    """
+    The promises of connections that carry messages.
+
+    A suite inherits this and C{SynchronousTestCase}, and implements L{connectedBy} and L{waitUntil}.
+
+    @cvar longest: bytes of the longest message that is tried.
+    """
+
+    longest = 4096
+
+    def connectedBy(self, one: NotingMessages, other: NotingMessages) -> None:
+        """Connect these two protocols with each other."""
+        raise NotImplementedError
+
+    def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Let time pass until a condition is true, and fail where it never is."""
+        raise NotImplementedError
+
+    def connectedEnds(self) -> tuple[NotingMessages, NotingMessages]:
+        """Connect two protocols that note what they hear."""
+        one, other = NotingMessages(), NotingMessages()
+        self.connectedBy(one, other)
+        return one, other
+
+    def test_contractInterface(self) -> None:
+        """The transport offers all that the interface names, and both ends have addresses."""
+        one, other = self.connectedEnds()
+        for end in (one, other):
+            verifyObject(IMessageTransport, end.transport)
+            self.assertIsNotNone(end.transport.getHost())
+            self.assertIsNotNone(end.transport.getPeer())
+
+    def test_contractOrder(self) -> None:
+        """Messages of all lengths come once, whole and in order, with their immediate data, both ways."""
+        one, other = self.connectedEnds()
+        lengths = [0, 1, 64, 700, self.longest] * 20
+        said = [(bytes([n]) * length, None if n % 3 else 7 * n) for n, length in enumerate(lengths)]
+        for data, immediate in said:
+            one.transport.sendMessage(data, immediate)
+            other.transport.sendMessage(data, immediate)
+        self.waitUntil(lambda: len(one.messages) >= len(said) <= len(other.messages))
+        self.assertEqual(one.messages, said)
+        self.assertEqual(other.messages, said)
+
+    def test_contractPause(self) -> None:
+        """A protocol that has paused hears no message, and all of them when it resumes."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        for number in range(200):
+            one.transport.sendMessage(bytes([number]) * 100)
+        one.transport.sendMessage(b"x", 1)
+        heard: list[bool] = []
+        other.transport.sendMessage(b"now")
+        self.waitUntil(lambda: one.messages)
+        self.assertEqual(other.messages, heard)
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: len(other.messages) == 201)
+        self.assertEqual([data[0] for data, _ in other.messages[:200]], list(range(200)))
+
+    def test_contractEnd(self) -> None:
+        """An end that sends and closes has sent all; both ends hear that this was in order."""
+        one, other = self.connectedEnds()
+        for number in range(50):
+            one.transport.sendMessage(bytes([number]) * 500)
+        one.transport.loseConnection()
+        one.transport.sendMessage(b"too late")
+        self.waitUntil(lambda: one.ends and other.ends)
+        self.assertEqual([data[0] for data, _ in other.messages], list(range(50)))
+        self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
+
+    def test_contractAbort(self) -> None:
+        """An end that aborts hears that, and its peer hears of the end, in whatever words."""
+        one, other = self.connectedEnds()
+        one.transport.abortConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        self.assertEqual(one.ends, ["ConnectionAborted"])
+        self.assertEqual(len(other.ends), 1)
