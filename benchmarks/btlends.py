@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from benchmarks import btlsenders
+from benchmarks.btlsenders import ASK
 from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, tell
 from benchmarks.wires import HERE, THERE
 
@@ -32,7 +33,8 @@ MOST_BYTES = 8 << 20
 
 WARMING = 200
 
-ASK, ANSWER = 1, 2
+ANSWER = 2
+"""The tag of what the server sends."""
 
 
 def main(role: str, orders: Orders) -> None:

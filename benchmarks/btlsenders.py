@@ -14,6 +14,9 @@ from typing import Any
 
 from benchmarks.orders import Orders, ownAddress, prepare, tell
 
+ASK = 1
+"""The tag of what the server is sent."""
+
 MOST_BYTES = 1 << 20
 """Bytes that one sender has under way, at least two messages."""
 
@@ -63,7 +66,6 @@ def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
     from twisted.internet.defer import Deferred
     from twisted.internet.task import deferLater, react
 
-    from benchmarks.btlends import ASK
     from txrdma import btl
     from txrdma.btl.connections import MessageProtocol
 
