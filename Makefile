@@ -14,7 +14,8 @@
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
 PYTHON ?= python3
-JOBS ?= 2
+# Suites of two processes wait for each other: one more than there are processors keeps these busy.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SEEDS ?= 1000
 FIRST ?=
 SECONDS ?= 30
