@@ -446,7 +446,7 @@ class _Handshake:
             return
         core.buffer += data
         self._read(now)
-        if not core.listening and not core.done:
+        if core.buffer and not core.listening and not core.done:
             self._heedDecline()
 
     def _heedDecline(self) -> None:
