@@ -16,7 +16,7 @@ from twisted.python import usage
 
 from benchmarks import box, mads, peers
 from benchmarks.charts import write
-from benchmarks.measuring import Case
+from benchmarks.measuring import Case, haveBytecode
 from benchmarks.parts import measured, PARTS
 from benchmarks.report import areCoresCompiled, machine, markdown
 from benchmarks.results import beside, load, replaced, results, save, Section, stamped
@@ -155,6 +155,7 @@ def _measure(options: Options) -> int:
     names = [name for name in cases if cases[name]] if only else chosen(options)
     names += _onlyParts(options)
     found: list[Section] = []
+    haveBytecode()
     for number, name in enumerate(names, 1):
         print(f"{name}: part {number} of {len(names)}, begins at {time.strftime('%H:%M:%S')}", flush=True)
         begun = time.monotonic()

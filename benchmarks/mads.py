@@ -4,18 +4,15 @@ Management datagrams: sweeps beside C{ibnetdiscover}, calls a second, tables, st
 
 from __future__ import annotations
 
-import compileall
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import txrdma
 from benchmarks.madfabric import BenchFabric, cores, missing, Ran
 from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
 from benchmarks.orders import Orders
@@ -95,7 +92,6 @@ def sweeps(rounds: int, quick: bool) -> Part:
     part.why = missing()
     if part.why:
         return part
-    _compiled()
     ours: list[Ran] = []
     theirs: dict[str, list[Ran]] = {setting: [] for setting in SETTINGS}
     with BenchFabric(hosts) as fabric:
@@ -127,11 +123,6 @@ def sweeps(rounds: int, quick: bool) -> Part:
     )
     part.told = {"settings": seconds}
     return part
-
-
-def _compiled() -> None:
-    """Have bytecode beside the modules, as where pip installs them: a checkout may be without."""
-    compileall.compile_dir(Path(txrdma.__file__).parent, quiet=1)
 
 
 def _words(setting: str) -> list[str]:
@@ -366,7 +357,6 @@ def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome
     if why:
         about.append(f"{why}, so that nothing is compared with ibqueryerrors.")
         return []
-    _compiled()
     ours: list[Ran] = []
     theirs: list[Ran] = []
     sent: dict[str, int] = {}

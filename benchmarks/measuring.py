@@ -4,6 +4,7 @@ Run the two processes of a measurement, in turns with those of another, and take
 
 from __future__ import annotations
 
+import compileall
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from statistics import median
 from threading import Timer
 from typing import Any, Final
 
+import txrdma
 from benchmarks.orders import Orders
 from benchmarks.wires import wire, WireFailed
 
@@ -148,6 +150,11 @@ class Outcome:
 
 class MeasurementFailed(Exception):
     """One of the two processes did not do what it should."""
+
+
+def haveBytecode() -> None:
+    """Have bytecode beside our modules, as where pip installs them: a checkout may be without."""
+    compileall.compile_dir(Path(txrdma.__file__).parent, quiet=1)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Log entries that others can cause as often as they please: one a minute about ea
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -16,6 +17,17 @@ _MOST: Final = 64
 """Subjects that are told apart; all others of that minute are one."""
 
 _OTHERS: Final = object()
+
+_ADVICE: Final = {
+    errno.EMFILE: "raise the process's limit (RLIMIT_NOFILE: ulimit -n, LimitNOFILE= of systemd)",
+    errno.ENFILE: "raise the system's limit (sysctl fs.file-max)",
+}
+
+
+def advised(error: OSError) -> str:
+    """The text of an error of the system; where no descriptor is left, with what to do about it."""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{error}: {advice}" if advice else str(error)
 
 
 class Seldom:

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.logs import Seldom
+from txrdma.logs import advised, Seldom
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -154,7 +154,7 @@ class LocalListener:
             "can't accept a process that wants {purpose}, the next try is in {seconds:g} s: {error}",
             purpose=self._purpose,
             seconds=ASIDE,
-            error=error,
+            error=advised(error),
         )
         self._reactor.removeReader(self)
         self._aside = self._reactor.callLater(ASIDE, self._stepBack)

@@ -36,14 +36,13 @@ from txrdma.smc.dialing import endpointTo
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
-from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.options import Options
+from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.smc.stepping import AcceptingFactory, Build, SteppingFactory
 from txrdma.smc.wire.clc import Diagnosis
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from txrdma.smc.options import Options
+from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.verbs.devices import prepareDevice
 
 _ALWAYS: Final = ("encodings.idna", "txrdma.smc.own", "txrdma.wirecode")
@@ -34,7 +34,7 @@ def prepare(options: Options) -> None:
     if options.meetingDirectory:
         import_module("txrdma.smc.carriers.seeking")
     if options.device == "auto":
-        prepareDevice("soft")
+        prepareDevice(LOCAL_DEVICE)
         return
     for name in _ELSEWHERE:
         import_module(name)

@@ -18,6 +18,7 @@ from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
+from txrdma.logs import advised
 from txrdma.soft._route import Route
 
 _UNARMED: Final = 0
@@ -47,7 +48,7 @@ class _Bell:
                 os.set_blocking(self.reading, False)
                 os.set_blocking(self.writing, False)
         except OSError as error:
-            raise ResourceExhausted(f"no descriptor for a completion channel: {error}") from error
+            raise ResourceExhausted(f"no descriptor for a completion channel: {advised(error)}") from error
 
     def ring(self) -> None:
         try:

@@ -78,9 +78,9 @@ class SoftDeviceStringParser:
         )
 
     def prepare(self, *args: str, **kwargs: str) -> None:
-        """Import what a device is made of; what UDP needs only where the string says more than C{soft}."""
+        """Import what a device is made of; what RoCE needs only where the route may be by UDP."""
         import_module("txrdma.soft.device")
-        if args or kwargs:
+        if kwargs.get("route") != "shared-memory":
             import_module("txrdma.soft.rc.roce")
             import_module("txrdma.soft.rc.peers")
         if kwargs.get("pcap"):

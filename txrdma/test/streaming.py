@@ -10,6 +10,7 @@ from zope.interface import implementer
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionDone, NoProtocol
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
@@ -17,6 +18,12 @@ from twisted.trial.unittest import TestCase
 from txrdma.test.smc.ends import Recorder, Recorders
 
 reactor: Any = theReactor
+
+
+def _refuse(addr: object) -> Any:
+    """Make no protocol, as a factory that does not want a connection."""
+    return None
+
 
 _MOST_LOOKS = 200
 _LOOK_SECONDS = 0.01
@@ -87,3 +94,17 @@ class StreamCase(TestCase):
         factory = await self.listen(server, keys)
         there = factory.next()
         return await self.connect(kind, keys), await there
+
+    # What every kind of stream promises.
+
+    async def checkNoProtocol(self) -> None:
+        """A factory that makes no protocol ends a server's connection in order, and a client's attempt."""
+        (await self.listen()).buildProtocol = _refuse  # type: ignore[method-assign]  # one that refuses
+        client = await self.connect()
+        await client.lost
+        self.assertIs(client.reason.type, ConnectionDone)
+        refusing = Recorders()
+        refusing.buildProtocol = _refuse  # type: ignore[method-assign]  # so does this
+        endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
+        await self.assertFailure(endpoint.connect(refusing), NoProtocol)
+        self.assertEqual((refusing.starts, refusing.stops), (1, 1))

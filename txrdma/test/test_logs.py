@@ -4,6 +4,7 @@ Entries that others can cause as often as they please.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Hashable
 from typing import cast
 
@@ -11,7 +12,17 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.logs import Seldom
+from txrdma.logs import advised, Seldom
+
+
+class AdvisedTests(SynchronousTestCase):
+    """L{advised}."""
+
+    def test_descriptors(self) -> None:
+        """Who has no descriptor left reads what to do; other errors stand as the system has them."""
+        error = OSError(errno.EMFILE, "Too many open files")
+        self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE", advised(error))
+        self.assertEqual(advised(OSError(errno.EACCES, "No")), f"[Errno {errno.EACCES}] No")
 
 
 class SeldomTests(SynchronousTestCase):

@@ -8,7 +8,9 @@ backslash before a colon, an equals sign or a backslash that is meant itself.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 
@@ -71,14 +73,34 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     @return: the asker's own share of it, to be closed as any device.
     @raise ValueError: as L{openDevice}'s; C{DeviceUnavailable}, too.
     """
-    parser, args, kwargs = _understood(description)
-    canonical = getattr(parser, "canonical", None)
-    wanted: Hashable = (*args, *sorted(kwargs.items())) if canonical is None else canonical(*args, **kwargs)
-    key = (reactor, parser.prefix, wanted)
-    holding = _held.get(key)
-    if holding is None:
-        holding = _held[key] = _Holding(parser.parseDevice(reactor, *args, **kwargs), key)
+    with _collectingLater():
+        parser, args, kwargs = _understood(description)
+        canonical = getattr(parser, "canonical", None)
+        wanted: Hashable = (
+            (*args, *sorted(kwargs.items())) if canonical is None else canonical(*args, **kwargs)
+        )
+        key = (reactor, parser.prefix, wanted)
+        holding = _held.get(key)
+        if holding is None:
+            holding = _held[key] = _Holding(parser.parseDevice(reactor, *args, **kwargs), key)
     return _Share(holding)
+
+
+@contextmanager
+def _collectingLater() -> Iterator[None]:
+    """
+    Let the garbage collector wait: what is made meanwhile stays.
+
+    Thirty modules and their classes make it look through all objects of the process, in the middle of a first
+    connection. That takes as long as all the rest of it.
+    """
+    isCollecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if isCollecting:
+            gc.enable()
 
 
 def availableDevices() -> list[str]:

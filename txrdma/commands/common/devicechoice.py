@@ -11,8 +11,7 @@ from txrdma.commands.common.options import columns
 from txrdma.error import DeviceUnavailable
 from txrdma.ports.pnet import Networks
 from txrdma.smc.common.realports import hasPyverbs
-from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
-from txrdma.smc.options import USUAL
+from txrdma.smc.options import LOCAL_DEVICE, USUAL
 from txrdma.values import frozen
 
 

@@ -66,6 +66,7 @@ class KeyFlows:
         self._window = window
         self._waiting: deque[_Flow] = deque()
         self._flows: list[_Flow] = []
+        self._isSilent = False  # the last CONFIRM RKEY had no answer, nor has come one since
 
     @property
     def untils(self) -> list[float]:
@@ -94,6 +95,7 @@ class KeyFlows:
 
     def confirmed(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
         """A response to CONFIRM RKEY has come; one to nothing has taken too long."""
+        self._isSilent = False
         for flow in self._flows:
             if not flow.isDeletion and flow.carrier is link and flow.asked == (body.rkey,):
                 self._ended(flow, not one.header.flags & LLCFlags.NEGATIVE, now)
@@ -116,6 +118,7 @@ class KeyFlows:
             if flow.isDeletion:
                 flow.isOverdue = True
             else:
+                self._isSilent = True
                 self._ended(flow, False, now)
         overdue = [flow for flow in self._flows if flow.isOverdue]
         for flow in overdue[: max(0, len(overdue) - MOST_OVERDUE)]:
@@ -129,7 +132,9 @@ class KeyFlows:
             if self._links.isAdding:
                 return
             flow = self._waiting.popleft()
-            flow.until = now + self._core.timing.response
+            timing = core.timing
+            isPatient = not (flow.isDeletion or self._isSilent)
+            flow.until = now + (timing.confirmRKey if isPatient else timing.response)
             flow.carrier = carrier = core.carrier
             self._flows.append(flow)
             if flow.isDeletion:

@@ -38,6 +38,9 @@ class Timing:
     The times of a link group, in seconds.
 
     @ivar response: for the answer to a request.
+    @ivar confirmRKey: for the answer to CONFIRM RKEY, from a peer that has answered the last one. A CLC
+        handshake waits for it: six seconds in all, of which one is left for Accept or Confirm. Linux waits
+        2 s, as long as one turn may take on a machine that has much to do.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
     @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
     @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
@@ -51,6 +54,7 @@ class Timing:
     """
 
     response: float = 2.0
+    confirmRKey: float = 5.0
     confirmLink: float = 4.0
     newLink: float = 5.0
     testIdle: float = 30.0

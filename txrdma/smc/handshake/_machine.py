@@ -267,9 +267,9 @@ def _machine(server: bool) -> _Machine:
     def withdrawn(inputs: _Inputs, core: _Core) -> None:
         core.fallBack(Diagnosis.PEERNOSMC)
 
-    @sniffing.upon(_Inputs.ended).to(over)
+    @states[first].upon(_Inputs.ended).to(over)
     def saidLittle(inputs: _Inputs, core: _Core) -> None:
-        if not core.announced:
+        if not core.announced or not (server or core.buffer):  # a server may be unable to have anybody
             core.fallBack(Diagnosis.PEERNOSMC)
 
     @waiting.upon(_Inputs.expired).to(crossing)
@@ -352,7 +352,7 @@ def _machine(server: bool) -> _Machine:
     crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
     crossing.upon(_Inputs.expired).to(over)(nothingCame)
     crossing.upon(_Inputs.ended).to(over)(nothingComes)
-    for state in (waiting, deciding, linking, over):
+    for state in (states[second], deciding, linking, over):
         state.upon(_Inputs.ended).loop().returns(None)
     for state in (waiting, deciding, linking, crossing, over):
         state.upon(_Inputs.withdrawn).loop().returns(None)
@@ -446,7 +446,7 @@ class _Handshake:
             return
         core.buffer += data
         self._read(now)
-        if not core.listening and not core.done:
+        if core.buffer and not core.listening and not core.done:
             self._heedDecline()
 
     def _heedDecline(self) -> None:

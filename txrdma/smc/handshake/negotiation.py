@@ -35,7 +35,7 @@ from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
@@ -49,10 +49,6 @@ _seldom = Seldom(_log)
 def hostName() -> bytes:
     """The name of this host, as version 2 tells it to the peer in a first contact."""
     return os.uname().nodename.encode("ascii", "replace")
-
-
-LOCAL_DEVICE = "soft:route=shared-memory"
-"""The device string that C{device=auto} stands for when the peer is on this host, of the same user."""
 
 
 def _resumed(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectingCancelledError, ConnectionDone
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
@@ -81,9 +81,14 @@ class ClientNegotiation(Negotiation):
             self._approach.hurry()
 
     def readConnectionLost(self) -> None:
-        """The server closed TCP: a stranger before ours knew of us, or ours after its last word by SMC-R."""
+        """
+        The server closed TCP: one that can't have us, or is a stranger, or ours after its last word by SMC-R.
+
+        Where it has said nothing yet, the protocol is connected and hears of the end, as by plain TCP.
+        """
         if self._approach is not None:
-            self.transport.connectionLost(Failure(ConnectionDone()))
+            self._hasEnded = True
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, self._held)
         elif self._stream is not None:
             self._hasEnded = True  # the Confirm is sent
         else:

@@ -18,7 +18,6 @@ from twisted.internet.error import (
     ConnectionDone,
     ConnectionLost,
     ConnectionRefusedError,
-    NoProtocol,
 )
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import deferLater
@@ -112,17 +111,7 @@ class StreamTests(StreamCase):
 
     async def test_noProtocol(self) -> None:
         """Factories that make no protocol end the attempt at either end."""
-        factory = await self.listen()
-        factory.buildProtocol = lambda addr: None  # type: ignore[assignment,method-assign,return-value]  # refuses
-        client = await self.connect()
-        await client.lost
-        self.assertIs(client.reason.type, ConnectionDone)
-        refusing = Recorders()
-        refusing.buildProtocol = lambda addr: None  # type: ignore[assignment,method-assign,return-value]  # refuses
-        port = self.ports[-1].getHost().port
-        endpoint = clientFromString(reactor, f"btl:127.0.0.1:{port}")
-        await self.assertFailure(endpoint.connect(refusing), NoProtocol)
-        self.assertEqual((refusing.starts, refusing.stops), (1, 1))
+        await self.checkNoProtocol()
 
     async def test_refused(self) -> None:
         """Errors of the exchange are those of TCP's endpoints; the message API has its own."""

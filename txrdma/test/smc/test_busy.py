@@ -8,9 +8,12 @@ from typing import Any
 
 from twisted.internet.error import ConnectionLost
 
+from txrdma.smc.group.buffers import MOST_ELEMENTS
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups, timingOn
 from txrdma.smc.wire.llc import Body, TestLink
 from txrdma.test.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
 
 BYTES = bytes(range(256)) * 400
@@ -88,3 +91,53 @@ class BusyTests(RaceTestCase):
         self.until(lambda: here.reason, 9000)
         self.assertEqual(here.reason, ConnectionLost)
         self.assertApproximates(self.client.seconds() - begun, 1000, 200)
+
+
+class BusyWhileAskedTests(RaceTestCase):
+    """A peer that is busy while it is told of a buffer (CONFIRM RKEY) is waited for as CLC allows."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fill(MOST_ELEMENTS)
+
+    def fill(self, count: int) -> None:
+        """Take all elements of the last buffer, so that each end's next connection needs a new one."""
+        pairs = [self.connect() for _ in range(count)]
+        self.until(lambda: all(here.mode and there.mode for here, there, _ in pairs))
+
+    def groupOn(self, host: Host) -> Group:
+        """The only link group of a host."""
+        [group] = self.groupsOf[host].groups()
+        return group
+
+    def connectWhileBusy(self, asking: Host, busy: Host, seconds: float) -> tuple[Listener, Listener]:
+        """Connect; the peer's program is busy for so long from when this end tells of its buffer."""
+        group = self.groupOn(asking)
+        confirm = group.core.confirmRKey
+
+        def confirmRKey(*words: Any) -> None:
+            confirm(*words)
+            busy.sleep()
+            self.world.clock.callLater(seconds, busy.wake)
+
+        patch = self.patch(group.core, "confirmRKey", confirmRKey)
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode, 30.0)
+        patch.restore()
+        return here, there
+
+    def test_client(self) -> None:
+        """A client that answers after some seconds is on SMC-R."""
+        for seconds in (3.0, 4.0, 4.8):
+            with self.subTest(seconds=seconds):
+                here, there = self.connectWhileBusy(self.server, self.client, seconds)
+                self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+                self.fill(MOST_ELEMENTS - 1)
+
+    def test_server(self) -> None:
+        """So it is with a server."""
+        for seconds in (3.0, 4.0, 4.8):
+            with self.subTest(seconds=seconds):
+                here, there = self.connectWhileBusy(self.client, self.server, seconds)
+                self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+                self.fill(MOST_ELEMENTS - 1)

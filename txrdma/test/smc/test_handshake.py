@@ -548,13 +548,18 @@ class DeclineTests(SynchronousTestCase):
         self.assertFalse(server.mayCross)
 
     def test_endsBefore(self) -> None:
-        """A connection that ends in the handshake is of use only to a client that speaks no SMC."""
+        """A connection that ends in the handshake is of use where it has brought nothing of CLC yet."""
         for announced, events in ((False, [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2")]), (True, [])):
             server = newServer(announced)
             server.received(b"\xe2", 0.0)
             server.ended()
             self.assertEqual(server.events(), events)
-        for end in (serverAt("waiting"), serverAt("linking"), clientAt("waiting"), clientAt("linking")):
+        client = clientAt("waiting")
+        client.ended()
+        self.assertEqual((client.done, client.events()), (True, [FellBack(Diagnosis.PEERNOSMC, None, b"")]))
+        begun = clientAt("waiting")
+        begun.received(accept.encode()[:9], 0.0)
+        for end in (serverAt("waiting"), serverAt("linking"), begun, clientAt("linking")):
             end.events()
             end.ended()
             self.assertEqual(end.events(), [])

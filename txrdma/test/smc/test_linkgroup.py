@@ -314,17 +314,28 @@ class RKeyTests(SynchronousTestCase):
             self.assertFalse(server.knows(RKey(1)))
 
     def test_silence(self) -> None:
-        """After two seconds a request has failed, and the next has its turn; a late answer is nothing."""
+        """After five seconds a request has failed, and the next has its turn; a late answer is nothing."""
         server = alone(Role.SERVER)
         server.confirmRKey(RKey(1), 0x1000, 5.0)
         server.deleteRKeys([RKey(2)], 5.0)
-        self.assertEqual(server.deadline(), 7.0)
-        server.expired(7.0)
+        self.assertEqual(server.deadline(), 10.0)
+        server.expired(10.0)
         self.assertEqual(server.events(), [RKeyRefused(RKey(1))])
-        server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 7.5)
-        server.expired(9.0)
+        server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
+        server.expired(12.0)
         self.assertEqual(server.events(), [])
         self.assertEqual([one.type for one in answers(server)], [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY])
+
+    def test_patience(self) -> None:
+        """A peer that has not answered CONFIRM RKEY has two seconds for the next, until one is answered."""
+        server = alone(Role.SERVER)
+        for number, seconds in enumerate((5.0, 2.0, 2.0), 1):
+            server.confirmRKey(RKey(number), 0x1000, 5.0)
+            self.assertEqual(server.deadline(), 5.0 + seconds)
+            server.expired(10.0)
+        server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
+        server.confirmRKey(RKey(4), 0x1000, 10.5)
+        self.assertEqual(server.deadline(), 15.5)
 
     def _deletions(self, count: int) -> LinkGroup:
         """A group that took back that many buffers, one every two seconds, and has heard nothing."""

@@ -23,7 +23,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
+from txrdma.smc.options import LOCAL_DEVICE
 from txrdma.smc.stream._flow import DELIVERY
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorder

@@ -4,6 +4,7 @@ Devices by name.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,6 +143,26 @@ class StringTests(SynchronousTestCase):
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
         self.assertEqual(len(self.parser.asked), 2)
+
+    def test_collectorWaits(self) -> None:
+        """While a device is opened the garbage collector waits, and goes on then, if it was on."""
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        parse, found = self.parser.parseDevice, []
+
+        def parseDevice(*args: Any, **kwargs: str) -> IVerbsDevice:
+            found.append(gc.isenabled())
+            return parse(*args, **kwargs)
+
+        self.patch(self.parser, "parseDevice", parseDevice)
+        for switch, name in ((gc.enable, "test"), (gc.disable, "test"), (gc.enable, "test:broken")):
+            switch()
+            before = gc.isenabled()
+            if "broken" in name:
+                self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, name)
+            else:
+                sharedDevice(self.reactor, name).close()
+            self.assertEqual(gc.isenabled(), before)
+        self.assertEqual(found, [False] * 3)
 
 
 class PluginTests(SynchronousTestCase):

@@ -22,6 +22,7 @@ from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import LID, QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.logs import advised
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.ledger import Ledger, openChannel
 
@@ -65,7 +66,7 @@ class PyverbsCompletionChannel:
             self._epoll: select.epoll | None = select.epoll()
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError as error:
-            raise ResourceExhausted(f"no descriptor for a completion channel: {error}") from error
+            raise ResourceExhausted(f"no descriptor for a completion channel: {advised(error)}") from error
         self._epoll.register(self._bell, select.EPOLLIN)
         self._queues: dict[int, PyverbsCompletionQueue] = {}
         self._rung: dict[PyverbsCompletionQueue, None] = {}

@@ -52,7 +52,20 @@ def _plain(escaped: str) -> str:
 
 
 def _mounts() -> list[Mount]:
-    return list(parseMounts(Path("/proc/self/mountinfo").read_text()))
+    return list(parseMounts(_told("mountinfo")))
+
+
+def _told(name: str) -> str:
+    """
+    A file of C{/proc/self}.
+
+    @raise OptionUnavailable: there is none, as in the directories of C{twistd --chroot}.
+    """
+    path = Path("/proc/self") / name
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise OptionUnavailable(f"can't read {path}: {error.strerror}") from error
 
 
 def cgroupRoot() -> Path:
@@ -73,7 +86,7 @@ def ownCgroup() -> Path:
 
     @raise OptionUnavailable: it is not to be seen from here.
     """
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in _told("cgroup").splitlines():
         if line.startswith("0::"):
             return findCgroup(line[3:], _mounts())
     raise OptionUnavailable(_NO_CGROUPS)

@@ -1,0 +1,143 @@
+"""
+A server that has no descriptor left for the connections that come: what its clients see, beside C{tcp:}.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from twisted.trial.unittest import TestCase
+
+SERVER: Final = """
+import os, resource, sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
+
+log.startLogging(sys.stderr, setStdout=False)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+taken = []
+
+def take(left):
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        for _ in range(left):
+            os.close(taken.pop())
+
+class Server(Protocol):
+    def dataReceived(self, data):
+        if data == b"take":
+            take(0)
+        elif data == b"give":
+            while taken:
+                os.close(taken.pop())
+        self.transport.write(data)
+
+def opened(port):
+    if sys.argv[2:]:
+        take(int(sys.argv[2]))
+    print(port.getHost().port, flush=True)
+
+def listening(port):
+    reactor.callLater(0, opened, port)  # a device is opened in the first turn
+
+serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Server)).addCallback(listening)
+reactor.run()
+"""
+
+CLIENT: Final = """
+import sys
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+
+class Client(Protocol):
+    def connectionMade(self):
+        self.answers, self.ended = [], Deferred()
+
+    def ask(self, word):
+        self.transport.write(word)
+        answer = Deferred()
+        self.answers.append(answer)
+        return answer
+
+    def dataReceived(self, data):
+        self.answers.pop(0).callback(data)
+
+    def connectionLost(self, reason):
+        reason.trap(ConnectionDone, ConnectionLost)
+        self.ended.callback("ended")
+        for each in self.answers:
+            each.callback(b"ended unheard")
+
+async def visit(reactor, string):
+    client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
+    heard = await client.ask(b"hello")
+    client.transport.loseConnection()
+    print("connected", heard.decode(), await client.ended)
+
+async def main(reactor, string, *moment):
+    if moment:
+        return await visit(reactor, string)
+    first = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
+    print((await first.ask(b"take")).decode())
+    for _ in range(3):
+        await visit(reactor, string)
+    print((await first.ask(b"give")).decode())
+    await visit(reactor, string)
+
+react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
+"""
+
+
+class DescriptorTests(TestCase):
+    """Both ends are processes of their own; the server may have a hundred descriptors."""
+
+    timeout = 60
+
+    def talk(self, scheme: str, *moment: str) -> tuple[str, str]:
+        """What a client of such a server saw, and the server's log."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        words = [sys.executable, "-c", SERVER, f"{scheme}:0:interface=127.0.0.1", *moment]
+        with (
+            open(folder / "log", "w+") as log,
+            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+        ):
+            assert server.stdout is not None
+            try:
+                number = server.stdout.readline().strip()
+                words = [sys.executable, "-c", CLIENT, f"{scheme}:127.0.0.1:{number}", *moment]
+                client = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+            finally:
+                server.kill()
+            log.seek(0)
+            told = log.read()
+        self.assertNotIn("Traceback", told)
+        self.assertEqual(client.stderr, "")
+        return client.stdout, told
+
+    def test_usedUp(self) -> None:
+        """Clients are connected and hear the end, others go on; when there are some, clients are served."""
+        seen, _ = self.talk("tcp")
+        self.assertEqual(
+            seen, "take\n" + "connected ended unheard ended\n" * 3 + "give\nconnected hello ended\n"
+        )
+        self.assertEqual(self.talk("smc")[0], seen)
+
+    def test_fewLeft(self) -> None:
+        """Where there are too few for SMC-R a connection is plain TCP, and the log says what to do."""
+        seen, _ = self.talk("tcp", "3")
+        self.assertEqual(seen, "connected hello ended\n")
+        again, told = self.talk("smc", "3")
+        self.assertEqual(again, seen)
+        self.assertIn("plain TCP, because INTERR", told)
+        self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE: ulimit -n", told)
