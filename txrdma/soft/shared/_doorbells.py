@@ -57,10 +57,10 @@ class TheirDoorbells:
 
     def came(self, number: int, descriptors: list[int]) -> None:
         """
-        Keep a doorbell.
+        Keep a doorbell that the peer has handed over.
 
-        @param descriptors: its only one; it is taken out of the list.
-        @raise ValueError: that is none, or there are too many of them.
+        @param descriptors: the doorbell's only one, which is taken out of the list.
+        @raise ValueError: the descriptor is no doorbell, or there are too many of them.
         """
         if len(descriptors) != 1:
             raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")
@@ -81,13 +81,13 @@ class TheirDoorbells:
             bell.release()
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Forget all doorbells of the peer."""
         for number in tuple(self._bells):
             self.gone(number)
 
 
 class OurDoorbells:
-    """Those of our completion channels whose doorbells a peer has, with their numbers."""
+    """The completion channels of this device whose doorbells a peer has, with their numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[Channel, int] = {}

@@ -241,7 +241,12 @@ class ManyTests(RealCase):
         there.postReceive([ReceiveRequest(2, (other.segment(0, 64),))])
         here.postSend([SendRequest(2, Operation.SEND, (one.segment(0, 5),))])
         found: list[int] = []
-        self.until(lambda: found.extend(c.identifier for c in other.queue.poll(5) if not c.status) or found)
+
+        def arrived() -> list[int]:
+            found.extend(each.identifier for each in other.queue.poll(5) if each.status is Status.SUCCESS)
+            return found
+
+        self.until(arrived)
         self.assertEqual(found, [2])
 
 
