@@ -18,6 +18,7 @@ from statistics import median
 from threading import Timer
 from typing import Any, Final
 
+from benchmarks import peer_rdmacm
 from benchmarks.orders import Orders
 from benchmarks.wires import wire, WireFailed
 
@@ -328,9 +329,11 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             try:
                 if module == "benchmarks.peer_mpi":
                     client, server = measureMPI(orders), {}
+                elif module == peer_rdmacm.MODULE:
+                    client, server = peer_rdmacm.measure(orders), {}
                 else:
                     client, server = measure(orders, module)
-            except (MeasurementFailed, subprocess.TimeoutExpired) as error:
+            except (MeasurementFailed, peer_rdmacm.ProgramFailed, subprocess.TimeoutExpired) as error:
                 _failed(concerned, str(error))
                 continue
             for outcome in concerned:
