@@ -23,7 +23,7 @@ from benchmarks.results import beside, load, replaced, results, save, Section, s
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")
-OF_PAGE = (*(part.name for part in PARTS), "others", "box")
+OF_PAGE = (*(part.name for part in PARTS), "others", "box", box.MANAGED)
 """Names of the parts of the first page, in their order there."""
 
 
@@ -96,7 +96,8 @@ def chosen(options: Options) -> list[str]:
         return [name for name in (*OF_PAGE, *mads.PARTS) if name in options["parts"]]
     if options["mads"]:
         return list(mads.PARTS)
-    left = {name for name, option in (("others", "no-peers"), ("box", "no-box")) if options[option]}
+    guests = ("others", "no-peers"), ("box", "no-box"), (box.MANAGED, "no-box")
+    left = {name for name, option in guests if options[option]}
     management = () if options["no-mads"] or areCoresCompiled() else mads.PARTS
     return [*(name for name in OF_PAGE if name not in left), *management]
 
@@ -177,6 +178,8 @@ def _section(name: str, cases: Sequence[Case], rounds: int, quick: bool) -> Sect
         return peers.result(rounds, quick)
     if name == "box":
         return box.result(1, 0.2) if quick else box.result(3, 1.0)
+    if name == box.MANAGED:
+        return box.managed(1 if quick else 3)
     if name in mads.PARTS:
         [found] = mads.run([name], rounds, quick)
         return found.result()

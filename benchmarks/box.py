@@ -21,6 +21,8 @@ from benchmarks.verbs import Compared, rows
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS: Final = 1800
 TITLE: Final = "In the kernel's box"
+MANAGED: Final = "box-managed"
+MANAGED_TITLE: Final = "Beside librdmacm's programs, in the kernel's box"
 MTU: Final = 4200
 """Of Ethernet: it gives RDMA's 4096."""
 
@@ -69,6 +71,35 @@ def measure(rounds: int, seconds: float) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"no guest: {error}"
+
+
+def managed(rounds: int) -> Section:
+    """
+    The section of connections and streams beside librdmacm's programs, measured now.
+
+    @param rounds: how often each is measured.
+    """
+    try:
+        from lab import needs
+
+        needs.ensure()
+        print("a guest for librdmacm", flush=True)
+        told = _inGuest("benchmarks.boxmanaged", [f"--rounds={rounds}"], [], rxe=True, mtu=MTU)
+    except ImportError as error:
+        return section(MANAGED, MANAGED_TITLE, why=f"there is no lab: {error}")
+    except needs.Unavailable as error:
+        return section(MANAGED, MANAGED_TITLE, why=str(error))
+    except (OSError, subprocess.SubprocessError) as error:
+        return section(MANAGED, MANAGED_TITLE, why=f"no guest: {error}")
+    about = (
+        f"Two processes in a guest of `lab` (Linux {told['kernel']} under QEMU's emulation, about a tenth of "
+        "native speed), in turns with librdmacm's own programs, which are in C: `cmtime`, which does each "
+        "step for all of its connections before the next, and `rstream`, which sends as much back as it "
+        "gets. Theirs go over the kernel's rxe; ours over rxe by librdmacm, and over the software device by "
+        "UDP and our own manager. 60 connections, 20 at a time; streams are `rsocket:`."
+    )
+    lines = table("librdmacm's", "ours", told["outcomes"])
+    return section(MANAGED, MANAGED_TITLE, told=told, about=about, lines=lines)
 
 
 def _inGuest(module: str, options: list[str], before: list[str], **what: Any) -> dict[str, Any]:

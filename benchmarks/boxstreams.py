@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -53,14 +54,14 @@ def cases() -> list[Case]:
     return [*bulk, case("box-roundtrip", "64-byte round trip", "roundTrip", "us", {"size": 64, "count": 200})]
 
 
-def main() -> None:
-    """Measure, in turns, and write what came out."""
-    parser = argparse.ArgumentParser("python -m benchmarks.boxstreams", description="Streams in a guest.")
+def measured(program: str, found: Sequence[Case]) -> None:
+    """Measure, in turns, and write what came out: the command of a module that runs in a guest."""
+    parser = argparse.ArgumentParser(program, description="Measurements in a guest.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", required=True)
     options = parser.parse_args()
     outcomes = []
-    for case in cases():
+    for case in found:
         for outcome in run(case, options.rounds):
             told = outcome.case.title, outcome.ours, outcome.theirs, outcome.failure
             print(*told, file=sys.stderr, flush=True)
@@ -70,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measured("python -m benchmarks.boxstreams", cases())

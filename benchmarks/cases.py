@@ -109,7 +109,7 @@ def managed(quick: bool) -> list[Case]:
     """Connections of RDMA's communication manager."""
     found = []
     for name, title, options, most in (
-        ("shared", "shared memory", "", 1_000),
+        ("shared", "shared memory", "", 10_000),
         ("rocev2", "UDP", ":route=rocev2", 10_000),
     ):
         opened = 100 if quick else most

@@ -1,8 +1,9 @@
 """
 The two processes of a measurement of RDMA connections: C{python -m benchmarks.cmends server|client ORDERS}.
 
-They are joined by the software device, each at a loopback address of its own. Orders and results are JSON:
-C{options} of the device string, and for the client C{count} and C{parallel}, or C{connections}.
+They are joined by the software device, each at a loopback address of its own, or by C{devices}, the server's
+at the address C{host}. Orders and results are JSON: C{options} of the device string, and for the client
+C{count} and C{parallel}, or C{connections}.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(role: str, orders: Orders) -> None:
     from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
     from txrdma.cm.connections.terms import Terms
 
-    terms = Terms(responseTimeout=20)
+    terms = Terms(responseTimeout=orders.get("responseTimeout", 20))
     connected: dict[Any, None] = {}
 
     class Staying(MessageProtocol):
@@ -59,7 +60,8 @@ def main(role: str, orders: Orders) -> None:
             self.over.callback(None)
 
     def device(number: int) -> str:
-        return f"soft:{_address(number)}{orders['options']}"
+        chosen: list[str] = orders.get("devices", [])
+        return chosen[number] if chosen else f"soft:{_address(number)}{orders['options']}"
 
     async def server(reactor: Any) -> None:
         endpoint = RDMAServerEndpoint(reactor, 0, device(0), terms)
@@ -68,7 +70,7 @@ def main(role: str, orders: Orders) -> None:
         StandardIO(Waiting(told))
         gc.collect()
         before = memoryBytes()
-        tell({"port": f"{_address(0)} {port.getHost().port}"})
+        tell({"port": f"{orders.get('host', _address(0))} {port.getHost().port}"})
         await told
         tell({"cpu": cpuSeconds(), "memory": held(before, max(len(connected), 1))})
 

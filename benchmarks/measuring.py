@@ -20,6 +20,7 @@ from threading import Timer
 from typing import Any, Final
 
 import txrdma
+from benchmarks import peer_rdmacm
 from benchmarks.orders import Orders
 from benchmarks.wires import wire, WireFailed
 
@@ -335,9 +336,11 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             try:
                 if module == "benchmarks.peer_mpi":
                     client, server = measureMPI(orders), {}
+                elif module == peer_rdmacm.MODULE:
+                    client, server = peer_rdmacm.measure(orders), {}
                 else:
                     client, server = measure(orders, module)
-            except (MeasurementFailed, subprocess.TimeoutExpired) as error:
+            except (MeasurementFailed, peer_rdmacm.ProgramFailed, subprocess.TimeoutExpired) as error:
                 _failed(concerned, str(error))
                 continue
             for outcome in concerned:

@@ -11,7 +11,17 @@ from harness import Target
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.soft.shared._layout import HEADER_BYTES
-from txrdma.soft.shared._rendezvous import decode, Hello, Join, MAGIC, MessageKind, Note, Region, VERSION
+from txrdma.soft.shared._rendezvous import (
+    Bell,
+    decode,
+    Hello,
+    Join,
+    MAGIC,
+    MessageKind,
+    Note,
+    Region,
+    VERSION,
+)
 from txrdma.test.soft.lanes import pair, send
 
 _RING = 4096
@@ -52,6 +62,7 @@ def _messages() -> Iterator[bytes]:
     hello = Hello(kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=4791, address=GID(bytes(16)))
     yield hello.encode()
     yield Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6)).encode()
+    yield Bell(kind=MessageKind.BELL, number=7).encode()
     yield Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
     yield Region(kind=MessageKind.REGION, length=4096, validOffset=4096).encode()
 

@@ -217,6 +217,11 @@ class Connection:
         self._transactionID = (self._transactionID + 1) & LOW_BITS
         return self._transactionID
 
+    def free(self) -> None:
+        """Let go of all machines: the ids are free, and nothing happens any more."""
+        for core in self._cores():
+            core.free()
+
     # Inside
 
     def _cores(self) -> tuple[Core, ...]:
@@ -271,7 +276,7 @@ class Connection:
     def _newAlternate(self) -> Alternate:
         opening = self.opening
         assert opening.reply is not None  # there is no connection without
-        isActive, request = opening.isActive, opening.request
+        isActive, request, judge = opening.isActive, opening.request, self._judge
         isAccepted = opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED
         first = request.alternate if isAccepted and isPath(request.alternate) else None
         return Alternate(
@@ -285,5 +290,5 @@ class Connection:
             patience=self._patience(),
             isSupported=isAccepted,
             mayReload=self._mayReload,
-            judge=lambda path: self._judge(path, request.pkey),
+            judge=lambda path: judge(path, request.pkey),
         )

@@ -6,6 +6,7 @@ Follows InfiniBand Architecture vol. 1, 12.9.8 (timeouts and retries) and 12.6.6
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from txrdma.cm.events import Event
@@ -69,6 +70,20 @@ class Outgoing:
     message: Layout
     transactionID: int
     isAgain: bool = False
+
+
+class _Over:
+    """The inputs of a machine that is over: all of them are ignored."""
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return _ignore
+
+
+def _ignore() -> None:
+    """Do nothing."""
+
+
+_OVER: Final = _Over()
 
 
 class Core:
@@ -141,6 +156,10 @@ class Core:
         else:
             self._stop()
             self._inputs.exhausted()
+
+    def free(self) -> None:
+        """Let go of the machine, as nothing happens any more: it holds this, too."""
+        self._inputs = _OVER
 
     def _hear(self, message: Layout) -> None:
         raise NotImplementedError

@@ -457,6 +457,7 @@ class Manager:
         for names, key in managed.names:
             names.pop(key, None)
         managed.names.clear()
+        managed.core.free()
         self._peerToPeer.discard(managed)
         if managed.listener is not None:
             managed.listener.waiting.discard(managed.key)

@@ -63,6 +63,14 @@ Answered = Callable[[SIDRREQ], SIDRREP]
 """A program's function that answers SIDR_REQs; ids are filled in."""
 
 
+def _hearNothing(connection: CMConnection, event: Event) -> None:
+    """Nobody hears of a connection that is over."""
+
+
+def _lookNowhere() -> None:
+    """There is no queue pair to look at."""
+
+
 @implementer(IManagedConnection)
 class CMConnection:
     """
@@ -77,7 +85,7 @@ class CMConnection:
         self.manager = manager
         self._managed = managed
         self._heard = heard
-        self._look: Callable[[], None] = lambda: None
+        self._look: Callable[[], None] = _lookNowhere
         self._loading: Deferred[CMPath] | None = None
 
     def __repr__(self) -> str:
@@ -117,7 +125,7 @@ class CMConnection:
         """The path to migrate to; None while there is none."""
         return None if self._core.alternate is None else self._core.alternate.alternate
 
-    def handTo(self, heard: Heard, look: Callable[[], None] = lambda: None) -> None:
+    def handTo(self, heard: Heard, look: Callable[[], None] = _lookNowhere) -> None:
         """
         Have events reported to another function from now on.
 
@@ -238,6 +246,14 @@ class CMConnection:
         except Exception:
             _log.failure("{connection}: its program failed at {event}", connection=self, event=event)
             self.disconnect()
+
+    def _over(self) -> None:
+        """
+        Let go of the program, which hears no more.
+
+        What holds each other would be left to the garbage collector, with all that is of a connection.
+        """
+        self._heard, self._look = _hearNothing, _lookNowhere
 
     def _loaded(self, result: CMPath | RDMAError) -> None:
         waiting, self._loading = self._loading, None
@@ -478,7 +494,9 @@ class ConnectionManager:
     def _release(self, managed: Managed) -> None:
         """Forget a connection whose ids are free."""
         if isinstance(managed.core, Connection) and managed.core.isFree:
-            self._connections.pop(managed, None)
+            connection = self._connections.pop(managed, None)
+            if connection is not None:
+                connection._over()
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:
         answer = self._resolving.pop(managed, None)

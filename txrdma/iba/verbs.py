@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, IntEnum, IntFlag
 from inspect import get_annotations
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
@@ -283,17 +284,17 @@ class QPAttributes:
 
     def given(self) -> frozenset[str]:
         """Which attributes are said: what verbs call the attribute mask."""
-        return frozenset([name for name in _ATTRIBUTES if getattr(self, name) is not None])
+        values = zip(_ATTRIBUTES, _valuesOf(self), strict=True)
+        return frozenset([name for name, value in values if value is not None])
 
     def changed(self, **changes: object) -> QPAttributes:
         """The same with some attributes changed."""
-        for name in _ATTRIBUTES:
-            if name not in changes:
-                changes[name] = getattr(self, name)
+        changes = {**dict(zip(_ATTRIBUTES, _valuesOf(self), strict=True)), **changes}
         return QPAttributes(**changes)  # type: ignore[arg-type]  # a wrong one is refused when it is used
 
 
 _ATTRIBUTES: Final = tuple(get_annotations(QPAttributes))
+_valuesOf: Final = attrgetter(*_ATTRIBUTES)
 
 
 class PortState(Code):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -26,6 +26,7 @@ from txrdma.mad.core.recent import Recent
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import ANSWERS, Attribute, attributeOf, ManagementClass, Method
 from txrdma.mad.layouts.messages import (
+    CommMgtFormat,
     formatOf,
     MADHeader,
     MADRequest,
@@ -46,6 +47,7 @@ ANSWER_SECONDS: Final = 20.0
 MOST_PENDING: Final = 1024
 """Most requests whose handlers have not answered yet; further ones are answered with BUSY."""
 
+_LENGTH: Final = 256
 _RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
 _MANAGEMENT: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED)
@@ -192,7 +194,14 @@ class MADServer:
         if len(self._pending) >= MOST_PENDING:
             return MADStatus.BUSY
         for handler in handlers:
-            answer: Deferred[Any] = maybeDeferred(handler.handle, request)
+            try:
+                result = handler.handle(request)
+            except Exception:
+                answer: Deferred[Any] = fail()
+            else:
+                if result is None:
+                    return 0  # nothing is to be answered: so it is with each message of a CM
+                answer = _promised(result)
             if not answer.called or answer.paused:
                 timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
                 self._pending[who] = _Pending(request, answer, timer)
@@ -297,18 +306,26 @@ class MADServer:
             _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
 
 
+def _promised(result: Any) -> Deferred[Any]:
+    """What a handler has returned, as a Deferred."""
+    return maybeDeferred(lambda: result)
+
+
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
     """
     Decode a request.
 
     @raise WireError: the request is too short, or contradicts itself.
     """
-    header = MADHeader.decode(datagram)
+    isWhole = len(datagram) == _LENGTH and datagram[1] == ManagementClass.COMM_MGT
+    frame = formatOf(datagram[1]).decode(datagram) if isWhole else None
+    header = frame.header if isinstance(frame, CommMgtFormat) else MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
     if kind is not None and kind.dataOffset is not None:
         message = datagram[kind.dataOffset :]
     payload = None if kind is None else kind.decode(message.ljust(kind.size, b"\0"))
-    frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
+    if frame is None:
+        frame = formatOf(header.managementClass).decode(datagram.ljust(_LENGTH, b"\0"))
     return MADRequest(header, frame, payload, message, path)
 
 

@@ -7,6 +7,7 @@ specification and the Linux verbs agree.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from txrdma.error import InvalidRequest
@@ -82,20 +83,10 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     """
     target = current if attributes.state is None else attributes.state
     given = attributes.given() - {"state"}
-    way = f"{kind.name} {current.name} to {target.name}"
     if attributes.currentState not in (None, current):
         raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
-    if target is _RESET or (target is _ERR and current is not _RESET):
-        required, optional = _rule("", "currentState")
-    else:
-        try:
-            required, optional = _ALLOWED[kind][current, target]
-        except KeyError:
-            raise InvalidRequest(f"there is no way {way}") from None
-    if missing := required - given:
-        raise InvalidRequest(f"{way} needs {', '.join(sorted(missing))}")
-    if excess := given - required - optional:
-        raise InvalidRequest(f"{way} does not take {', '.join(sorted(excess))}")
+    if misfit := _misfit(kind, current, target, given):
+        raise InvalidRequest(misfit)
     for name in given & _RANGED:
         low, high = _RANGES[name]
         value = getattr(attributes, name)
@@ -104,6 +95,24 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
         raise InvalidRequest("alternatePKeyIndex and alternateTimeout go with alternateAddress")
     return target
+
+
+@lru_cache(maxsize=256)
+def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
+    """Find out why a transition can't be made with these attributes; C{""} if it can."""
+    way = f"{kind.name} {current.name} to {target.name}"
+    if target is _RESET or (target is _ERR and current is not _RESET):
+        required, optional = _rule("", "currentState")
+    else:
+        try:
+            required, optional = _ALLOWED[kind][current, target]
+        except KeyError:
+            return f"there is no way {way}"
+    if missing := required - given:
+        return f"{way} needs {', '.join(sorted(missing))}"
+    if excess := given - required - optional:
+        return f"{way} does not take {', '.join(sorted(excess))}"
+    return ""
 
 
 def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:

@@ -20,6 +20,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.interfaces import IMemoryRegion
+from txrdma.soft._mapping import mapped
 from txrdma.soft._recent import Recent
 
 PAGE: Final = mmap.PAGESIZE
@@ -280,9 +281,7 @@ def _sealed(length: int) -> tuple[int, mmap.mmap]:
         fcntl.fcntl(
             descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         )
-        if sys.version_info >= (3, 13):
-            return descriptor, mmap.mmap(descriptor, length, trackfd=False)
-        return descriptor, mmap.mmap(descriptor, length)
+        return descriptor, mapped(descriptor, length)
     except BaseException:
         os.close(descriptor)
         raise

@@ -94,7 +94,6 @@ class Attempt:
         @raise RDMAError: the device can't make it, or has no such paths.
         @raise ValueError: there is too much private data.
         """
-        self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: self._cancelled())
         self._adapter, self._naming, self._factory = adapter, naming, factory
         assert path.sgid is not None  # endpoints see to that
         port, _index = adapter.placeFrom(path.sgid)
@@ -108,6 +107,7 @@ class Attempt:
             terms.greet(privateData, room)  # before anything is made for too much of it
         mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
+        self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         said = privateData if isinstance(privateData, bytes) else privateData(transport)
         request = REQ(
@@ -130,7 +130,7 @@ class Attempt:
         try:
             connection = adapter.manager.connect(request, path, self._heard, judge=adapter.judge)
         except BaseException:
-            self._cancelled()  # nobody has the answer
+            _withdraw(transport)  # nobody has the answer
             raise
         transport.connection = connection
         connection.handTo(self._heard, transport.pathChanged)
@@ -174,20 +174,26 @@ class Attempt:
             self._failed(Failure())
             return
         answer = self.answer
-        self._transport.failed = lambda failure: None
+        self._transport.failed = _ignore
         self._transport.established(protocol, host, peer)
         answer.callback(protocol)
 
     def _failed(self, failure: Failure) -> None:
         """The end without a protocol; whoever waits hears of it once."""
-        self._transport.failed = lambda failure: None
+        self._transport.failed = _ignore
         self._transport.abortConnection()
         if not self.answer.called:
             self.answer.errback(failure)
 
-    def _cancelled(self) -> None:
-        self._transport.failed = lambda failure: None
-        self._transport.abortConnection()
+
+def _withdraw(transport: MessageTransport) -> None:
+    """End an attempt of which nobody wants to hear."""
+    transport.failed = _ignore
+    transport.abortConnection()
+
+
+def _ignore(failure: Failure) -> None:
+    """Whoever asked has had the answer."""
 
 
 @implementer(IListeningPort)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from zope.interface import implementer
@@ -69,6 +70,13 @@ _EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_RE
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
 
+def _allocate(adapter: Adapter, regions: list[IMemoryRegion], length: int) -> IMemoryRegion:
+    """Memory of an adapter for one connection, which has it among its regions."""
+    region = adapter.domain.allocateMemory(length, _EVERYTHING)
+    regions.append(region)
+    return region
+
+
 @implementer(IRDMATransport)
 class MessageTransport:
     """
@@ -96,8 +104,8 @@ class MessageTransport:
         self._credits = Credits(terms.receives, None)
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
-        self._sends = SendQueue(terms.sends, self.allocateMemory)
         self._regions: list[IMemoryRegion] = []
+        self._sends = SendQueue(terms.sends, partial(_allocate, adapter, self._regions))
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
         self._isArmed, self._isProducerPaused, self._probe, self._farewell = False, False, 0, b""
@@ -224,9 +232,7 @@ class MessageTransport:
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
         """Allocate memory that the peer may read and write while there is the connection, and no longer."""
-        region = self.adapter.domain.allocateMemory(length, _EVERYTHING)
-        self._regions.append(region)
-        return region
+        return _allocate(self.adapter, self._regions, length)
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
@@ -559,8 +565,9 @@ class MessageTransport:
         self._isLost = self._isLosing = True
         requests = self._sends.takeAll()
         self._inbox.clear()
-        if self._keepalive is not None:
-            self._keepalive.stop()
+        keepalive, self._keepalive = self._keepalive, None
+        if keepalive is not None:
+            keepalive.stop()
         prepared = IPreparedProtocol(self.protocol, None)
         if prepared is not None:
             self._call(prepared.memoryLost)

@@ -1,8 +1,8 @@
 """
 Frames of MADs around the bytes of an attribute.
 
-Frames are declared in L{txrdma.mad.layouts.messages}; those of subnet management and of performance
-management, of which sweeps and monitors send many, are packed here by hand
+Frames are declared in L{txrdma.mad.layouts.messages}; those of subnet management, of performance management
+and of communication management, of which sweeps, monitors and servers send many, are packed here by hand
 (0.7 microseconds instead of 4.6, Python 3.11).
 """
 
@@ -17,6 +17,7 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     BMFormat,
+    CommMgtFormat,
     CongMgtFormat,
     DevMgtFormat,
     formatOf,
@@ -40,6 +41,8 @@ _DIRECTED: Final = Struct(">IIQHxxIQHH28x64sx63s64x")
 _DIRECTED_CLASS: Final = 0x01810100
 _LID_ROUTED: Final = Struct(">BBBBHHQHHIQ32x64s128x")
 _PERFORMANCE: Final = Struct(">BBBBHHQHHI40x192s")
+_COMMUNICATION: Final = Struct(">BBBBHHQHHI232s")
+_COMMUNICATION_ROOM: Final = 232
 
 
 class Keys(NamedTuple):
@@ -118,6 +121,14 @@ def frame(
     @raise txrdma.error.WireError: a value does not fit into its field.
     """
     kind = formatOf(managementClass)
+    if kind is CommMgtFormat and len(payload) <= _COMMUNICATION_ROOM:
+        try:
+            return _COMMUNICATION.pack(
+                *(1, managementClass, kind.classVersion, method, status, 0, transactionID),
+                *(attributeID, 0, modifier, payload),
+            )
+        except structError:
+            pass  # below it is told what does not fit
     header = MADHeader(
         baseVersion=1,
         managementClass=ManagementClass(managementClass),

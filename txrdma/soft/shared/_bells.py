@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.soft.shared._boxes import Boxes
-from txrdma.soft.shared._layout import barrier, Surroundings, WAKE, Wake
+from txrdma.soft.shared._layout import barrier, NOWHERE, Surroundings, WAKE, Wake
 
 WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 
@@ -32,7 +32,7 @@ class Bells:
         self.rungReceives = 0
         self.rungSends = 0
         self._boxes = boxes
-        self._surroundings = surroundings
+        self._surroundings: Surroundings = surroundings
         self._epoch = 0
         self._nudgedFor = 0  # how far the peer was to come when it was asked to look
 
@@ -42,6 +42,10 @@ class Bells:
         self._epoch += 1
         self._boxes.words[WAKE] = self._epoch << 8 | flags if flags else 0
         barrier()
+
+    def leave(self) -> None:
+        """Wake nobody any more: the lane is over."""
+        self._surroundings = NOWHERE
 
     def posted(self, solicited: bool) -> None:
         """Wake the peer for what was posted, when it sleeps and wants to be."""

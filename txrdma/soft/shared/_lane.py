@@ -37,6 +37,7 @@ from txrdma.soft.shared._layout import (
     CONSUMED,
     FIRST,
     LINE,
+    NOWHERE,
     ORDERED,
     PLAIN_SOLICITED,
     release,
@@ -88,7 +89,7 @@ class Lane:
         @param observer: is shown all that passes.
         """
         self._owner = owner
-        self._surroundings = surroundings
+        self._surroundings: Surroundings = surroundings
         self._outgoing = outgoing = Outgoing(owner, surroundings, box, observer)
         self._incoming = incoming = Incoming(owner, outgoing, shared, observer)
         self._boxes = outgoing.boxes
@@ -280,8 +281,9 @@ class Lane:
         begun = self._incoming.close()
         self._parked = None
         boxes.close()
-        self._remote.close()
-        self._surroundings.left()
+        surroundings, self._surroundings = self._surroundings, NOWHERE
+        outgoing.leave()
+        surroundings.left()
         return left, begun
 
     # Messages without work requests: see txrdma.interfaces.IDirectLane. Every one passes here once each way.

@@ -192,3 +192,35 @@ class Surroundings(Protocol):
 
     def left(self) -> None:
         """Our side has ended: the peer hears it, and all mappings go."""
+
+
+class Nowhere:
+    """
+    L{Surroundings} of a lane that is over, which asks for nothing any more.
+
+    What surrounds a lane holds it: lanes that held that for ever would be left to the garbage collector.
+    """
+
+    def ringReceives(self) -> None:
+        """There is nobody to wake."""
+
+    def ringSends(self) -> None:
+        """There is nobody to wake."""
+
+    def nudge(self) -> None:
+        """There is nobody to look."""
+
+    def wantRegion(self, rkey: RKey) -> None:
+        """There is nobody who has a region."""
+
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        """There is nobody whose memory could be reached."""
+
+    def watch(self) -> None:
+        """There is nobody who could take too long."""
+
+    def left(self) -> None:
+        """The lane has ended before."""
+
+
+NOWHERE: Final = Nowhere()

@@ -33,6 +33,7 @@ from txrdma.soft.shared._layout import (
     COMPLETION_OF,
     Kind,
     LINE,
+    NOWHERE,
     ORDERED,
     PLAIN,
     PLAIN_SOLICITED,
@@ -97,7 +98,7 @@ class Outgoing:
         self.isHeld = self.isAttentive = True
         self.isLinked = self.isGone = self.isOver = False
         self._owner = owner
-        self._surroundings = surroundings
+        self._surroundings: Surroundings = surroundings
         self._observer = observer
         self._atomics = Atomics()
         self._heldAt = 0  # how far the peer was when requests began to wait
@@ -438,6 +439,12 @@ class Outgoing:
         self.isGone = self.isHeld = True
         self.isLinked = False
         self._atomics.clear()
+
+    def leave(self) -> None:
+        """Ask nothing of the surroundings any more: the lane is over."""
+        self._surroundings = NOWHERE
+        self.bells.leave()
+        self.remote.leave()
 
     def close(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first."""

@@ -13,7 +13,15 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
 from txrdma.soft._route import Owner
 from txrdma.soft.shared._boxes import Boxes
-from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RemoteRegion, Surroundings, WAKE, Wake
+from txrdma.soft.shared._layout import (
+    NOWHERE,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    RemoteRegion,
+    Surroundings,
+    WAKE,
+    Wake,
+)
 
 _SUCCESS: Final = Status.SUCCESS
 
@@ -33,7 +41,7 @@ class RemoteMemory:
         self.notes = False
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
-        self._surroundings = surroundings
+        self._surroundings: Surroundings = surroundings
         self._boxes = boxes
         self._access = 0  # what the peer's queue pair allows, when we last heard of it
         self._preparing: dict[RKey, list[Callable[[], None]]] = {}  # before anything was to be sent there
@@ -170,6 +178,11 @@ class RemoteMemory:
             self._preparing[rkey] = [known]
             if self.asked != rkey:
                 self._surroundings.wantRegion(rkey)
+
+    def leave(self) -> None:
+        """Ask nobody any more: the lane is over."""
+        self.close()
+        self._surroundings = NOWHERE
 
     def close(self) -> None:
         """Forget the peer's memory: no answer comes any more. Twice is fine."""

@@ -12,15 +12,15 @@ import fcntl
 import mmap
 import os
 import stat
-import sys
 from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
+from txrdma.soft._mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 from txrdma.wire import bits, Code, data, Layout, wire
 
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{Access} or L{Answer} carries."""
 
@@ -44,6 +44,9 @@ class MessageKind(Code):
     REGION = 6
     ACCESS = 7
     ANSWER = 8
+    BELL = 9
+    MUTE = 10
+    LOST = 11
 
 
 class Reach(Code):
@@ -65,13 +68,26 @@ class Hello(Layout):
     address: GID = data(16)
 
 
-@wire(12)
+@wire(8)
+class Bell(Layout):
+    """
+    C{BELL}: our doorbell of this number, which comes as a descriptor; each L{Join} names those that it needs.
+
+    C{MUTE}: no doorbell of ours has this number any more. C{LOST}: your doorbell of this number has not come.
+    """
+
+    kind: MessageKind = bits(8)
+    reserved: int = bits(24)
+    number: int = bits(32)
+
+
+@wire(20)
 class Join(Layout):
     """
     A queue pair is ready to receive.
 
-    Descriptors: its box, the doorbell of its receives, the doorbell of its sends. With C{notes} it wants a
-    note of each access to its memory.
+    Its box comes as a descriptor. C{receives} and C{sends} are the numbers of the doorbells of these. With
+    C{notes} it wants a note of each access to its memory.
     """
 
     kind: MessageKind = bits(8)
@@ -81,6 +97,8 @@ class Join(Layout):
     destination: QPN = bits(24)
     reserved2: int = bits(8)
     firstPSN: int = bits(24)
+    receives: int = bits(32)
+    sends: int = bits(32)
 
 
 @wire(8)
@@ -161,6 +179,9 @@ _LAYOUTS: Final[dict[int, type[Layout]]] = {
     MessageKind.REGION: Region,
     MessageKind.ACCESS: Access,
     MessageKind.ANSWER: Answer,
+    MessageKind.BELL: Bell,
+    MessageKind.MUTE: Bell,
+    MessageKind.LOST: Bell,
 }
 MAGIC: Final = int.from_bytes(b"txr", "big")
 
@@ -198,14 +219,6 @@ def meetingName(address: str, port: int) -> str:
     return f"soft-{address}-{port}"
 
 
-def map_(descriptor: int, length: int, writable: bool) -> mmap.mmap:
-    """Map a descriptor, which may be closed after this."""
-    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, length, prot=prot, trackfd=False)
-    return mmap.mmap(descriptor, length, prot=prot)
-
-
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     """
     Memory that we write and that a peer can only read; it never changes its size.
@@ -216,7 +229,7 @@ def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     descriptor = os.memfd_create("txrdma-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, length)
-        mapping = map_(descriptor, length, True)
+        mapping = mapped(descriptor, length)
         seals = _NEEDED | fcntl.F_SEAL_SEAL
         try:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals | _FUTURE_WRITE)
@@ -254,7 +267,7 @@ def mapBox(descriptor: int) -> mmap.mmap:
     """
     length = _sealedLength(descriptor)
     ringBytes(length)
-    return map_(descriptor, length, False)
+    return mapped(descriptor, length, False)
 
 
 def mapRegion(told: Region, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
@@ -271,7 +284,7 @@ def mapRegion(told: Region, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
         raise ValueError("the memory is shorter than the region")
     if told.address + told.length > 1 << 64:
         raise ValueError("the region ends beyond all addresses")
-    mapping = map_(descriptor, told.validOffset + PAGE, bool(told.rights & REMOTE_WRITE))
+    mapping = mapped(descriptor, told.validOffset + PAGE, bool(told.rights & REMOTE_WRITE))
     whole = memoryview(mapping)
     valid = whole[told.validOffset : told.validOffset + 8].cast("Q")
     region = RemoteRegion(told.address, told.length, told.rights, whole[: told.length], valid)

@@ -20,6 +20,7 @@ from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.logs import Seldom
 from txrdma.soft._route import Owner
 from txrdma.soft.shared._boxes import part, spread
+from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import RemoteRegion, Surroundings
 from txrdma.soft.shared._rendezvous import (
@@ -86,6 +87,9 @@ class Neighbour(Protocol):
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message to the other process, with descriptors if it has any."""
 
+    def bellOf(self, channel: Channel) -> int:
+        """The number by which the other process knows the doorbell of a completion channel of ours."""
+
 
 class Attachment:
     """
@@ -106,12 +110,12 @@ class Attachment:
         self._starved: set[RKey] = set()  # regions for which there was no descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
-            self._box, mapping = makeBox(ring)
+            self._box, mapping = makeBox(ring)  # the descriptor is kept until the peer has it
         except OSError as error:
             raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
         self._own = mapping
         self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
-        self._doorbells: list[int] = []
+        self._doorbells: list[Doorbell] = []
         self.joined = False
         self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
 
@@ -124,10 +128,19 @@ class Attachment:
             notes=self.lane.wantsNotes,
             destination=self.destination,
             firstPSN=self.owner.attributes.rqPSN or 0,
+            receives=self._peer.bellOf(receives),
+            sends=self._peer.bellOf(sends),
         )
-        self._peer.send(message.encode(), (self._box, receives.doorbell, sends.doorbell))
+        self._peer.send(message.encode(), (self._box,))
+        self._closeBox()
 
-    def join(self, box: mmap.mmap, doorbells: list[int], notes: bool) -> None:
+    def _closeBox(self) -> None:
+        """Close the descriptor of our box, which stays mapped."""
+        box, self._box = self._box, -1
+        if box >= 0:
+            os.close(box)
+
+    def join(self, box: mmap.mmap, doorbells: list[Doorbell], notes: bool) -> None:
         """The peer's queue pair is there."""
         self.joined = True
         self._mappings[None] = box
@@ -144,7 +157,7 @@ class Attachment:
 
     def _ring(self, which: int) -> None:
         if self._doorbells:
-            self._port.meetings.ring(self._doorbells[which])
+            self._port.meetings.ring(self._doorbells[which].descriptor)
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)
@@ -226,7 +239,7 @@ class Attachment:
         self._peer.attachments.pop(self.number, None)
         self._release()
         closeMapping(self._own)
-        os.close(self._box)
+        self._closeBox()
 
     def _release(self) -> None:
         """Let go of what came from the peer."""
@@ -236,7 +249,7 @@ class Attachment:
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:
-            os.close(doorbell)
+            doorbell.release()
         mappings, self._mappings = self._mappings, {}
         for mapping in mappings.values():
             closeMapping(mapping)

@@ -21,12 +21,13 @@ from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.logs import Seldom
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._route import Owner, Route
+from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
-    checkDoorbell,
+    Bell,
     decode,
     Hello,
     Join,
@@ -67,12 +68,24 @@ class _Peer:
         self.attachments: dict[QPN, Attachment] = {}
         self.links: list[_Link] = []
         self._port = port
-        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int], bool]] = {}
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], bool]] = {}
+        self._theirBells = TheirDoorbells()
+        self._ourBells = OurDoorbells()
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message to the other process, by the first of its connections."""
         if self.links:
             self.links[0].line.send(message, descriptors)
+
+    def bellOf(self, channel: Channel) -> int:
+        """The number by which the other process knows the doorbell of a completion channel of ours."""
+        number = self._ourBells.numberOf(channel)
+        if number is None:
+            for gone in self._ourBells.closed():
+                self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
+            number = self._ourBells.tell(channel)
+            self.send(Bell(kind=MessageKind.BELL, number=number).encode(), (channel.doorbell,))
+        return number
 
     def add(self, attachment: Attachment) -> None:
         """A queue pair of ours is ready to receive."""
@@ -92,6 +105,7 @@ class _Peer:
         for invitation in self._invitations.values():
             _discard(*invitation[:2])
         self._invitations.clear()
+        self._theirBells.close()
         attachments = list(self.attachments.values())
         if attachments:
             _log.debug(
@@ -108,10 +122,8 @@ class _Peer:
     # What it says. Descriptors that are kept are taken out of the list.
 
     def joined(self, told: Join, descriptors: list[int]) -> None:
-        if len(descriptors) != 3:
-            raise ValueError(f"an invitation comes with three descriptors, not {len(descriptors)}")
-        checkDoorbell(descriptors[1])
-        checkDoorbell(descriptors[2])
+        if len(descriptors) != 1:
+            raise ValueError(f"an invitation comes with one descriptor, not {len(descriptors)}")
         key = (told.source, told.destination)
         if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
             raise ValueError("too many invitations")
@@ -119,24 +131,33 @@ class _Peer:
         if attachment is not None and (attachment.destination != told.source or attachment.joined):
             self.refuse(told)
             return
+        doorbells = self._theirBells.held(told.receives, told.sends)
+        if doorbells is None:  # there was no descriptor for one
+            self.refuse(told)
+            return
         try:
             box = mapBox(descriptors[0])
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
+        except (OSError, ValueError) as error:
+            for doorbell in doorbells:
+                doorbell.release()
+            if not isinstance(error, OSError) or error.errno not in NO_DESCRIPTORS:
                 raise
             self.refuse(told)
             return
-        doorbells = descriptors[1:]
-        del descriptors[1:]
         if attachment is None:
-            self._invitations[key] = (
-                box,
-                doorbells,
-                told.notes,
-            )  # its queue pair is not ready yet
+            self._invitations[key] = (box, doorbells, told.notes)  # its queue pair is not ready yet
         else:
             attachment.join(box, doorbells, told.notes)
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+
+    def rang(self, told: Bell, descriptors: list[int]) -> None:
+        """Take what the peer says of a doorbell, of its own or of ours."""
+        if told.kind is MessageKind.BELL:
+            self._theirBells.came(told.number, descriptors)
+        elif told.kind is MessageKind.MUTE:
+            self._theirBells.gone(told.number)
+        else:
+            self._ourBells.lost(told.number)
 
     def refuse(self, told: Join) -> None:
         """Refuse an invitation of the peer's queue pair, which does not meet one of ours."""
@@ -257,6 +278,8 @@ class _Link:
             self.line.close("it does not say who it is")
         elif isinstance(told, Join):
             peer.refuse(told)
+        elif isinstance(told, Bell):
+            peer.send(told.replace(kind=MessageKind.LOST).encode())
         elif isinstance(told, Region):
             attachment = peer.attachment(told.source, told.destination)
             if attachment is not None:
@@ -272,6 +295,8 @@ class _Link:
             raise ValueError("it does not say who it is")
         if isinstance(told, Join):
             peer.joined(told, descriptors)
+        elif isinstance(told, Bell):
+            peer.rang(told, descriptors)
         elif isinstance(told, Want):
             peer.wanted(told, self.line.send)
         elif isinstance(told, Access):
@@ -492,7 +517,7 @@ def _allowed(owner: Owner) -> int:
     return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ
 
 
-def _discard(box: mmap.mmap, doorbells: list[int]) -> None:
+def _discard(box: mmap.mmap, doorbells: list[Doorbell]) -> None:
     box.close()
     for doorbell in doorbells:
-        os.close(doorbell)
+        doorbell.release()

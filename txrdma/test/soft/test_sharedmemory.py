@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -26,11 +27,22 @@ from txrdma import unixsockets
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access as VerbsAccess
-from txrdma.iba.verbs import AsyncEventKind, Operation, QPState, Status
-from txrdma.soft.shared import unixpackets
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Capacity,
+    Operation,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.soft import _mapping
+from txrdma.soft.shared import _doorbells, routes, unixpackets
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
+    Bell,
     decode,
     Hello,
     Join,
@@ -47,7 +59,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.test.soft.neighbour import RECEIVES
 from txrdma.test.soft.neighbours import descriptors, mappings, NeighbourCase, RealCase
-from txrdma.test.soft.pairs import ALL, End
+from txrdma.test.soft.pairs import ALL, End, INIT, RTR, RTS
 from txrdma.unixsockets import Credentials
 from txrdma.wire import Layout
 
@@ -172,6 +184,72 @@ class DescriptorTests(NeighbourCase):
         self.assertEqual((here._peers, here._links), ({}, {}))
 
 
+class ManyTests(RealCase):
+    """Many queue pairs between two devices."""
+
+    def more(self, one: End, other: End) -> tuple[Any, Any]:
+        """Another pair of queue pairs, which complete where the first ones do."""
+        capacity = Capacity(4, 4, 1, 1)
+        here, there = (
+            end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
+        )
+        for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
+            pair.modify(INIT)
+            pair.modify(replace(RTR, address=way, destinationQPN=number))
+            pair.modify(RTS)
+        return here, there
+
+    def test_descriptors(self) -> None:
+        """A queue pair that shares memory keeps no descriptor, and gives its memory back."""
+        self.patch(_mapping, "PLAIN", 0)
+        ends = self.pair()
+        one, other = ends
+        one.write(other, 1, 0, 64, 128)
+        self.take(one, 1)
+        before = descriptors(), mappings()
+        pairs = [self.more(*ends) for _ in range(50)]
+        self.until(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
+        self.assertEqual(descriptors(), before[0])
+        for number, (here, there) in enumerate(pairs):
+            there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
+            here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
+        completions = [*self.take(other, 50), *self.take(one, 50)]
+        self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
+        for here, there in pairs:
+            here.close()
+            there.close()
+        self.until(lambda: (descriptors(), mappings()) == before)
+
+    def test_lostDoorbell(self) -> None:
+        """A doorbell for which its receiver had no descriptor fails that queue pair; the next ones get it."""
+        lost: list[bytes] = []
+        heard = routes._Link.heard
+
+        def first(link: Any, message: bytes, passed: list[int]) -> None:
+            if message[0] == MessageKind.BELL and not lost:
+                lost.append(message)
+                link.starved(message)
+            else:
+                heard(link, message, passed)
+
+        self.patch(routes._Link, "heard", first)
+        one, other = self.pair()
+        one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.until(lambda: QPState.ERR in (one.qp.state, other.qp.state))
+        self.assertEqual(len(lost), 1)
+        here, there = self.more(one, other)
+        there.postReceive([ReceiveRequest(2, (other.segment(0, 64),))])
+        here.postSend([SendRequest(2, Operation.SEND, (one.segment(0, 5),))])
+        found: list[int] = []
+
+        def arrived() -> list[int]:
+            found.extend(each.identifier for each in other.queue.poll(5) if each.status is Status.SUCCESS)
+            return found
+
+        self.until(arrived)
+        self.assertEqual(found, [2])
+
+
 class RegionTests(RealCase):
     """Memory that is mapped by peers."""
 
@@ -268,13 +346,19 @@ class StrangerTests(RealCase):
         self.assertEqual((descriptors(), mappings()), self.before)
 
     def invitation(self, box: int, *doorbells: int) -> socket.socket:
-        """Invite some queue pair, with these descriptors."""
+        """Invite some queue pair, by a box and these doorbells."""
         sock = self.come()
-        join = Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6))
-        self.say(sock, join.encode(), [box, *doorbells])
+        for number, doorbell in enumerate(doorbells, 1):
+            self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [doorbell])
+        self.say(sock, self.join().encode(), [box])
         for descriptor in (box, *doorbells):
             os.close(descriptor)
         return sock
+
+    def join(self, number: int = 6) -> Join:
+        """An invitation of this queue pair of ours, with the doorbells 1 and 2."""
+        destination = QPN(number)
+        return Join(kind=MessageKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
 
     def box(self) -> int:
         descriptor, mapping = makeBox(4096)
@@ -315,12 +399,71 @@ class StrangerTests(RealCase):
         self.refused(sock)
 
     def test_fewDescriptors(self) -> None:
-        """An invitation with less than it needs."""
-        self.refused(self.invitation(self.box(), self.bell()))
+        """An invitation without a box, and a doorbell without a descriptor."""
+        for message in (self.join(), Bell(kind=MessageKind.BELL, number=1)):
+            sock = self.come()
+            self.say(sock, message.encode())
+            self.refused(sock)
 
     def test_manyDescriptors(self) -> None:
-        """An invitation with more than any message has."""
-        self.refused(self.invitation(self.box(), *(self.bell() for _ in range(20))))
+        """An invitation, or a doorbell, with more than one descriptor, and with more than any message has."""
+        for message in (self.join(), Bell(kind=MessageKind.BELL, number=1)):
+            for number in (2, 20):
+                sock, given = self.come(), [self.bell() for _ in range(number)]
+                self.say(sock, message.encode(), given)
+                for each in given:
+                    os.close(each)
+                self.refused(sock)
+
+    def test_doorbellTwice(self) -> None:
+        """Two doorbells with the same number."""
+        sock, bell = self.come(), self.bell()
+        for _ in range(2):
+            self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [bell])
+        os.close(bell)
+        self.refused(sock)
+
+    def test_manyDoorbells(self) -> None:
+        """Doorbells without end."""
+        self.patch(_doorbells, "MOST", 20)
+        sock, bell = self.come(), self.bell()
+        for number in range(21):
+            self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [bell])
+        os.close(bell)
+        self.refused(sock)
+
+    def test_noDoorbell(self) -> None:
+        """An invitation by doorbells that are not there is refused, and its sender may stay."""
+        sock = self.come()
+        for number in (1, 2):
+            self.say(sock, Bell(kind=MessageKind.MUTE, number=number).encode())
+        box = self.box()
+        self.say(sock, self.join().encode(), [box])
+        os.close(box)
+        refusal = Note(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
+        self.until(lambda: self.hears(sock, refusal))
+        self.assertEqual(mappings(), self.before[1])
+        sock.close()
+        self.until(lambda: (descriptors(), mappings()) == self.before)
+
+    def hears(self, sock: socket.socket, message: bytes) -> bool:
+        try:
+            return sock.recv(1 << 17, socket.MSG_DONTWAIT) == message
+        except BlockingIOError:
+            return False
+
+    def test_muted(self) -> None:
+        """A doorbell that its owner takes back is closed, when no invitation has it any more."""
+        sock = self.invitation(self.box(), self.bell(), self.bell())
+        self.until(lambda: mappings() == self.before[1] + 1)
+        for number in (1, 2):
+            self.say(sock, Bell(kind=MessageKind.MUTE, number=number).encode())
+        leave = Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+        self.say(sock, leave)
+        self.until(lambda: mappings() == self.before[1])
+        self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
+        sock.close()
+        self.until(lambda: descriptors() == self.before[0])
 
     def test_unsealed(self) -> None:
         """A box that could shrink under us."""
@@ -357,9 +500,10 @@ class StrangerTests(RealCase):
         sock = self.come()
         box, bell = self.box(), self.bell()
         try:
+            for number in (1, 2):
+                self.say(sock, Bell(kind=MessageKind.BELL, number=number).encode(), [bell])
             for number in range(300):
-                join = Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(number))
-                self.say(sock, join.encode(), [box, bell, bell])
+                self.say(sock, self.join(number).encode(), [box])
                 if number % 20 == 0:
                     self.reactor.iterate(0)
         except (BrokenPipeError, ConnectionResetError):
@@ -386,6 +530,9 @@ class StrangerTests(RealCase):
             MessageKind.REGION: Region,
             MessageKind.ACCESS: Access,
             MessageKind.ANSWER: Answer,
+            MessageKind.BELL: Bell,
+            MessageKind.MUTE: Bell,
+            MessageKind.LOST: Bell,
         }
         numbers = [int(end.qp.number) for end in self.good]
 
@@ -449,7 +596,8 @@ class MessageTests(SynchronousTestCase):
         names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
         messages: list[tuple[Layout, bytes]] = [
             (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
-            (Join(kind=MessageKind.JOIN, firstPSN=5, **names), b""),
+            (Join(kind=MessageKind.JOIN, firstPSN=5, receives=1, sends=1 << 31, **names), b""),
+            (Bell(kind=MessageKind.BELL, number=0xFFFFFFFF), b""),
             (Note(kind=MessageKind.LEAVE, **names), b""),
             (Note(kind=MessageKind.NUDGE, **names), b""),
             (Want(kind=MessageKind.WANT, rkey=RKey(0xFFFFFFFF), **names), b""),

@@ -1,0 +1,101 @@
+"""
+librdmacm's own measuring programs, both ends: C{cmtime} for connections, C{rstream} for streams.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from typing import Any, Final
+
+from benchmarks.orders import Orders
+
+MODULE: Final = __name__
+"""The name by which orders ask for these programs."""
+
+_SECONDS: Final = 240
+_BEGINNING: Final = 2.0
+"""Seconds that a server has before its client comes: neither program says when it listens."""
+
+_STEP: Final = re.compile(r"^(?P<step>[a-z ]+?) *: +(?P<total>[0-9.]+)", re.MULTILINE)
+_PASSING: Final = ("resolve", "create qp", "connect", "disconnect", "destroy")
+"""Steps of C{cmtime} that one of our connections has as well, by how their names begin."""
+
+_FIGURES: Final = re.compile(
+    r"(?P<seconds>[0-9.]+)s +(?P<gigabits>[0-9.]+) +(?P<each>[0-9.]+)\s*$", re.MULTILINE
+)
+
+
+class ProgramFailed(Exception):
+    """One of the two programs did not do what it should."""
+
+
+def connectsPerSecond(said: str) -> float:
+    """
+    Connections a second from first to last step, of what C{cmtime}'s client has said, for one connection.
+
+    @raise ProgramFailed: it has not said how long the steps took.
+    """
+    steps = {match["step"].strip(): float(match["total"]) for match in _STEP.finditer(said)}
+    taken = sum(total for step, total in steps.items() if step.startswith(_PASSING))
+    if not steps.keys() >= {"connect", "disconnect"} or not taken:
+        raise ProgramFailed(f"cmtime said {said[-200:]!r}")
+    return 1e3 / taken
+
+
+def streamFigures(said: str) -> tuple[float, float]:
+    """
+    Bytes a second, and seconds of a transfer one way, of what C{rstream}'s client has said.
+
+    @raise ProgramFailed: it has said no figures.
+    """
+    found = list(_FIGURES.finditer(said))
+    if not found:
+        raise ProgramFailed(f"rstream said {said[-200:]!r}")
+    return float(found[-1]["gigabits"]) * 1e9 / 8, float(found[-1]["each"]) / 1e6
+
+
+def measure(orders: Orders) -> dict[str, Any]:
+    """
+    One measurement: what a client of ours would have told.
+
+    @raise ProgramFailed: a program is not installed, or failed.
+    """
+    if orders["scenario"] == "connects":
+        count = orders["count"]
+        said = _both(orders, "cmtime", ["-c", str(count)])
+        return {"value": connectsPerSecond(said) * count, "mode": "cmtime"}
+    if orders["scenario"] == "throughput":
+        size, transfers = orders["write"], orders["bytes"] // orders["write"]
+        said = _both(orders, "rstream", ["-S", str(size), "-C", str(transfers), "-I", "1"])
+        return {"value": streamFigures(said)[0], "mode": "rstream"}
+    size, count = orders["size"], orders["count"]
+    said = _both(orders, "rstream", ["-S", str(size), "-C", "1", "-I", str(count)])
+    return {"value": 2 * streamFigures(said)[1], "mode": "rstream"}
+
+
+def _both(orders: Orders, program: str, words: list[str]) -> str:
+    """Run both ends; what the client has said."""
+    here, there = orders["addresses"]
+    common = [program, *words, "-p", str(orders["port"])]
+    try:
+        server = subprocess.Popen(
+            [*common, "-b", there], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise ProgramFailed(f"{program}: {error.strerror}") from error
+    try:
+        time.sleep(_BEGINNING)
+        client = [*common, "-b", here, "-s", there]
+        done = subprocess.run(
+            client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProgramFailed(f"{program} takes longer than {_SECONDS} s") from error
+    finally:
+        server.kill()
+        server.wait()
+    if done.returncode:
+        raise ProgramFailed(f"{program} ended with {done.returncode}: {done.stdout[-200:]}")
+    return done.stdout
