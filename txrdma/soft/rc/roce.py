@@ -74,6 +74,7 @@ class RoCEPort:
     @ivar counters: what came and went.
     @ivar siblings: this and the other ports of the device, by their numbers.
     @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
+    @ivar isLive: whether L{look} finds what has come this moment.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class RoCEPort:
         self.address, self.port = carrier.address, carrier.port
         self.siblings: dict[int, RoutesPort] = {1: self}
         self.isEnabled = True
+        self.isLive = carrier.isLive
         self._clock = clock
         self._carrier = carrier
         self._capture = capture
@@ -172,6 +174,10 @@ class RoCEPort:
     def seconds(self) -> float:
         """The time in seconds, by the port's clock."""
         return self._clock.seconds()
+
+    def look(self) -> None:
+        """Take the packets that have come, for all routes, before the reactor finds them."""
+        self._carrier.look()
 
     def register(self, route: PortRoute) -> None:
         """Packets for its number are its, now."""
