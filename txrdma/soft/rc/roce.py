@@ -100,6 +100,8 @@ class RoCEPort:
         self._mtu = mtu
         self._routes: dict[QPN, PortRoute] = {}
         self._peers: dict[RawAddress, Peer] = {}
+        self._latestWay: AddressVector | None = None
+        self._latestPeer: Peer | None = None
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = False
         # What waits for room in the carrier.
@@ -198,6 +200,8 @@ class RoCEPort:
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that way, if there is one for us."""
+        if address is self._latestWay:  # datagrams mostly go where the last one went
+            return self._latestPeer
         ip = address.dgid.ip
         if ip is None:
             return None
@@ -208,6 +212,7 @@ class RoCEPort:
         peer = self._peer(raw)
         if address.dmac == softMAC(ip, port):
             peer.most = _IDENTIFICATIONS
+        self._latestWay, self._latestPeer = address, peer
         return peer
 
     def turn(self, route: PortRoute) -> None:
@@ -523,6 +528,7 @@ class RoCEPort:
         if peer is None:
             if len(self._peers) >= _PEERS:
                 self._peers.clear()  # routes keep theirs
+                self._latestWay = None
             peer = self._peers[raw] = Peer(raw, self)
         return peer
 
