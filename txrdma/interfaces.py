@@ -190,7 +190,9 @@ class ICompletionQueue(Interface):
 class ILiveCompletionQueue(ICompletionQueue):
     """A completion queue that may find what a peer has done by looking, without any help of the device."""
 
-    isLive: bool = Attribute("Whether C{poll} finds what a peer has done this moment: by shared memory.")
+    isLive: bool = Attribute(
+        "Whether C{poll} finds what a peer has done this moment: in shared memory, or in a UDP socket."
+    )
 
     def disarm() -> None:
         """Nobody waits for the channel any more, but looks: peers need not wake it."""

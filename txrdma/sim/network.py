@@ -222,7 +222,7 @@ class SimulatedNetwork:
 class SimulatedCarrier:
     """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.rc.udp.Carrier}."""
 
-    merges = False
+    merges = isLive = False
 
     def __init__(self, network: SimulatedNetwork, address: str, port: int, segments: int) -> None:
         self.address = address
@@ -253,6 +253,9 @@ class SimulatedCarrier:
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """Address of a peer for L{send}; None if it is of the other IP version."""
         return None if (":" in ip) != (":" in self.address) else (ip, port)
+
+    def look(self) -> None:
+        """Do nothing: the network brings datagrams when their time has come."""
 
     def close(self) -> None:
         """Close the socket; datagrams for it are lost from now on."""

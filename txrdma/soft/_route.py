@@ -125,7 +125,7 @@ class Route(Protocol):
         """The receive queue has grown."""
 
     def poll(self) -> None:
-        """Look for what has arrived or completed, where nobody tells (shared memory)."""
+        """Look for what has arrived or completed: nobody tells, or not yet."""
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """

@@ -167,7 +167,10 @@ class SoftCompletionQueue:
 
     @property
     def isLive(self) -> bool:
-        """Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory."""
+        """
+        Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory, and
+        with datagrams.
+        """
         return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
@@ -178,7 +181,7 @@ class SoftCompletionQueue:
 
     def poll(self, limit: int) -> Sequence[Completion]:
         """Take at most C{limit} completions, oldest first."""
-        if self._polls:
+        if self._polls and len(self._completions) < limit:  # else what has not come here yet can wait
             self._polling = True  # who asks now needs no event for it
             try:
                 for poll in self._polls:

@@ -56,9 +56,9 @@ class CompletionReader:
     After some batches the others on the reactor get their turn. What raises, a queue or the handler, stops
     the reader: it is logged, and C{failed} is called.
 
-    Where the reactor does not look at queues by itself, and looking is enough, as in shared memory, the
-    reader looks on for a while before it has itself woken again: as long as L{Lookout} says, and in slices,
-    between which others on the reactor have their turn.
+    Where the reactor does not look at queues by itself, and looking is enough, as in shared memory and for
+    datagrams of the software device, the reader looks on for a while before it has itself woken again: as
+    long as L{Lookout} says, and in slices, between which others on the reactor have their turn.
 
     @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over what has completed,
         and tells whether there was anything.

@@ -159,6 +159,8 @@ class Datagrams:
     def outgoing(self, now: float) -> list[Datagram]:
         """Take the datagrams to send; they must leave before anything else is asked of this core."""
         datagrams: list[Datagram] = []
+        if not self._posted:
+            return datagrams
         waiting, events, mtu, number = self._posted, self._events, self._mtu, self._number
         taken = 0
         while waiting and not self._stopped:
@@ -234,13 +236,19 @@ class Datagrams:
         if qkey != self.qkey:
             return False
         receive = self._receives[0]
+        segments = receive.segments
         try:
-            pieces = [self._keys.local(self._domain, segment, True) for segment in receive.segments]
+            if len(segments) == 1:  # as nearly always
+                pieces = [self._keys.local(self._domain, segments[0], True)]
+                room = len(pieces[0])
+            else:
+                pieces = [self._keys.local(self._domain, segment, True) for segment in segments]
+                room = sum(map(len, pieces))
         except ProtectionError:
             self._receives.popleft()
             self._complete(Completion(receive.identifier, Status.LOC_PROT_ERR, _RECEIVE, self._number), run)
             return False
-        if GRH_LENGTH + length > sum(map(len, pieces)):
+        if GRH_LENGTH + length > room:
             return False  # the receive waits for one that fits (IBA 9.9.3, class D)
         self._receives.popleft()
         immediate: int | None = None

@@ -25,11 +25,13 @@ class RoutesPort(Protocol):
 
     @ivar siblings: this and the other ports of the device, by their numbers.
     @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
+    @ivar isLive: whether L{look} finds what has come this moment.
     """
 
     address: str
     port: int
     isEnabled: bool
+    isLive: bool
 
     @property
     def siblings(self) -> Mapping[int, RoutesPort]: ...
@@ -40,6 +42,9 @@ class RoutesPort(Protocol):
 
     def seconds(self) -> float:
         """The time by the port's clock, in seconds."""
+
+    def look(self) -> None:
+        """Take the packets that have come, before the reactor finds them."""
 
     def register(self, route: PortRoute) -> None:
         """Packets for the route's queue pair number belong to the route from now on."""

@@ -74,6 +74,7 @@ class RoCEPort:
     @ivar counters: what came and went.
     @ivar siblings: this and the other ports of the device, by their numbers.
     @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
+    @ivar isLive: whether L{look} finds what has come this moment.
     """
 
     def __init__(
@@ -92,12 +93,15 @@ class RoCEPort:
         self.address, self.port = carrier.address, carrier.port
         self.siblings: dict[int, RoutesPort] = {1: self}
         self.isEnabled = True
+        self.isLive = carrier.isLive
         self._clock = clock
         self._carrier = carrier
         self._capture = capture
         self._mtu = mtu
         self._routes: dict[QPN, PortRoute] = {}
         self._peers: dict[RawAddress, Peer] = {}
+        self._latestWay: AddressVector | None = None
+        self._latestPeer: Peer | None = None
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = False
         # What waits for room in the carrier.
@@ -173,6 +177,10 @@ class RoCEPort:
         """The time in seconds, by the port's clock."""
         return self._clock.seconds()
 
+    def look(self) -> None:
+        """Take the packets that have come, for all routes, before the reactor finds them."""
+        self._carrier.look()
+
     def register(self, route: PortRoute) -> None:
         """Packets for its number are its, now."""
         self._routes[route.number] = route
@@ -192,6 +200,8 @@ class RoCEPort:
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that way, if there is one for us."""
+        if address is self._latestWay:  # datagrams mostly go where the last one went
+            return self._latestPeer
         ip = address.dgid.ip
         if ip is None:
             return None
@@ -202,6 +212,7 @@ class RoCEPort:
         peer = self._peer(raw)
         if address.dmac == softMAC(ip, port):
             peer.most = _IDENTIFICATIONS
+        self._latestWay, self._latestPeer = address, peer
         return peer
 
     def turn(self, route: PortRoute) -> None:
@@ -517,6 +528,7 @@ class RoCEPort:
         if peer is None:
             if len(self._peers) >= _PEERS:
                 self._peers.clear()  # routes keep theirs
+                self._latestWay = None
             peer = self._peers[raw] = Peer(raw, self)
         return peer
 

@@ -363,16 +363,20 @@ def _isSame(peer: Peer, known: Peer | None) -> bool:
 
 
 class DatagramRoute:
-    """The way of a UD queue pair to everybody."""
+    """
+    The way of a UD queue pair to everybody.
+
+    @ivar polled: whether a look finds datagrams in the socket: who expects an answer need not sleep for it.
+    """
 
     name = "rocev2"
-    polled = False
     placing = direct = None
 
     def __init__(self, port: RoutesPort, owner: Owner) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
+        self.polled = port.isLive
         self._owner = owner
         self.datagrams = Datagrams(
             owner.number,
@@ -399,10 +403,11 @@ class DatagramRoute:
         """Do nothing: datagrams that found no receive are lost."""
 
     def poll(self) -> None:
-        """Do nothing: the reactor brings all packets of this route."""
+        """Take the packets that have come to the port, where a look finds them."""
+        self.port.look()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """The reactor wakes by itself."""
+        """Do nothing: the reactor wakes by itself, when the socket has something."""
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first. What was is told before."""

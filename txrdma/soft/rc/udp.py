@@ -70,12 +70,14 @@ class Carrier(Protocol):
     @ivar port: our UDP port.
     @ivar segments: how many datagrams L{send} takes at once.
     @ivar merges: whether what was sent at once arrives at once, too.
+    @ivar isLive: whether L{look} finds what has come this moment, without any help of the reactor.
     """
 
     address: str
     port: int
     segments: int
     merges: bool
+    isLive: bool
 
     def start(self, receiver: Receiver) -> None:
         """Bring datagrams from now on."""
@@ -88,6 +90,9 @@ class Carrier(Protocol):
 
         @return: False when there is no room; C{writable} will tell.
         """
+
+    def look(self) -> None:
+        """Bring what has come so far, where the carrier C{isLive}."""
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """The address of a peer for L{send}; None when the peer can't be reached from here."""
@@ -108,6 +113,8 @@ class UDPCarrier:
 
     @ivar dropped: datagrams that the system would not send.
     """
+
+    isLive = True
 
     def __init__(
         self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
@@ -197,6 +204,10 @@ class UDPCarrier:
                 self._reactor.addReader(self)
             else:
                 self._reactor.removeReader(self)
+
+    def look(self) -> None:
+        """Take what has come, but not for ever: a system call of 1 us where there is nothing."""
+        self.doRead()
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """The address of a peer for L{send}; None when the peer's address is of the other family."""

@@ -157,6 +157,16 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([c.identifier for c in self.queue.poll(10)], [5])
         self.assertFalse(self.rung())
 
+    def test_enoughWaits(self) -> None:
+        """While a whole batch waits in the queue, nothing more is taken from a lane."""
+        lane = self.attached(self.queue)
+        for identifier in range(3):
+            self.queue.push(completion(identifier))
+        lane.arrive(3)
+        self.assertEqual([c.identifier for c in self.queue.poll(2)], [0, 1])
+        self.assertEqual(lane.polls, 0)
+        self.assertEqual([c.identifier for c in self.queue.poll(2)], [2, 3])
+
     def test_doorbell(self) -> None:
         """A peer that rings wakes the queue whose lane has something, and no other."""
         silent = SoftCompletionQueue(8, self.channel, self.events.append)

@@ -445,6 +445,26 @@ class DatagramTests(NetworkCase):
         }
         self.alice.post(identifier, more.pop("operation", Operation.SEND), **arguments)
 
+    def test_waysInTurn(self) -> None:
+        """Datagrams of one queue pair reach each of several peers, whose ways are asked for in turn."""
+        [third] = self.devices("10.0.0.3")
+        carol = End(third, QPKind.UD)
+        carol.open()
+        ends = (self.bob, carol)
+        handles = [self.alice.domain.createAddressHandle(end.way()) for end in ends]
+        numbers = [0, 0, 1, 0, 1, 1]
+        for end in ends:
+            for identifier in range(3):
+                end.receive(identifier, 200 * identifier, 200)
+        for which in numbers:
+            to = {"address": handles[which], "remoteQPN": ends[which].qp.number}
+            self.send(which, b"%d" % which, **to)
+        self.run_()
+        for which, end in enumerate(ends):
+            self.assertEqual([each[0] for each in self.statuses(end)], [0, 1, 2])
+            found = {bytes(end.region.view[200 * each + 40 : 200 * each + 41]) for each in range(3)}
+            self.assertEqual(found, {b"%d" % which})
+
     def test_received(self) -> None:
         """A datagram is behind 40 bytes, whose latter half is the IPv4 header."""
         self.bob.receive(1, 0, 200)

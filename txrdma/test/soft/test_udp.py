@@ -10,16 +10,19 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Generator
-from typing import Any
+from select import select
+from typing import Any, cast
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.interfaces import IReactorFDSet
 from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, Operation, QPKind, Status
+from txrdma.interfaces import ILiveCompletionQueue
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
@@ -27,6 +30,15 @@ from txrdma.soft.rc.udp import RawAddress, UDPCarrier
 from txrdma.test.soft.pairs import connected, End, QKEY
 
 reactor: Any = theReactor  # a module, to the type checker
+
+
+class Unread:
+    """A reactor that never says that a descriptor is readable."""
+
+    def addReader(self, reader: object) -> None: ...
+    def removeReader(self, reader: object) -> None: ...
+    def addWriter(self, writer: object) -> None: ...
+    def removeWriter(self, writer: object) -> None: ...
 
 
 class Taker:
@@ -345,3 +357,82 @@ class LoopbackTests(UDPCase):
         found = yield self.completions(bob, 1)
         self.assertEqual((found[0].length, found[0].sourceQPN), (4136, alice.qp.number))
         self.assertEqual(bytes(bob.region.view[40:4136]), data)
+
+
+class LookingTests(SynchronousTestCase):
+    """Real sockets on a reactor that never reads them: datagrams are found by looking."""
+
+    def open(self) -> tuple[End, UDPCarrier]:
+        """An open UD queue pair, and the socket below it."""
+        carrier = UDPCarrier(cast(IReactorFDSet, Unread()), "127.0.0.1", 0)
+        port = RoCEPort(Clock(), carrier)
+        device = SoftDevice(Clock(), [SoftPort("127.0.0.1", carrier.port, [port], MTU.MTU_4096)])
+        self.addCleanup(device.close)
+        end = End(device, QPKind.UD)
+        end.open()
+        return end, carrier
+
+    def setUp(self) -> None:
+        (self.alice, _), (self.bob, self.carrier) = self.open(), self.open()
+        self.way = self.alice.domain.createAddressHandle(self.bob.way())
+
+    def send(self, *messages: bytes) -> None:
+        """Send from Alice to Bob, and wait until the system has handed over something."""
+        for message in messages:
+            self.alice.post(
+                1,
+                Operation.SEND,
+                inline=[message],
+                address=self.way,
+                remoteQPN=self.bob.qp.number,
+                remoteQKey=QKEY,
+            )
+        self.assertTrue(select([self.carrier.fileno()], [], [], 10)[0])
+
+    def test_found(self) -> None:
+        """Who polls finds a datagram that the reactor has not read, and no descriptor wakes for it."""
+        queue = ILiveCompletionQueue(self.bob.queue)
+        self.assertTrue(queue.isLive)
+        self.bob.receive(7, 0, 4136)
+        queue.arm()
+        self.send(b"hello")
+        (found,) = queue.poll(8)
+        self.assertEqual((found.identifier, found.length), (7, 45))
+        self.assertEqual(bytes(self.bob.region.view[40:45]), b"hello")
+        self.assertEqual(select([self.bob.channel.fileno()], [], [], 0)[0], [])
+
+    def test_batch(self) -> None:
+        """For who wants no completion nothing is read: datagrams wait in the socket, where there is room."""
+        self.bob.receive(0, 0, 4136)
+        self.send(b"first")
+        self.assertEqual(len(self.bob.queue.poll(0)), 0)
+        self.assertTrue(select([self.carrier.fileno()], [], [], 0)[0])
+        self.assertEqual(len(self.bob.queue.poll(1)), 1)
+
+    def test_otherQueuePair(self) -> None:
+        """A datagram that is found while somebody else's is looked for wakes who waits for it."""
+        other = End(self.bob.device, QPKind.UD)
+        other.open()
+        self.bob.receive(7, 0, 4136)
+        self.bob.queue.arm()
+        self.send(b"hello")
+        self.assertEqual(other.queue.poll(8), ())
+        self.assertTrue(select([self.bob.channel.fileno()], [], [], 0)[0])
+        self.assertEqual([each.identifier for each in self.bob.poll()], [7])
+
+    def test_down(self) -> None:
+        """What comes while the port is down is lost to those who look, too."""
+        self.bob.receive(7, 0, 4136)
+        self.bob.device.setPortEnabled(1, False)
+        self.send(b"hello")
+        self.assertEqual(self.bob.poll(), [])
+        self.bob.device.setPortEnabled(1, True)
+        self.send(b"again")
+        self.assertEqual(len(self.bob.poll()), 1)
+        self.assertEqual(bytes(self.bob.region.view[40:45]), b"again")
+
+    def test_closed(self) -> None:
+        """To look at a queue whose device is closed is not an error, and finds nothing."""
+        queue = self.bob.queue
+        self.bob.device.close()
+        self.assertEqual(queue.poll(8), ())
