@@ -1,17 +1,22 @@
 """
 One process that measures management datagrams: C{python -m benchmarks.madends SCENARIO ORDERS}.
 
-Orders and results are JSON: C{core} as in L{benchmarks.ends}, the rest as L{benchmarks.madscenarios} and
-L{benchmarks.monitorends} have it.
+Orders and results are JSON: C{core} as in L{benchmarks.ends}, the rest as the scenario's module has it:
+L{benchmarks.madscenarios}, L{benchmarks.monitorends} or L{benchmarks.monitoronce}.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, Final
 
 from benchmarks.orders import Orders, prepare, tell
+
+_MODULES: Final = {"monitor": "benchmarks.monitorends", "monitor-once": "benchmarks.monitoronce"}
+"""Modules of scenarios by their names, or what these begin with."""
 
 
 def main(name: str, orders: Orders) -> None:
@@ -19,14 +24,18 @@ def main(name: str, orders: Orders) -> None:
     prepare(orders)
     from twisted.internet.task import react
 
-    from benchmarks import madscenarios, monitorends
-
-    scenarios = {**madscenarios.scenarios, **monitorends.scenarios}
-
     async def once(reactor: Any) -> None:
-        tell(await scenarios[name](reactor, orders))
+        tell(await _scenario(name)(reactor, orders))
 
     react(once)
+
+
+def _scenario(name: str) -> Callable[[Any, Orders], Awaitable[dict[str, Any]]]:
+    """The scenario of this name, whose module alone is imported: start-up is part of some results."""
+    kind = name if name == "monitor-once" else name.partition("-")[0]
+    found: Callable[[Any, Orders], Awaitable[dict[str, Any]]]
+    found = import_module(_MODULES.get(kind, "benchmarks.madscenarios")).scenarios[name]
+    return found
 
 
 if __name__ == "__main__":

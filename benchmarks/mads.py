@@ -346,7 +346,8 @@ def monitor(rounds: int, quick: bool) -> Part:
         "and a device take is not in it. Between two texts the counters of data and packets have grown, the "
         "others stood still. Shares of a core are of a whole monitor with its history, and of the simulation "
         "of the fabric beside it in the same process, which takes more than half of it. Of a whole reading "
-        "both programs are started, sweep, and read counters of all ports. " + " ".join(about)
+        "both programs are started, sweep, and read counters of all ports; ours is the monitor's sweep and "
+        "reader alone, without the imports of its pages and its history. " + " ".join(about)
     )
     return part
 

@@ -196,28 +196,8 @@ async def running(reactor: Any, orders: Orders) -> Result:
     }
 
 
-async def once(reactor: Any, orders: Orders) -> Result:
-    """Seconds in which a fabric of ibsim's is swept, and the counters of all its ports are read once."""
-    from txrdma.mad.ports import openMADPort
-
-    begun = time.perf_counter()
-    agent = MADAgent(reactor, openMADPort(reactor, "ibsim"))
-    fabric = await Sweep(agent, orders["outstanding"]).run()
-    swept = time.perf_counter()
-    reader = CounterReader(
-        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], lambda guid: None
-    )
-    await reader.read((node for node in fabric.nodes.values() if node.lid), 1, fabric.nodes)
-    ended = time.perf_counter()
-    agent.close()
-    if reader.silences:
-        raise RuntimeError(f"{reader.silences} agents were silent")
-    return {"value": ended - begun, "sweep": swept - begun, "ports": reader.readings}
-
-
 scenarios = {
     "monitor-reading": reading,
     "monitor-history": history,
     "monitor-running": running,
-    "monitor-once": once,
 }

@@ -11,8 +11,9 @@ The declaration kit for binary layouts: bytes are declared once::
 
 What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
 C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
-of these. Straight-line code is made for each method of a layout when it has been used some times: programs
-import many more layouts than they use, and most of these they only read, or only write, and seldom.
+of these. A value class may name its only slot as C{wireSlot}: then a field's bytes are put there.
+Straight-line code is made for each method of a layout when it has been used some times: programs import many
+more layouts than they use, and most of these they only read, or only write, and seldom.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ FDR10 in an attribute of Mellanox': a port that has it says QDR in its PortInfo.
 from __future__ import annotations
 
 from enum import IntFlag
+from functools import lru_cache
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState
@@ -130,6 +131,9 @@ def _hasSecond(end: bytes) -> bool:
 
 # Who has FDR10.
 
+_REMEMBERED: Final = 4096
+"""Answers of L{wantsAsking} that are remembered: ports of switches often have the same PortInfo."""
+
 _BULL: Final = 0x119F
 _DEVICES: Final = frozenset(
     (
@@ -156,6 +160,7 @@ def mayHaveFDR10(info: NodeInfo) -> bool:
     return device in _DEVICES or (info.vendorID == _BULL and device in _BULLS_DEVICES)
 
 
+@lru_cache(_REMEMBERED)
 def wantsAsking(info: bytes, end: bytes) -> bool:
     """
     True if a port of a node that may have FDR10 is to be asked for it: its link is up, and QDR by its

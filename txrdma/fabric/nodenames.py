@@ -49,6 +49,8 @@ class NodeNames:
 
 def cleaned(description: str) -> str:
     """A node's description on one line: a space for each unprintable character."""
+    if description.isprintable():
+        return description
     return "".join(letter if letter.isprintable() else " " for letter in description)
 
 

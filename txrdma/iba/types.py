@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import IntEnum
-from typing import NewType
+from typing import ClassVar, NewType
 
 from txrdma.values import frozen
 
@@ -101,6 +101,8 @@ class MACAddress:
 class GUID:
     """The globally unique name of a node, a port or a system image: an EUI-64."""
 
+    wireSlot: ClassVar[str] = "raw"
+
     raw: bytes
 
     def __post_init__(self) -> None:
@@ -109,11 +111,7 @@ class GUID:
 
     @classmethod
     def fromBytes(cls, raw: bytes | bytearray | memoryview) -> GUID:
-        if len(raw) != 8:
-            raise ValueError(f"a GUID has 8 bytes, not {len(raw)}")
-        made = _new(cls)
-        _setGUID(made, raw if type(raw) is bytes else bytes(raw))  # bytes() of bytes is slow
-        return made
+        return cls(bytes(raw))
 
     @classmethod
     def fromInt(cls, number: int) -> GUID:
@@ -150,10 +148,6 @@ class GUID:
         return f"GUID.fromString({str(self)!r})"
 
 
-_new = object.__new__
-_setGUID = vars(GUID)["raw"].__set__
-"""What makes one without asking its class again; there are three in a NodeInfo."""
-
 _LOOPBACK = bytes(15) + b"\1"
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -161,6 +155,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 @frozen(order=True)
 class GID:
     """The global identifier of a port: 16 bytes, of the form of an IPv6 address (IBA 4.1.1)."""
+
+    wireSlot: ClassVar[str] = "raw"
 
     raw: bytes
 

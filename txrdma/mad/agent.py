@@ -127,8 +127,10 @@ class MADAgent(RPCs):
             known = self._checked.get((rpc, payload))
             if known is not None:  # a tenth of a call's time is saved
                 call = Call(known, payload, b"", attributeModifier, self.keys, 0)
+                call.forget = self._forget
+                call.retriesLeft = self.retries
                 answer = call.awaited()
-                self.issue(call, path)
+                self._ask(call, path, self.timeoutSeconds)
                 return answer
         try:
             call = self._made(rpc, payload, attributeModifier, options)

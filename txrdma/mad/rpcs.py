@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from difflib import get_close_matches
-from typing import Any, Final, Generic, TypeVar, Union
+from functools import partial
+from typing import Any, Final, Generic, TYPE_CHECKING, TypeVar, Union
 
 from typing_extensions import TypedDict, Unpack
 
@@ -75,14 +76,10 @@ class CallOptions(TypedDict, total=False):
     transactionID: int
 
 
-class _Calling:
-    """A call of one agent, by name."""
+class _Calling(partial[Any]):
+    """A call of one agent, by name: L{RPCs.call} with its first argument, and without a frame of its own."""
 
-    __slots__ = ("_agent", "_name")
-
-    def __init__(self, agent: RPCs, name: str) -> None:
-        self._agent = agent
-        self._name = name
+    __slots__ = ()
 
 
 class Answered(_Calling):
@@ -90,14 +87,15 @@ class Answered(_Calling):
 
     __slots__ = ()
 
-    def __call__(
-        self,
-        payload: Union[type[A], A],
-        path: IBPath,
-        attributeModifier: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> Deferred[A]:
-        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            payload: Union[type[A], A],
+            path: IBPath,
+            attributeModifier: int = 0,
+            **options: Unpack[CallOptions],
+        ) -> Deferred[A]: ...
 
 
 class Unanswered(_Calling):
@@ -105,14 +103,15 @@ class Unanswered(_Calling):
 
     __slots__ = ()
 
-    def __call__(
-        self,
-        payload: Union[type[A], A],
-        path: IBPath,
-        attributeModifier: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> Deferred[None]:
-        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            payload: Union[type[A], A],
+            path: IBPath,
+            attributeModifier: int = 0,
+            **options: Unpack[CallOptions],
+        ) -> Deferred[None]: ...
 
 
 class OneRecord(_Calling):
@@ -120,14 +119,15 @@ class OneRecord(_Calling):
 
     __slots__ = ()
 
-    def __call__(
-        self,
-        payload: Union[type[R], R, Query[R]],
-        path: IBPath | None = None,
-        attributeModifier: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> Deferred[R]:
-        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            payload: Union[type[R], R, Query[R]],
+            path: IBPath | None = None,
+            attributeModifier: int = 0,
+            **options: Unpack[CallOptions],
+        ) -> Deferred[R]: ...
 
 
 class ManyRecords(_Calling):
@@ -135,14 +135,15 @@ class ManyRecords(_Calling):
 
     __slots__ = ()
 
-    def __call__(
-        self,
-        payload: Union[type[R], R, Query[R]],
-        path: IBPath | None = None,
-        attributeModifier: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> Deferred[list[R]]:
-        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            payload: Union[type[R], R, Query[R]],
+            path: IBPath | None = None,
+            attributeModifier: int = 0,
+            **options: Unpack[CallOptions],
+        ) -> Deferred[list[R]]: ...
 
 
 class Paths(_Calling):
@@ -150,14 +151,15 @@ class Paths(_Calling):
 
     __slots__ = ()
 
-    def __call__(
-        self,
-        payload: Union[MultiPathRecord, Query[MultiPathRecord]],
-        path: IBPath | None = None,
-        attributeModifier: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> Deferred[list[PathRecord]]:
-        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            payload: Union[MultiPathRecord, Query[MultiPathRecord]],
+            path: IBPath | None = None,
+            attributeModifier: int = 0,
+            **options: Unpack[CallOptions],
+        ) -> Deferred[list[PathRecord]]: ...
 
 
 C = TypeVar("C", bound=_Calling)
@@ -174,7 +176,7 @@ class _Named(Generic[C]):
         self._name = name
 
     def __get__(self, agent: RPCs, owner: type | None = None) -> C:
-        return self._kind(agent, self._name)
+        return self._kind(agent.call, self._name)
 
 
 class RPCs(ABC):

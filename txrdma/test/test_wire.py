@@ -377,6 +377,16 @@ class DeclarationTests(SynchronousTestCase):
                 field: bytes = data(1)
                 rest: int = bits(4)
 
+    def test_valueOfAnotherLength(self) -> None:
+        """A field that is longer or shorter than its value class, as soon as one is read."""
+
+        @wire(8)
+        class Wrong(Layout):
+            field: GID = data(8)
+
+        for _ in range(20):  # whether it is read by code or without
+            self.assertRaisesRegex(ValueError, "a GID has 16 bytes, not 8", Wrong.decode, bytes(8))
+
     def test_tooLongRun(self) -> None:
         """Fields that share bytes for longer than a number of 64 bits."""
         with self.assertRaisesRegex(TypeError, "Wrong: middle does not end in a whole byte"):

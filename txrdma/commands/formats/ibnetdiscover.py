@@ -51,7 +51,7 @@ def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) ->
     first = next((node for node in fabric.nodes.values() if node.route == IBDRPath()), None)
     if first is not None:
         yield f"#\n# Initiated from node {first.guid.raw.hex()} port {portGUIDIn(first.raw).hex()}"
-    known = {id(node): _Listed(node, names) for node in fabric.nodes.values()}
+    known = {node: _Listed(node, names) for node in fabric.nodes.values()}
     grouped: set[GUID] = set()
     for each in groups:
         guid = "" if each.guid is None else f" (guid 0x{int(each.guid):x})"
@@ -69,17 +69,20 @@ def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) ->
 class _Listed:
     """The words of a node that the listing repeats at each of its ports and links."""
 
-    __slots__ = ("code", "isSwitch", "lid", "name")
+    __slots__ = ("code", "isSwitch", "lid", "name", "switchEnd", "switchStart")
 
     def __init__(self, node: Node, names: NodeNames) -> None:
         self.isSwitch = node.isSwitch
         self.code = f'"{_LETTERS.get(node.type, "H")}-{node.guid.raw.hex()}"'
         self.name = names.name(node.guid, node.description)
         self.lid = node.lid if self.isSwitch else 0
+        # of most lines all but numbers and rate
+        self.switchStart = f"]\t{self.code}["
+        self.switchEnd = f']\t\t# "{self.name}" lid {self.lid} '
 
 
-def _part(node: Node, known: dict[int, _Listed], group: int = 0) -> Iterator[str]:
-    own = known[id(node)]
+def _part(node: Node, known: dict[Node, _Listed], group: int = 0) -> Iterator[str]:
+    own = known[node]
     system = int(node.systemImageGUID)
     yield ""
     yield f"vendid=0x{node.vendorID:x}"
@@ -102,27 +105,30 @@ def _part(node: Node, known: dict[int, _Listed], group: int = 0) -> Iterator[str
     zero = node.known(0)
     end, lmc = (b"", 0) if zero is None else (zero.raw, zero.lmc)
     yield f"{head} {kind} port 0 lid {own.lid} lmc {lmc}"
-    yield from (_switchLine(port, end, known) for port in node.linked())
+    yield from _switchLines(node, end, known)
 
 
-def _switchLine(port: Port, end: bytes, known: dict[int, _Listed]) -> str:
+def _switchLines(node: Node, end: bytes, known: dict[Node, _Listed]) -> Iterator[str]:
+    for port in node.linked():
+        peer = port.peer
+        assert peer is not None  # linked has looked
+        other = known[peer.node]
+        said = _rate(port.raw, end, port.vendors)
+        if other.isSwitch:
+            yield f"[{port.number}{other.switchStart}{peer.number}{other.switchEnd}{said}"
+        else:
+            lid = lidIn(peer.raw) if peer.raw else 0
+            guid = int.from_bytes(peer.guid.raw, "big")
+            yield (
+                f"[{port.number}{other.switchStart}{peer.number}]({guid:x}) "
+                f'\t\t# "{other.name}" lid {lid} {said}'
+            )
+
+
+def _hostLine(port: Port, own: _Listed, known: dict[Node, _Listed]) -> str:
     peer = port.peer
     assert peer is not None  # linked has looked
-    other = known[id(peer.node)]
-    said = _rate(port.raw, end, port.vendors)
-    if other.isSwitch:
-        return f'[{port.number}]\t{other.code}[{peer.number}]\t\t# "{other.name}" lid {other.lid} {said}'
-    lid = lidIn(peer.raw) if peer.raw else 0
-    return (
-        f"[{port.number}]\t{other.code}[{peer.number}]({int.from_bytes(peer.guid.raw, 'big'):x}) "
-        f'\t\t# "{other.name}" lid {lid} {said}'
-    )
-
-
-def _hostLine(port: Port, own: _Listed, known: dict[int, _Listed]) -> str:
-    peer = port.peer
-    assert peer is not None  # linked has looked
-    other = known[id(peer.node)]
+    other = known[peer.node]
     raw = port.raw
     lid, lmc = (lidIn(raw), port.lmc) if raw else (0, 0)
     said = _rate(raw, raw, port.vendors)

@@ -1,0 +1,37 @@
+"""
+One whole reading of a fabric by the monitor's reader, in a process that imports no more than that needs.
+
+Beside C{ibqueryerrors} start-up counts: the monitor's pages, its history and the simulation are not in it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.orders import Orders
+from txrdma.fabric.discovery import Sweep
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.ports import openMADPort
+from txrdma.monitor.counterreader import CounterReader
+from txrdma.monitor.judging import ErrorJudge
+
+
+async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
+    """Seconds in which a fabric of ibsim's is swept, and the counters of all its ports are read once."""
+    begun = time.perf_counter()
+    agent = MADAgent(reactor, openMADPort(reactor, "ibsim"))
+    fabric = await Sweep(agent, orders["outstanding"]).run()
+    swept = time.perf_counter()
+    reader = CounterReader(
+        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], lambda guid: None
+    )
+    await reader.read((node for node in fabric.nodes.values() if node.lid), 1, fabric.nodes)
+    ended = time.perf_counter()
+    agent.close()
+    if reader.silences:
+        raise RuntimeError(f"{reader.silences} agents were silent")
+    return {"value": ended - begun, "sweep": swept - begun, "ports": reader.readings}
+
+
+scenarios = {"monitor-once": once}
