@@ -548,7 +548,7 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
-        found = self._judge.findings(fabric, now)
+        found = self._judge.findings(fabric, now, self.presence.links)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
