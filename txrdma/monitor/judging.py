@@ -166,6 +166,13 @@ class ErrorJudge:
                     self._tallies.add(place, counter, grown[at], now)
                     self._bitErrors.add(place, counter, grown[at], now)
 
+    def forget(self, place: Place) -> None:
+        """Drop the errors of a port: another's may be among them."""
+        self._tallies.forget(place)
+        self._bitErrors.forget(place)
+        self._downs.pop(place, None)
+        self._links.pop(place, None)
+
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""
         self._restarts[guid] = now
