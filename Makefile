@@ -9,6 +9,7 @@
 #   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over smc:, which have to see the same; DOCS=1 writes the table
 #   make test-browser   the suites that want Chromium, and schemathesis, which it installs where it can
+#   make test-container   the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
@@ -28,7 +29,7 @@ DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
 # What make test runs: all suites but those that have a target of their own.
-ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim txrdma/test/browser
+ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim txrdma/test/browser txrdma/test/container
 FOLDERS = $(filter-out $(ELSEWHERE),$(patsubst %/__init__.py,%,$(wildcard txrdma/test/*/__init__.py)))
 SUITES = $(subst /,.,$(basename $(wildcard txrdma/test/test_*.py)) $(FOLDERS))
 UNIT_TESTS = $(if $(filter file,$(origin TESTS)),$(SUITES),$(TESTS))
@@ -45,7 +46,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contrac
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -93,6 +94,11 @@ test-ibsim: $(VENV)/.has-test
 test-browser: $(VENV)/.has-browser
 	@tools/have-browser
 	@BROWSER=1 BROWSER_FOLDER=$(CURDIR)/build/browser PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python tools/trial.py --label browser -j1 $(BROWSER_TESTS)
+
+# What it builds is in build/container.
+test-container: $(VENV)/.has-test
+	@tools/have-container
+	@CONTAINER=1 CONTAINER_FOLDER=$(CURDIR)/build/container $(BIN)/python tools/trial.py --label container -j1 txrdma.test.container
 
 vendor:
 	@tools/vendor

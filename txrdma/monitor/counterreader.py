@@ -168,7 +168,8 @@ class CounterReader:
                 if visit is None:
                     visit = self._visits[guid] = _Visit(self, guid)
                 if visit.version != version:
-                    visit.stops = self._stopsOf(node)
+                    before, visit.stops = visit.stops, self._stopsOf(node)
+                    self._readdressed(before, visit.stops)
                     visit.version = version
                 visit.way = (
                     visit.stops if guid in wholly else [each for each in visit.stops if self._isWanted(each)]
@@ -184,6 +185,14 @@ class CounterReader:
         ports = [port for port in countingPorts(node) if port.lid]
         paths = {lid: toLID(end, lid) for lid in {port.lid for port in ports}}
         return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
+
+    def _readdressed(self, before: list[_Stop], now: list[_Stop]) -> None:
+        """Begin ports anew whose LID has changed: what was read by the old one may be another node's."""
+        lids = {stop.place: stop.path.dlid for stop in before}
+        for stop in now:
+            if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
+                self.meters.pop(stop.place, None)
+                self._judge.forget(stop.place)
 
     def _isWanted(self, stop: _Stop) -> bool:
         """False of a port without a link whose counters stood still when they were read last."""

@@ -6,7 +6,7 @@ Whether a fault has lasted long enough to be told is the matter of L{txrdma.moni
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from txrdma.fabric.errorcounters import shownName
@@ -123,6 +123,7 @@ class ErrorJudge:
         self.change(limits, flaps, mostBitErrors)
         self._restartSeconds = restartSeconds
         self._downs: dict[Place, list[tuple[float, int]]] = {}
+        self._links: dict[Place, list[Place]] = {}
         self._restarts: dict[GUID | Place, float] = {}
 
     def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
@@ -165,12 +166,23 @@ class ErrorJudge:
                     self._tallies.add(place, counter, grown[at], now)
                     self._bitErrors.add(place, counter, grown[at], now)
 
+    def forget(self, place: Place) -> None:
+        """Drop the errors of a port: another's may be among them."""
+        self._tallies.forget(place)
+        self._bitErrors.forget(place)
+        self._downs.pop(place, None)
+        self._links.pop(place, None)
+
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""
         self._restarts[guid] = now
 
-    def findings(self, fabric: Fabric, now: float) -> list[Finding]:
-        """Faults that the counters of the last minutes and hours show."""
+    def findings(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]] = ()) -> list[Finding]:
+        """
+        Faults that the counters of the last minutes and hours show.
+
+        @param gone: links that are down at present, by both of their ports, as the fabric does not know them.
+        """
         found = []
         for beyond in self._tallies.exceeded(now):
             limit = beyond.limit
@@ -188,25 +200,38 @@ class ErrorJudge:
                     f"{beyond.count} in {_period(beyond.limit.seconds)}"
                 )
                 found.append(_at(fabric, "symbol-ber", beyond.place, text))
-        return found + self._flapping(fabric, now)
+        return found + self._flapping(fabric, now, gone)
 
-    def _flapping(self, fabric: Fabric, now: float) -> list[Finding]:
+    def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]]) -> list[Finding]:
         self._expire(now)
+        beyond = {end: link for link in gone for end in link}
         counts: dict[Place, int] = {}
         for place, downs in self._downs.items():
-            port = _portAt(fabric, place)
-            peer = None if port is None else port.peer
-            ends = [place] if peer is None else [place, (peer.node.guid, peer.number)]
+            ends = self._link(fabric, place, beyond)
             count = sum(times for at, times in downs if not any(self._isExcused(end, at) for end in ends))
-            if port is not None and peer is not None and _rank(peer) < _rank(port):
-                place = ends[1]  # one finding for a link: at its switch, or at the lower GUID
-            counts[place] = max(count, counts.get(place, 0))  # both ends count the same
+            counts[ends[0]] = max(count, counts.get(ends[0], 0))  # both ends count the same
         seconds = self._flaps.seconds
         return [
             _at(fabric, "flapping", place, f"its link went down {count} times in {_period(seconds)}")
             for place, count in counts.items()
             if count > self._flaps.most
         ]
+
+    def _link(self, fabric: Fabric, place: Place, gone: Mapping[Place, tuple[Place, Place]]) -> list[Place]:
+        """Ends of a port's link, up or down: first the one at its switch, or at the lower GUID."""
+        port = _portAt(fabric, place)
+        peer = None if port is None else port.peer
+        if peer is not None:
+            ends = [place, (peer.node.guid, peer.number)]
+        elif place in self._links:
+            return self._links[place]  # as it was when both ends were there: it keeps its place
+        elif place in gone:
+            ends = list(gone[place])
+        else:
+            return [place]
+        ends.sort(key=lambda end: _rank(fabric, end))
+        self._links[place] = ends
+        return ends
 
     def _isExcused(self, end: Place, at: float) -> bool:
         """True if an end of a link has restarted about the time at which the link went down."""
@@ -221,6 +246,7 @@ class ErrorJudge:
                 self._downs[place] = kept
             else:
                 del self._downs[place]
+                self._links.pop(place, None)
         before = oldest - self._restartSeconds
         for restarted, at in list(self._restarts.items()):
             if at < before:
@@ -232,8 +258,10 @@ def _portAt(fabric: Fabric, place: Place) -> Port | None:
     return None if node is None else node.known(place[1])
 
 
-def _rank(port: Port) -> tuple[bool, bytes, int]:
-    return not port.node.isSwitch, port.node.guid.raw, port.number
+def _rank(fabric: Fabric, place: Place) -> tuple[bool, bytes, int]:
+    guid, number = place
+    node = fabric.nodes.get(guid)
+    return node is None or not node.isSwitch, guid.raw, number
 
 
 def _at(fabric: Fabric, kind: str, place: Place, text: str) -> Finding:

@@ -46,7 +46,8 @@ class ManagerWatch:
         """
         Take the answer of the manager at a LID.
 
-        @return: True if it is another manager than before, which knows nothing of subscriptions.
+        @return: True if it is another manager than before, or has begun anew: it knows nothing of
+            subscriptions, and may have given out other LIDs.
         """
         before = self._info
         self._lid, self._info, self._silences, self._why = lid, info, 0, ""
@@ -57,7 +58,7 @@ class ManagerWatch:
             self._changedAt = now
             self._change = f"it is {info.guid} (LID {lid}) now, and was {self.guid}"
         self.guid = info.guid
-        return isOther
+        return isOther or (before is not None and info.actCount < before.actCount)
 
     def silent(self, lid: int, why: str) -> None:
         """Note that the manager at a LID did not answer; 0 if our port knows no manager."""

@@ -174,7 +174,7 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._unheardSince = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isReading = self._isSweeping = self._isStarted = self._isBlind = False
+        self._isReading = self._isSweeping = self._isStarted = self._isBlind = self._isDoubtful = False
         self._lost = ""
         self._turnTimer: IDelayedCall | None = None
         self._sweepTimer: IDelayedCall | None = None
@@ -337,6 +337,7 @@ class FabricPoller:
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
         self._touched.clear()
+        self._isDoubtful = False
         if self._isBlind:
             self._isBlind = False
             self._reader.backOff.clear()
@@ -497,7 +498,8 @@ class FabricPoller:
             self._sweepIn(0.0)  # who alone answers is we: it may be our own link
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
-        self._judgeCounters(self.fabric or fabric)
+        if not self._isDoubtful:  # what was read by a LID may be another node's
+            self._judgeCounters(self.fabric or fabric)
         if self.ledger.isClearing(_SWEEP):
             self._judgeTouched()
         self._onRound(began)
@@ -509,19 +511,18 @@ class FabricPoller:
             watch.silent(0, "")
         else:
             try:
-                info = await self._agent.SubnGet(
-                    SMInfo,
-                    toLID(end, end.smLID),
-                    timeoutSeconds=self._settings.timeoutSeconds,
-                    retries=_RETRIES,
-                )
+                path, seconds = toLID(end, end.smLID), self._settings.timeoutSeconds
+                info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=_RETRIES)
             except DeviceUnavailable:
                 raise
             except MADFailure as error:
                 watch.silent(end.smLID, str(error))
             else:
-                if watch.told(end.smLID, info, self._reactor.seconds()) and self._subscription is not None:
-                    self._subscription.renew()
+                if watch.told(end.smLID, info, self._reactor.seconds()):
+                    self._isDoubtful = True
+                    self._sweepIn(self._settings.settleSeconds)
+                    if self._subscription is not None:
+                        self._subscription.renew()
         self._observe(_MASTER, watch.findings(self._reactor.seconds()))
 
     def _nextToLook(self, fabric: Fabric) -> set[GUID]:
@@ -548,7 +549,7 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
-        found = self._judge.findings(fabric, now)
+        found = self._judge.findings(fabric, now, self.presence.links)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent

@@ -8,25 +8,27 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService, MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IAddress, IDelayedCall, IListeningPort
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress, IDelayedCall, IListeningPort, IStreamServerEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.ports import openMADPort
+from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.files import KeptFiles
@@ -45,6 +47,8 @@ from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
 
+_TLS: Final = "OpenSSL"
+_SIMULATED: Final = "sim"
 _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
 
@@ -78,8 +82,58 @@ def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
     return lambda fabric: [*fabricFindings(fabric), *cableFindings(fabric, plan)]
 
 
+def portOf(config: MonitorConfig) -> str:
+    """
+    Name of the management port to watch by: that of the configuration, else the first real one.
+
+    @raise DeviceUnavailable: there is none; a simulated fabric is watched only where it is asked for.
+    """
+    name = config.port or defaultMADPort()
+    if not config.port and name.partition(":")[0] == _SIMULATED:
+        raise DeviceUnavailable(
+            "no management port can be opened: see that there is a device, that ib_umad is loaded, and that "
+            'this user may open /dev/infiniband/umad*; port = "sim:fattree:128" watches a simulated fabric'
+        )
+    return name
+
+
+def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
+    """
+    Endpoint of the pages.
+
+    @raise InvalidRequest: the string has no meaning, or names files or packages that are not here.
+    """
+    try:
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, listen)
+    except Exception as error:  # parsers of endpoints raise what they like
+        if isinstance(error, ImportError) and error.name == _TLS:
+            requireTLS(f"web.listen {listen!r}")
+        why = str(error) or type(error).__name__
+        raise InvalidRequest(f"web.listen {listen!r}: {why}") from error
+    return endpoint
+
+
+def requireTLS(what: str) -> None:
+    """
+    Refuse what needs TLS where that is not installed.
+
+    @raise InvalidRequest: it is not.
+    """
+    if find_spec(_TLS) is None:
+        raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
+
+
 def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
-    """Channels by which findings are told to others."""
+    """
+    Channels by which findings are told to others.
+
+    @raise InvalidRequest: one of them needs TLS, which is not installed.
+    """
+    for name, url, _kind in config.webhooks:
+        if url.startswith("https:"):
+            requireTLS(f"telling.webhooks.{name}")
+    if config.mail is not None and config.mail.user:
+        requireTLS("telling.mail with a user")
     channels: list[Channel] = [
         WebhookChannel(reactor, name, url, kind == "alertmanager") for name, url, kind in config.webhooks
     ]
@@ -117,7 +171,9 @@ class MonitorService(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
         access = readAccess(config.tokens, config.users)
-        reopen = reopen or partial(openMADPort, reactor, config.port)
+        endpoint = endpointOf(reactor, config.listen) if config.listen else None
+        channels, check = channelsOf(reactor, config), checkOf(config)
+        reopen = reopen or partial(openMADPort, reactor, portOf(config))
         store = HistoryStore(config.history) if config.history else None
         try:
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
@@ -135,7 +191,6 @@ class MonitorService(MultiService):
         self._reactor = reactor
         self._notifier = SystemNotifier(reactor, os.environ)
         judge = self._judge = ErrorJudge(config.limits, config.flaps, config.mostBitErrors)
-        check = checkOf(config)
         self.poller = FabricPoller(
             reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check
         )
@@ -146,16 +201,14 @@ class MonitorService(MultiService):
             known = (self.poller.ledger, self.poller.presence, watch.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
-        self._teller = Teller(reactor, config.telling, channelsOf(reactor, config), self._writer)
+        self._teller = Teller(reactor, config.telling, channels, self._writer)
         self._teller.expect(self.poller.ledger.open)
         self._files = KeptFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
         self.site = MonitorSite(reactor, watch, config.counters, access)
         self._listening: StreamServerEndpointService | None = None
-        if config.listen:
-            listening = self._listening = StreamServerEndpointService(
-                serverFromString(reactor, config.listen), self.site.factory
-            )
+        if endpoint is not None:
+            listening = self._listening = StreamServerEndpointService(endpoint, self.site.factory)
             listening._raiseSynchronously = True  # a port that is taken ends twistd, as with strports.service
             listening.setServiceParent(self)
 
@@ -221,7 +274,7 @@ class MonitorService(MultiService):
         self._notifier.reloading()
         try:
             config = self._reload()
-            check = checkOf(config)
+            channels, check = channelsOf(self._reactor, config), checkOf(config)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=str(error))
             return False
@@ -235,7 +288,7 @@ class MonitorService(MultiService):
         self.poller.change(config.settings, config.rules, check)
         self._surveyor.change(config.surveySeconds)
         self._files.change(config.files)
-        self._teller.change(config.telling, channelsOf(self._reactor, config))
+        self._teller.change(config.telling, channels)
         _log.info("the configuration was read again")
         return True
 
@@ -256,9 +309,28 @@ class MonitorService(MultiService):
             self._listening._waitingForPort.addCallbacks(listens, told.errback)
         return told
 
+    def privilegedStartService(self) -> None:
+        """
+        Begin to listen, as C{twistd} wants before it is another user.
+
+        @raise SystemExit: that cannot be: the port is taken, or it takes a permission.
+        """
+        try:
+            super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
+        except (CannotListenError, OSError, RDMAError) as error:
+            raise SystemExit(f"fabric-monitor: {error}") from error
+
     def startService(self) -> None:
-        """Begin to watch, and to listen."""
-        super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
+        """
+        Begin to watch, and to listen.
+
+        @raise DeviceUnavailable: the address of the pages is taken, or takes a permission.
+        """
+        try:
+            super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
+        except (CannotListenError, OSError) as error:
+            raise DeviceUnavailable(str(error)) from error
+        _log.info("watches the fabric of {port}", port=self._agent.port.name)
         if self._writer is not None:
             self._pool.start()
             self._writer.start()

@@ -131,6 +131,37 @@ class ManagerTests(PollerTestCase):
         self.pump(NEWS_SECONDS + 100.0)
         self.assertIn(("cleared", "sm-changed", "subnet manager"), self.said())
 
+    def swap(self) -> None:
+        """Give b and c each other's LIDs; c has counted errors long ago."""
+        one, other = self.fabric.port("b", 1).end, self.fabric.port("c", 1).end
+        one.lid, other.lid = other.lid, one.lid
+
+    def symbols(self) -> list[int | None]:
+        return [self.poller.meters[self.place(name, 1)].value("symbolErrorCounter") for name in "bc"]
+
+    def test_otherLIDs(self) -> None:
+        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
+        self.started(45.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.swap()
+        self.fabric.manage("d")
+        self.pump(60.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        subscription = self.poller._subscription
+        assert subscription is not None
+        self.assertTrue(subscription.isStanding)
+
+    def test_otherLIDsUntold(self) -> None:
+        """LIDs that change without a sign are found by the next sweep, which clears what was mistaken."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
+        self.started()
+        self.swap()
+        self.fabric.sweep()
+        self.pump(400.0)
+        said = [("raised", "symbol-errors", "b"), ("cleared", "symbol-errors", "b")]
+        self.assertEqual((self.said(), self.symbols()), (said, [0, 60000]))
+
     def test_silent(self) -> None:
         """A master that hangs is told of, and so is the end of notices."""
         self.started()

@@ -146,6 +146,21 @@ class PollerTests(PollerTestCase):
         self.pump(150.0)
         self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
 
+    def test_flappingLink(self) -> None:
+        """A link that flaps is one finding, though it is down each time that its ends are read."""
+        self.started()
+        for _ in range(6):
+            self.fabric.cut("left", 4)
+            self.pump(25.0)
+            self.fabric.heal("left", 4)
+            self.pump(5.0)
+        where = {place for _now, what, kind, place in self.told_ if kind == "flapping"}
+        self.assertEqual([place.partition(" (")[0] for place in where], ["left"])
+        self.pump(1200.0)
+        told = [(what, kind) for _now, what, kind, _place in self.told_ if kind == "flapping"]
+        self.assertEqual(told, [("raised", "flapping"), ("cleared", "flapping")])
+        self.assertEqual(len(self.poller._judge), 0)
+
     def test_port(self) -> None:
         """Our own port's loss is told, is no fault of others', and ends with its return."""
         self.started()

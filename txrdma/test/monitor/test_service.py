@@ -5,6 +5,8 @@ The monitor as a service: its configuration, its pages, and the whole on a simul
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
 
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.advice import Severity
+from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.mad.ports import openMADPort
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import FAMILIES
@@ -27,6 +31,7 @@ from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
 from txrdma.monitor.poller import PollerSettings
 from txrdma.monitor.web.metrics import Metrics
+from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService, Options
 from txrdma.test.monitor.test_exposition import isMissing, MISSING, parsed
 from txrdma.test.monitor.test_poller import PollerTestCase
@@ -214,6 +219,68 @@ class ConfigTests(SynchronousTestCase):
     def test_plugin(self) -> None:
         """C{twistd} knows the service."""
         self.assertIn("fabric-monitor", {maker.tapname for maker in getPlugins(IServiceMaker)})
+
+
+class StartTests(SynchronousTestCase):
+    """Starts that cannot be: each ends with a sentence that says why, and with nothing left open."""
+
+    def refused(self, text: str) -> str:
+        error = self.assertRaises(RDMAError, MonitorService, reactor, parseConfig(text))
+        return str(error)
+
+    def test_noPort(self) -> None:
+        """Without a management port nothing is watched: a simulated fabric only where it is asked for."""
+        parsers = getPlugins(IMADPortStringParser)
+        (name,) = next(parser for parser in parsers if parser.prefix == "sim").available()
+        self.patch(monitor, "defaultMADPort", lambda: name)
+        self.assertIn("no management port", self.refused('web.listen = ""'))
+        self.assertEqual(monitor.portOf(parseConfig('port = "sim:ring:4"')), "sim:ring:4")
+
+    def test_samePort(self) -> None:
+        """A port that was lost is opened again, and no other in its place."""
+        names: list[str] = []
+
+        def opened(reactor: object, name: str) -> IMADPort:
+            names.append(name)
+            return openMADPort(reactor, "sim:fattree:4")
+
+        self.patch(monitor, "openMADPort", opened)
+        self.patch(monitor, "defaultMADPort", lambda: "umad:mlx5_0/1")
+        service = MonitorService(reactor, parseConfig('web.listen = ""'))
+        self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver is gone
+        self.addCleanup(service._agent.close)
+        assert service._agent._return is not None
+        service._agent._return._reopen().close()
+        self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
+
+    def test_listen(self) -> None:
+        """An endpoint that has no meaning is told; so are files of TLS that are not there."""
+        token = self.mktemp()
+        Path(token).write_text("a token of some length\n")
+        os.chmod(token, 0o600)
+        for listen in ("nonsense:1", "tcp:http", "tcp", "ssl:0:privateKey=/nowhere:certKey=/nowhere"):
+            text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
+            self.assertIn(f"web.listen {listen!r}: ", self.refused(text))
+
+    def test_withoutTLS(self) -> None:
+        """What needs TLS says so where that is not installed."""
+        self.patch(monitor, "find_spec", lambda name: None)
+        hook = 'telling.webhooks.chat.url = "https://chat.example.org/hook"'
+        mail = "[telling.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
+        for text in (hook, mail):
+            said = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
+            self.assertIn("pip install 'txrdma[tls]'", said)
+
+    def test_taken(self) -> None:
+        """A port that is taken ends C{twistd}, and a command, with a sentence."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            listen = f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"
+            config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "{listen}"')
+            for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
+                service = MonitorService(reactor, config)
+                self.addCleanup(service._agent.close)
+                error = self.assertRaises(kind, getattr(service, start))
+                self.assertIn("Address already in use", str(error))
 
 
 class PageTests(PollerTestCase):
