@@ -14,14 +14,24 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections._credits import Credits
-from txrdma.iba.verbs import Operation, Segment, SendRequest
-from txrdma.interfaces import IMemoryRegion, IQueuePair
+from txrdma.iba.verbs import Access, Operation, Segment, SendRequest
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
 
 FIRST: Final = 1 << 32
 """The first identifier of requests for the send queue; below are slots of receives."""
 
 OVERHEAD: Final = 4
 """Places in the send queue beside those of requests: for credits, and for what arms a path."""
+
+
+_EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+
+
+def allocateAmong(regions: list[IMemoryRegion], domain: IProtectionDomain, length: int) -> IMemoryRegion:
+    """Allocate memory that the peer may read and write, and put it among the regions of a connection."""
+    region = domain.allocateMemory(length, _EVERYTHING)
+    regions.append(region)
+    return region
 
 
 class Request:

@@ -26,7 +26,7 @@ from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections.adapter import Adapter, Shelf
 from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.receives import Part
-from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue
+from txrdma.cm.connections.sendqueue import allocateAmong, FIRST, OVERHEAD, Request, SendQueue
 from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.cm.events import (
     AlternatePathRequested,
@@ -44,7 +44,6 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
-    Access,
     Buffer,
     Capacity,
     Completion,
@@ -65,16 +64,7 @@ _log = Logger()
 _RNR_TIMER: Final = 12
 """The pause of a sender that finds no receive, a code: 0.64 milliseconds (IBA table 45)."""
 
-_EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
-
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
-
-
-def _allocate(adapter: Adapter, regions: list[IMemoryRegion], length: int) -> IMemoryRegion:
-    """Memory of an adapter for one connection, which has it among its regions."""
-    region = adapter.domain.allocateMemory(length, _EVERYTHING)
-    regions.append(region)
-    return region
 
 
 @implementer(IRDMATransport)
@@ -105,7 +95,7 @@ class MessageTransport:
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
         self._regions: list[IMemoryRegion] = []
-        self._sends = SendQueue(terms.sends, partial(_allocate, adapter, self._regions))
+        self._sends = SendQueue(terms.sends, partial(allocateAmong, self._regions, adapter.domain))
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
         self._isArmed, self._isProducerPaused, self._probe, self._farewell = False, False, 0, b""
@@ -232,7 +222,7 @@ class MessageTransport:
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
         """Allocate memory that the peer may read and write while there is the connection, and no longer."""
-        return _allocate(self.adapter, self._regions, length)
+        return allocateAmong(self._regions, self.adapter.domain, length)
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """

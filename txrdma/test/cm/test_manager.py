@@ -593,24 +593,28 @@ class SeedTests(Case):
     def test_seeds(self) -> None:
         """Every connection is made and ended, both ends hear the same, and nothing is left."""
         for seed in range(60):
-            self.begin(World(seed, loss=0.2, doubling=0.3))
-            self.server.listen(backlog=3)
-            ours = [self.client.connect(self.server) for _ in range(5)]
-            self.world.run(until=60.0)
-            for number, managed in enumerate(ours):
-                self.assertEqual(managed.connection.state, "ESTABLISHED", seed)
-                theirs = next(
-                    each for each, _ in self.server.happened
-                    if each.connection.remoteCommID == managed.connection.localCommID
-                )  # fmt: skip
-                for turn in (number, number + 1)[: 1 + number // 3]:  # the last two by both ends
-                    end, one = ((self.client, managed), (self.server, theirs))[turn % 2]
-                    end.disconnect(one)
-            self.assertEmpty()
-            for end in (self.client, self.server):
-                kinds = self.heard(end)
-                for kind in ("ConnectionEstablished", "Disconnected"):
-                    self.assertEqual(kinds.count(kind), 5, seed)
+            self.play(seed)
+
+    def play(self, seed: int) -> None:
+        """Make connections and end them, on a network whose faults are drawn by a seed."""
+        self.begin(World(seed, loss=0.2, doubling=0.3))
+        self.server.listen(backlog=3)
+        ours = [self.client.connect(self.server) for _ in range(5)]
+        self.world.run(until=60.0)
+        for number, managed in enumerate(ours):
+            self.assertEqual(managed.connection.state, "ESTABLISHED", seed)
+            theirs = next(
+                each for each, _ in self.server.happened
+                if each.connection.remoteCommID == managed.connection.localCommID
+            )  # fmt: skip
+            for turn in (number, number + 1)[: 1 + number // 3]:  # the last two by both ends
+                end, one = ((self.client, managed), (self.server, theirs))[turn % 2]
+                end.disconnect(one)
+        self.assertEmpty()
+        for end in (self.client, self.server):
+            kinds = self.heard(end)
+            for kind in ("ConnectionEstablished", "Disconnected"):
+                self.assertEqual(kinds.count(kind), 5, seed)
 
     def test_thousands(self) -> None:
         """Ten thousand connections are open at once; none of them has a deadline."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.test.foreign.programs.program import Program
 
-_MODULES: Final = ("plainly", "rpc", "sessions", "web")
+_MODULES: Final = ("plainly", "rpc", "sessions", "trades", "web")
 
 
 def programs() -> dict[str, Program]:
