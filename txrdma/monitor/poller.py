@@ -48,6 +48,7 @@ _COUNTERS: Final = "counters"
 _MONITOR: Final = "monitor"
 _MANAGERS: Final = "managers"
 _MASTER: Final = "master"
+_WATCHED: Final = ("no-sm", "sm-silent")  # of the master, which is asked in each interval
 _CHANGES: Final = frozenset(
     (Trap.GID_IN_SERVICE, Trap.GID_OUT_OF_SERVICE, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES)
     + (Trap.SYSTEM_IMAGE_GUID_CHANGE,)
@@ -316,7 +317,7 @@ class FabricPoller:
             self._sweepIn(self._settings.settleSeconds)
         else:
             self._swept(fabric, now)
-            self._observe(_MANAGERS, managers)
+            self._observe(_MANAGERS, (one for one in managers if one.guid or one.kind not in _WATCHED))
             self._sweepIn(self._untilSweep(now))
 
     def _blind(self, fabric: Fabric) -> None:
