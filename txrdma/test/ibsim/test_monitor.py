@@ -234,8 +234,8 @@ class MonitorTests(MonitorTestCase):
         turns = self.poller.statistics.turns
         await self.until(lambda: self.poller.statistics.turns > turns + 3)
         values = {
-            name: self.poller.meters[guid, 1].value("symbolErrorCounter")
-            for guid, name in ((node.guid, node.description) for node in self.poller.fabric.hosts())
+            node.description: self.poller.meters[node.guid, 1].value("symbolErrorCounter")
+            for node in fabric.hosts()
         }
         self.assertEqual((values["b"], values["c"]), (0, 4321))
         self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})
