@@ -7,6 +7,7 @@ argument.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -64,6 +65,11 @@ class ManagerWatch:
         """Note that the manager at a LID did not answer; 0 if our port knows no manager."""
         self._lid, self._why = lid, why
         self._silences += 1
+
+    @staticmethod
+    def unwatched(found: Iterable[Finding]) -> list[Finding]:
+        """Faults of managers that a sweep has found, without those of the master, which the watch has."""
+        return [one for one in found if one.guid is not None or one.kind not in ("no-sm", "sm-silent")]
 
     def findings(self, now: float) -> list[Finding]:
         """Faults of the master, and that it is another one since a while."""

@@ -316,7 +316,7 @@ class FabricPoller:
             self._sweepIn(self._settings.settleSeconds)
         else:
             self._swept(fabric, now)
-            self._observe(_MANAGERS, managers)
+            self._observe(_MANAGERS, self.manager.unwatched(managers))
             self._sweepIn(self._untilSweep(now))
 
     def _blind(self, fabric: Fabric) -> None:
@@ -329,9 +329,7 @@ class FabricPoller:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
         usual = self._settings.sweepSeconds
         waits = [self.ledger.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
-        settles = min((wait for wait in waits if wait is not None), default=None)
-        if settles is None:
-            return usual
+        settles = min((wait for wait in waits if wait is not None), default=usual)
         return min(usual, max(settles, self._settings.settleSeconds, 4 * self.statistics.sweepSeconds))
 
     def _swept(self, fabric: Fabric, now: float) -> None:
@@ -473,10 +471,10 @@ class FabricPoller:
             self.statistics.overruns += 1
             return
         self._isReading = True
-        self._run(Deferred.fromCoroutine(self._askManager()))
-        self._run(Deferred.fromCoroutine(self._round(self.fabric)))
+        self._run(asking := Deferred.fromCoroutine(self._askManager()))
+        self._run(Deferred.fromCoroutine(self._round(self.fabric, asking)))
 
-    async def _round(self, fabric: Fabric) -> None:
+    async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and look at the states of some."""
         reader, statistics = self._reader, self.statistics
         began, silences = self._reactor.seconds(), reader.silences
@@ -498,6 +496,7 @@ class FabricPoller:
             self._sweepIn(0.0)  # who alone answers is we: it may be our own link
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
+        await asking
         if not self._isDoubtful:  # what was read by a LID may be another node's
             self._judgeCounters(self.fabric or fabric)
         if self.ledger.isClearing(_SWEEP):

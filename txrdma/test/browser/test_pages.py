@@ -233,6 +233,21 @@ class BrowserTests(SynchronousTestCase):
         self.drawn("#topology")
         self.picture("narrow")
 
+    def test_labels(self) -> None:
+        """Names of switches do not cover each other: where there is no room, there are fewer of them."""
+        found = []
+        for width in (400, 1280):
+            self.look(width, 800)
+            self.at("/topology")
+            self.drawn("#topology")
+            self.until(self.labels)
+            found.append(self.labels())
+        self.assertLess(found[0], found[1])
+        self.assertGreaterEqual(found[1], 24)
+
+    def labels(self) -> int:
+        return int(self.js("return document.querySelector('#topology').dataset.labels ?? 0"))
+
     def test_dark(self) -> None:
         """In the dark the page is dark, without a reload, too."""
 

@@ -45,8 +45,8 @@ INTERVAL_SECONDS = 1.0
 TWO_INTERVALS = 2 * INTERVAL_SECONDS
 
 
-class MonitorTests(IbsimTestCase):
-    """OpenSM is at e, another one stands by at d; the monitor is at a."""
+class MonitorTestCase(IbsimTestCase):
+    """OpenSM is at e; the monitor is at a."""
 
     net = NET
     hasSM = True
@@ -109,6 +109,13 @@ class MonitorTests(IbsimTestCase):
                 beyond = int(words[2].rpartition("==>")[2].split()[2].partition("[")[0])
                 found |= {(here, number, there, beyond), (there, beyond, here, number)}
         return found
+
+    def raised(self) -> set[tuple[str, str]]:
+        return {(kind, where) for what, kind, where in self.told if what == "raised"}
+
+
+class MonitorTests(MonitorTestCase):
+    """Links, counters and managers that change; another manager may stand by at d."""
 
     async def test_cut(self) -> None:
         """A host's link that is cut makes it gone within two intervals, and iblinkinfo tells the same."""
@@ -177,6 +184,62 @@ class MonitorTests(IbsimTestCase):
             )
         )
 
+    async def test_cutInTwo(self) -> None:
+        """A fabric that is cut in two, its manager beyond the cut, has lost those alone, until it heals."""
+        await self.started()
+        for number in (3, 4):
+            self.fabric.console(f'Unlink "left"[{number}]')
+        lost = {("node-gone", name) for name in ("right", "c", "d", "e")}
+        await self.until(lambda: lost <= self.raised())
+        await deferLater(self.reactor, 5 * INTERVAL_SECONDS)
+        for number in (3, 4):
+            self.fabric.console(f'ReLink "left"[{number}]')
+        await self.until(lambda: not self.poller.presence.nodes and not self.poller.presence.links)
+        subscription = self.poller._subscription
+        assert subscription is not None
+        await self.until(lambda: subscription.isStanding)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        kinds = {kind for kind, _where in self.raised() - lost}
+        self.assertLessEqual(kinds, {"node-silent", "sm-silent", "no-notices"})
+        for which in self.raised():
+            self.assertEqual(self.told.count(("raised", *which)), 1, f"{which}")
+
+    async def test_killedInSweep(self) -> None:
+        """A manager that is killed in the middle of a sweep takes nobody with it."""
+        await self.started()
+        sweeps = self.poller.statistics.sweeps
+        self.poller._sweepNow()
+        self.fabric.killManager()
+        await self.until(lambda: self.poller.statistics.sweeps > sweeps)
+        await self.until(lambda: "sm-silent" in {kind for kind, _where in self.raised()})
+        self.assertEqual(len(self.linked()), 2 * 7)
+        self.assertEqual([one for one in self.told if "gone" in one[1]], [])
+
+    async def test_otherLIDs(self) -> None:
+        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
+        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
+        await self.started()
+        fabric = self.poller.fabric
+        assert fabric is not None
+        before = {node.description: node.lid for node in fabric.nodes.values()}
+        self.fabric.killManager()
+        self.fabric.swapLIDs(before["b"], before["c"])
+        self.fabric.startManager(self.smConfiguration)
+
+        def lids() -> dict[str, int]:
+            assert self.poller.fabric is not None
+            return {node.description: node.lid for node in self.poller.fabric.nodes.values()}
+
+        await self.until(lambda: lids() == {**before, "b": before["c"], "c": before["b"]})
+        turns = self.poller.statistics.turns
+        await self.until(lambda: self.poller.statistics.turns > turns + 3)
+        values = {
+            node.description: self.poller.meters[node.guid, 1].value("symbolErrorCounter")
+            for node in fabric.hosts()
+        }
+        self.assertEqual((values["b"], values["c"]), (0, 4321))
+        self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})
+
     async def test_standstill(self) -> None:
         """A fabric that stands still for seconds has lost nobody when it goes on."""
         await self.started()
@@ -189,3 +252,16 @@ class MonitorTests(IbsimTestCase):
         await self.until(lambda: self.poller.statistics.turns > turns + 2)
         self.assertEqual(len(self.linked()), 2 * 7)
         self.assertEqual([one for one in self.told if "gone" in one[1]], [])
+
+
+class NameTests(MonitorTestCase):
+    """The name of a host is a script."""
+
+    net = NET.replace('Hca 1 "b"', 'Hca 1 "b" # "<script>alert(1)</script>"')
+
+    async def test_script(self) -> None:
+        """It is its name, as it came, and no finding."""
+        await self.started()
+        fabric = self.poller.fabric
+        assert fabric is not None
+        self.assertIn("<script>alert(1)</script>", {node.description for node in fabric.hosts()})

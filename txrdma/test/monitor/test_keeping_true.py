@@ -169,6 +169,15 @@ class ManagerTests(PollerTestCase):
         self.pump(200.0)
         self.assertTrue({"sm-silent", "no-notices"} <= {kind for _what, kind, _where in self.said()})
 
+    def test_silentOnce(self) -> None:
+        """A master that hangs is one finding, though sweeps ask it, too."""
+        self.started()
+        self.fabric.silence("d")
+        self.pump(1000.0)
+        self.assertGreater(self.poller.statistics.sweeps, 2)
+        kinds = [(what, kind) for what, kind, _where in self.said() if kind == "sm-silent"]
+        self.assertEqual(kinds, [("raised", "sm-silent")])
+
     def test_two(self) -> None:
         """A second master is found by the next sweep, and by the one that makes sure."""
         self.started()

@@ -161,6 +161,17 @@ class PollerTests(PollerTestCase):
         self.assertEqual(told, [("raised", "flapping"), ("cleared", "flapping")])
         self.assertEqual(len(self.poller._judge), 0)
 
+    def test_twins(self) -> None:
+        """Two hosts with one GUID are told of as such, and neither comes and goes from sweep to sweep."""
+        self.fabric.duplicate("c", "b")
+        self.started()
+        self.pump(1500.0)
+        self.assertGreater(self.poller.statistics.sweeps, 4)
+        said = self.said()
+        self.assertIn("duplicate-guid", {kind for _what, kind, _where in said})
+        self.assertEqual([one for one in said if one[0] == "cleared" or said.count(one) > 1], [])
+        self.assertEqual((self.poller.presence.nodes, self.poller.presence.links), ({}, {}))
+
     def test_port(self) -> None:
         """Our own port's loss is told, is no fault of others', and ends with its return."""
         self.started()

@@ -19,6 +19,7 @@
     let graph = null;
     let renderer = null;
     let version = -1;
+    let written = [];
     let hovered = null;
     let colours = {};
 
@@ -160,8 +161,25 @@
         return made;
     }
 
-    /* Below its node in a tree, beside it elsewhere, on the colour of the card. */
+    /* Labels where there is room for them: one that would cover another is left out. */
     function drawLabel(context, data, settings) {
+        writeLabel(context, data, settings, (box) => {
+            const isFree = written.every((other) => box.right < other.left || other.right < box.left
+                || box.bottom < other.top || other.bottom < box.top);
+            if (isFree) {
+                written.push(box);
+            }
+            return isFree;
+        });
+        place.dataset.labels = written.length;
+    }
+
+    function drawHover(context, data, settings) {
+        writeLabel(context, data, settings, () => true);
+    }
+
+    /* Below its node in a tree, beside it elsewhere, on the colour of the card. */
+    function writeLabel(context, data, settings, isWanted) {
         if (!data.label) {
             return;
         }
@@ -171,6 +189,9 @@
         const x = isUnder ? data.x - width / 2 : data.x + data.size + 4;
         const above = data.node && data.node.level > 0 && isUnder;
         const y = isUnder ? data.y + (above ? -data.size - 6 : data.size + 13) : data.y + 4;
+        if (!isWanted({ left: x - 2, right: x + width + 2, top: y - 11, bottom: y + 3 })) {
+            return;
+        }
         context.globalAlpha = 0.8;
         context.fillStyle = colours.card;
         context.fillRect(x - 2, y - 11, width + 4, 14);
@@ -191,7 +212,7 @@
         renderer = new Sigma(graph, place, {
             allowInvalidContainer: true,
             defaultDrawNodeLabel: drawLabel,
-            defaultDrawNodeHover: drawLabel,
+            defaultDrawNodeHover: drawHover,
             labelFont: "system-ui, sans-serif",
             labelSize: 12,
             labelWeight: "600",
@@ -206,6 +227,9 @@
         if (camera !== null) {
             renderer.getCamera().setState(camera);
         }
+        renderer.on("beforeRender", () => {
+            written = [];
+        });
         renderer.on("enterNode", ({ node }) => {
             hovered = node;
             place.classList.add("pointing");
