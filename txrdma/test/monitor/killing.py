@@ -1,10 +1,10 @@
 """
 Monitors that are made to be killed: C{python -m txrdma.test.monitor.killing HISTORY LOG KILLS}.
 
-For each line of its standard input, a number, it forks a process that watches a simulated fabric, and prints
-that process' ID; when the process has ended it prints C{ended}. Hosts are cut off and return by that number,
-each of them once, while a process runs: whatever a monitor finds of a host has to be announced once by all
-processes together. To fork saves the time of all imports.
+For each line of its standard input, a number and the seconds that a process may live, it forks a process that
+watches a simulated fabric, and prints that process' ID; when the process has ended it prints C{ended}. Hosts
+are cut off and return by that number, each of them once, while a process runs: whatever a monitor finds of a
+host has to be announced once by all processes together. To fork saves the time of all imports.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from twisted.internet import selectreactor
 
 HOSTS = 14
 """Hosts that are cut off in their turn: all but that of the monitor and that of the subnet manager."""
-
-LONGEST_SECONDS = 0.8
-"""Longest life of a process."""
 
 CONFIG = """
 [web]
@@ -54,8 +51,8 @@ def isCut(host: int, number: int, kills: int) -> bool:
     return first < number <= first + kills // 2
 
 
-def watch(history: str, log: str, kills: int, number: int) -> None:
-    """Watch the fabric, until the process is killed."""
+def watch(history: str, log: str, kills: int, number: int, longest: float) -> None:
+    """Watch the fabric, until the process is killed, C{longest} seconds from now or before."""
     from twisted.internet import reactor as theReactor
 
     from txrdma.monitor.config import parseConfig
@@ -76,7 +73,7 @@ def watch(history: str, log: str, kills: int, number: int) -> None:
     rules = LedgerRules({}, clearSeconds=config.rules.clearSeconds)  # found is found: there is no time
     service = MonitorService(reactor, replace(config, rules=rules), fabric.attach)
     reactor.callWhenRunning(service.startService)
-    reactor.callLater(Random(number).uniform(0.1, LONGEST_SECONDS / 2), change, number + 1)
+    reactor.callLater(Random(number).uniform(0.1, longest / 2), change, number + 1)
     reactor.run()
 
 
@@ -87,7 +84,8 @@ def main(history: str, log: str, kills: int) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
-            watch(history, log, kills, int(line))
+            number, longest = line.split()
+            watch(history, log, kills, int(number), float(longest))
         print(pid, flush=True)
         os.waitpid(pid, 0)
         print("ended", flush=True)

@@ -28,12 +28,18 @@ from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row
 from txrdma.monitor.poller import PollerSettings
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
-from txrdma.test.monitor.killing import HOSTS, LONGEST_SECONDS
+from txrdma.test.monitor.killing import HOSTS
 from txrdma.test.monitor.test_poller import PollerTestCase
 
 DAYS: Final = float(os.environ.get("TXRDMA_DAYS", "0.25"))
 KILLS: Final = int(os.environ.get("TXRDMA_KILLS", "40"))
 SEED: Final = int(os.environ.get("TXRDMA_FIRST", "14"))
+
+SHORT_LIFE: Final = 0.8
+"""Seconds that a process which is killed has lived at most, on a machine that has nothing else to do."""
+
+PATIENCE: Final = 60.0
+"""Seconds in which a monitor announces something on any machine."""
 
 
 class DayTests(PollerTestCase):
@@ -110,21 +116,36 @@ class KillTests(SynchronousTestCase):
         self.addCleanup(self.program.wait)
         self.addCleanup(self.program.communicate)
 
-    def killed(self, number: int, seconds: float) -> None:
-        """Let a process live for so long."""
+    def begin(self, number: int, longest: float) -> int:
+        """Start a process; its ID."""
         assert self.program.stdin is not None and self.program.stdout is not None
-        self.program.stdin.write(f"{number}\n")
+        self.program.stdin.write(f"{number} {longest}\n")
         self.program.stdin.flush()
-        pid = int(self.program.stdout.readline())
-        time.sleep(seconds)  # the moment of the kill
+        return int(self.program.stdout.readline())
+
+    def kill(self, pid: int) -> None:
+        """End a process, and wait for its end."""
+        assert self.program.stdout is not None
         os.kill(pid, signal.SIGKILL)
         self.assertEqual(self.program.stdout.readline(), "ended\n")
 
+    def longestLife(self) -> float:
+        """Seconds in which a monitor comes to announce something here and now, and half as many."""
+        begun = time.monotonic()
+        pid = self.begin(1, SHORT_LIFE)
+        while "node-gone" not in self.written() and time.monotonic() < begun + PATIENCE:
+            time.sleep(0.01)
+        self.kill(pid)
+        return max(SHORT_LIFE, 1.5 * (time.monotonic() - begun))
+
+    def written(self) -> str:
+        """The file of announcements."""
+        path = Path(self.log)
+        return path.read_text() if path.exists() else ""
+
     def announced(self) -> Counter[tuple[str, str]]:
         """Announcements of hosts that have gone and returned, by the file that they are written to."""
-        path = Path(self.log)
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
+        found = [json.loads(line) for line in self.written().splitlines()]
         return Counter((one["status"], one["where"]) for one in found if one["kind"] == "node-gone")
 
     def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
@@ -134,9 +155,11 @@ class KillTests(SynchronousTestCase):
 
     def test_killed(self) -> None:
         """After each kill the history is whole, and nothing is announced twice by all processes together."""
-        random = Random(SEED)
-        for number in range(KILLS):
-            self.killed(number, random.uniform(0.0, LONGEST_SECONDS))
+        random, longest = Random(SEED), self.longestLife()
+        for number in range(1, KILLS):
+            pid = self.begin(number, longest)
+            time.sleep(random.uniform(0.0, longest))  # the moment of the kill
+            self.kill(pid)
             store = HistoryStore(self.path)
             with store._transaction():
                 self.assertEqual(store._database.execute("PRAGMA quick_check"), [("ok",)])
