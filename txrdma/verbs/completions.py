@@ -7,6 +7,7 @@ Follows InfiniBand Architecture vol. 1, 11.4.2: who waits arms a queue first, th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from os import sched_yield
 from time import perf_counter
 from typing import Final
@@ -96,6 +97,8 @@ class CompletionReader:
         self._isLooking = False
         # Twisted's own reactors can say how long they would sleep; no interface has it.
         self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
+        # Nor has one whether it has just been told to stop: sockets are read at most once after that.
+        self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
         self._failed = failed
         found = [ILiveCompletionQueue(queue, None) for queue in queues]
         self._live = [queue for queue in found if queue is not None]
@@ -199,12 +202,23 @@ class CompletionReader:
             self._again = self._reactor.callLater(0, self._turn)
 
     def _drain(self, isDelayed: bool) -> bool:
-        """Poll until empty; False when it is not in the end, or when a delayed turn has found something."""
+        """
+        Poll until empty; False when it is not in the end, or when a delayed turn has found something.
+
+        What has not been taken when the reactor is told to stop waits for its next turn, if there is one.
+        """
+        if self._isEnding():
+            return False
         began = perf_counter()
         if not self.poll():
             return True
         self._lookout.came(began)
-        return any(not self.poll() for _ in range(_BUDGET - 1)) and not isDelayed
+        for _ in range(_BUDGET - 1):
+            if self._isEnding():
+                return False
+            if not self.poll():
+                return not isDelayed
+        return False
 
     def _lookOn(self) -> bool:
         """Look for a slice of time whether there is more; False when it is time to sleep."""
@@ -226,7 +240,7 @@ class CompletionReader:
             else:
                 now = perf_counter()
                 continue
-            if now - began > _TURN_SECONDS or not self._sources.isRunning:
+            if now - began > _TURN_SECONDS or not self._sources.isRunning or self._isEnding():
                 return self._sources.isRunning
         if now >= until:
             return False

@@ -232,6 +232,27 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(sum(self.batches, []), list(range(5000)))
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
+    def test_stopping(self) -> None:
+        """Behind what had the reactor stopped nothing comes in the same turn, as a socket is read once."""
+        reactor: Any = LookingReactor()
+
+        def handle(batch: Sequence[Completion]) -> None:
+            self.handle(batch)
+            reactor._justStopped = True
+
+        reader = CompletionReader(reactor, self.channel, [self.queue], handle)
+        reader.start()
+        self.queue.put(*range(5000))
+        for turns in range(1, 4):
+            reactor._justStopped = False  # the shutdown waits for somebody
+            reactor.turn()
+            self.assertEqual(len(self.batches), turns)
+        self.assertEqual((self.channel.taken, len(reactor.getDelayedCalls())), (0, 1))
+        while reactor.getDelayedCalls():
+            reactor._justStopped = False
+            reactor.turn()
+        self.assertEqual(sum(self.batches, []), list(range(5000)))
+
     def test_delayedFirst(self) -> None:
         """
         What a handler has delayed by no time runs before the handler is called again, as between two reads of

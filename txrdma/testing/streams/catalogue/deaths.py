@@ -115,7 +115,7 @@ CONVERSATIONS = (
         "stops-while-more-comes",
         "The client stops its reactor inside dataReceived while the server's producer writes.",
         client="heard 1kB: stop",
-        server="made: push 5MB",
+        server="made: push 20MB",
         races="what is unread when the process ends has its kernel send a reset",
         also=(Outcome("server", ("made", "stop-producing", "lost ConnectionLost")),),
         isQuick=True,
