@@ -95,8 +95,8 @@ def managed(rounds: int) -> Section:
         f"Two processes in a guest of `lab` (Linux {told['kernel']} under QEMU's emulation, about a tenth of "
         "native speed), in turns with librdmacm's own programs, which are in C: `cmtime`, which does each "
         "step for all of its connections before the next, and `rstream`, which sends as much back as it "
-        "gets. Theirs go over the kernel's rxe; ours over rxe by librdmacm, and over the software device by "
-        "UDP and our own manager. 60 connections, 20 at a time; streams are `rsocket:`."
+        "gets. All go over rxe, ours by librdmacm, too. 60 connections, 20 at a time; streams are "
+        "`rsocket:`."
     )
     lines = table("librdmacm's", "ours", told["outcomes"])
     return section(MANAGED, MANAGED_TITLE, told=told, about=about, lines=lines)
