@@ -307,7 +307,7 @@ class MADServer:
 
 
 def _promised(result: Any) -> Deferred[Any]:
-    """What a handler has returned, as a Deferred."""
+    """A Deferred of what the handler of a request has returned: a value, a Deferred, or a coroutine."""
     return maybeDeferred(lambda: result)
 
 
