@@ -189,11 +189,21 @@ class DatagramTransport:
         self._memory.view[begin : begin + len(data)] = data
         segments = (Segment(self._memory.address + begin, len(data), self._memory.lkey),) if data else ()
         request = SendRequest(slot, Operation.SEND, segments)
-        request.address, request.remoteQPN, request.remoteQKey = self._handleTo(to.gid), to.qpn, to.qkey
+        request.remoteQPN, request.remoteQKey = to.qpn, to.qkey
         try:
+            request.address = self._handleTo(to.gid)
             self._pair.postSend([request])
         except RDMAError:
             self._free.append(slot)
+            raise
+
+    def begin(self) -> None:
+        """Start the protocol; what it raises is the end, of which it does not hear."""
+        self._protocol.transport = self
+        try:
+            self._protocol.startProtocol()
+        except BaseException:
+            self._close()
             raise
 
     def loseConnection(self) -> None:
@@ -324,8 +334,7 @@ class DatagramClientEndpoint:
         finally:
             release()
         transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData)
-        protocol.transport = transport
-        protocol.startProtocol()
+        transport.begin()
         return protocol
 
 
@@ -350,11 +359,11 @@ class _Serving:
             if len(self._protocol.answer) > _ANSWER_ROOM:
                 raise InvalidRequest(f"there is room for {_ANSWER_ROOM} bytes of private data")
             self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
+            self._transport.begin()
         except BaseException:
+            self._end()
             self._transport._close()
             raise
-        self._protocol.transport = self._transport
-        self._protocol.startProtocol()
 
     def stopListening(self) -> Deferred[None]:
         """Answer for the service no more, and stop its protocol. Twice is fine."""

@@ -433,11 +433,10 @@ class ConnectionManager:
         leave(self)
         self._core = Manager(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
-        resolving, self._resolving = self._resolving, {}
         for connection in connections.values():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
-        for answer in resolving.values():
-            answer.errback(DeviceUnavailable("the communication manager is closed"))
+        while self._resolving:  # whoever hears of one may cancel another one
+            self._resolving.popitem()[1].errback(DeviceUnavailable("the communication manager is closed"))
 
     # IMADHandler
 
