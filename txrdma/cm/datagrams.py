@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf, Place, Shelf
+from txrdma.cm.connections.adapter import Adapter, adapterOf, Shelf
 from txrdma.cm.connections.endpoints import LIFE_TIME, softDeviceTo
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.terms import MessageAddress
@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IAddressHandle
 from txrdma.mad.ports.verbsport import wayIn
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
@@ -295,7 +296,7 @@ class DatagramClientEndpoint:
     """Asks for a service of datagrams at a host and a port of RDMA CM's UDP port space."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: Place | None = None, privateData: bytes = b""
+        self, reactor: Any, host: str, port: int, device: DevicePlace | None = None, privateData: bytes = b""
     ) -> None:
         """
         @param host: an IP address, or a name, of whose addresses the first counts.
@@ -388,7 +389,7 @@ class _Serving:
 class DatagramServerEndpoint:
     """Is a service of datagrams at a port of RDMA CM's UDP port space."""
 
-    def __init__(self, reactor: Any, port: int, device: Place = "soft") -> None:
+    def __init__(self, reactor: Any, port: int, device: DevicePlace = "soft") -> None:
         """
         @param port: 0 is any that is free.
         """

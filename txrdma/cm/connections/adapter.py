@@ -7,9 +7,9 @@ holders: listeners, attempts to connect, and connections until both ends know of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, Union
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -30,7 +30,7 @@ from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
-from txrdma.verbs.devices import sharedDevice
+from txrdma.verbs.devices import DevicePlace, oneOf
 
 _log = Logger()
 
@@ -291,13 +291,10 @@ class Adapter:
                 taker.pathChanged()
 
 
-Place = Union[str, IVerbsDevice]
-"""A device, or the string that names one."""
-
-_adapters: dict[tuple[object, Hashable], Adapter] = {}
+_adapters: dict[tuple[object, DevicePlace], Adapter] = {}
 
 
-def adapterOf(reactor: Any, place: Place) -> Adapter:
+def adapterOf(reactor: Any, place: DevicePlace) -> Adapter:
     """
     The one adapter of a device on a reactor; to be held.
 
@@ -305,16 +302,4 @@ def adapterOf(reactor: Any, place: Place) -> Adapter:
     @raise ValueError: the string has no meaning.
     @raise txrdma.error.RDMAError: there is no such device, or it has no queue pair 1 for us.
     """
-    key = (reactor, place)
-    known = _adapters.get(key)
-    if known is not None:
-        return known
-    device = sharedDevice(reactor, place) if isinstance(place, str) else place
-
-    def closed() -> None:
-        _adapters.pop(key, None)
-        if isinstance(place, str):
-            device.close()
-
-    made = _adapters[key] = Adapter(reactor, device, closed)
-    return made
+    return oneOf(_adapters, reactor, place, lambda device, closed: Adapter(reactor, device, closed))

@@ -29,7 +29,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm._manager import BACKLOG
-from txrdma.cm.connections.adapter import Place
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.terms import MessageAddress, MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
@@ -43,6 +42,7 @@ from txrdma.messages import IMessageProtocolFactory
 from txrdma.streamends import Declining
 from txrdma.streams import Address
 from txrdma.values import frozen
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
@@ -80,7 +80,9 @@ USUAL: Final = Options()
 class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
-    def __init__(self, reactor: Any, host: str, port: int, device: Place, options: Options = USUAL) -> None:
+    def __init__(
+        self, reactor: Any, host: str, port: int, device: DevicePlace, options: Options = USUAL
+    ) -> None:
         """
         @param host: an IP address.
         @param device: a device, or the string of one.
@@ -148,7 +150,7 @@ class RSocketServerEndpoint:
         self,
         reactor: Any,
         port: int,
-        device: Place,
+        device: DevicePlace,
         options: Options = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
