@@ -123,6 +123,7 @@ class Adapter:
         self._shelves: list[Shelf] = []
         self._pairs: dict[IQueuePair, Taker] = {}
         self._tables: list[Sequence[GIDEntry]] = []
+        self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
         self._lookedAt = 0.0
         with ExitStack() as undo:
@@ -193,6 +194,11 @@ class Adapter:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
             self._mtus = [self.device.portAttributes(number).activeMTU for number in numbers]
+            self._places = {}
+            for number, table in enumerate(self._tables, 1):
+                for index, entry in enumerate(table):
+                    if entry.type is not GIDType.ROCE_V1:
+                        self._places.setdefault(entry.gid, (number, index))
             self._lookedAt = now
 
     def mtuOf(self, number: int) -> MTU:
@@ -203,11 +209,7 @@ class Adapter:
     def placeOf(self, gid: GID) -> tuple[int, int] | None:
         """The port that has a GID, and the index in its table, not of RoCE v1; None where none has."""
         self._look()
-        for number, table in enumerate(self._tables, 1):
-            for index, entry in enumerate(table):
-                if entry.gid == gid and entry.type is not GIDType.ROCE_V1:
-                    return number, index
-        return None
+        return self._places.get(gid)
 
     def _addresses(self) -> list[str]:
         """The IP addresses of all ports, but those that mean another host on each link."""
