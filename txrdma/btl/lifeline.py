@@ -44,10 +44,11 @@ from txrdma.btl.introductions import (
     INTRODUCTION_LENGTH,
     LONGEST_FRAME,
 )
-from txrdma.btl.module import DevicePlace, moduleOf, ModulePort
+from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import Bundle, Rail
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 

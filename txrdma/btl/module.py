@@ -7,10 +7,10 @@ A module is shared by all who ask for the same device on the same reactor, and c
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from secrets import randbits
-from typing import Any, Final, Protocol, Union
+from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -27,7 +27,7 @@ from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.values import frozen
-from txrdma.verbs.devices import sharedDevice
+from txrdma.verbs.devices import DevicePlace, oneOf
 
 _log = Logger()
 
@@ -346,32 +346,18 @@ class ModulePort:
         self.turn()
 
 
-DevicePlace = Union[str, IVerbsDevice]
-"""A device, or the string that names one."""
-
-_modules: dict[tuple[object, Hashable], ModulePort] = {}
+_modules: dict[tuple[object, DevicePlace], ModulePort] = {}
 
 
 def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
     """
-    The one module of a device on a reactor; to be held.
+    The one module of a device on a reactor; to be held. One that is broken has a successor.
 
     @param device: the string of a device, which is opened and closed, or an open device, which isn't closed.
     @raise ValueError: the string has no meaning.
-    @raise txrdma.error.RDMAError: there is no such device.
+    @raise txrdma.error.RDMAError: there is no such device, or it has no room for two queue pairs.
     """
-    key = (reactor, device)
-    known = _modules.get(key)
-    if known is not None and not known.isBroken:
-        return known
-    opened = sharedDevice(reactor, device) if isinstance(device, str) else device
-
-    def closed() -> None:
-        if _modules.get(key) is made:
-            del _modules[key]
-        if isinstance(device, str):
-            opened.close()
-
-    made: ModulePort | None = None
-    made = _modules[key] = ModulePort(reactor, opened, closed)
-    return made
+    known = _modules.get((reactor, device))
+    if known is not None and known.isBroken:
+        del _modules[reactor, device]
+    return oneOf(_modules, reactor, device, lambda opened, closed: ModulePort(reactor, opened, closed))

@@ -36,6 +36,9 @@ from txrdma.machines import Row, Table
 from txrdma.values import frozen
 from txrdma.wire import Layout
 
+_NO_LAP: Final = LAP()
+_NO_APR: Final = APR()
+
 LATE: Final = 1 << 16
 """Distance from the newest LAP's transaction back to the oldest that is late: some number otherwise."""
 
@@ -173,11 +176,11 @@ class Alternate(Core):
         self.alternate = alternate
         self.wasUsed = False
         self._path = primary
-        self._lap = LAP()
+        self._lap = _NO_LAP
         self._lapTransaction = 0
         self._newest: int | None = None
         self._answered: _Answered | None = None
-        self._response = APR()
+        self._response = _NO_APR
         self._private = b""
         self._service = LONGEST_SERVICE
         self._timedOut = False

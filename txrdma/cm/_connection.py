@@ -59,6 +59,7 @@ class Connection:
         self.alternate: Alternate | None = None
         self._transactionID = transactionID
         self._mayReload, self._judge = mayReload, judge
+        self._way: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
 
     # Its names
 
@@ -99,7 +100,11 @@ class Connection:
         if self.alternate is not None:
             return self.alternate.primary
         path = self.opening.request.primary
-        return path if self.opening.isActive else reversedPath(path)
+        if self.opening.isActive:
+            return path
+        if self._way is None or self._way[0] is not path:
+            self._way = path, reversedPath(path)
+        return self._way[1]
 
     @property
     def state(self) -> str:
@@ -254,9 +259,10 @@ class Connection:
         """Begin and end parts, as others have come so far; a DREQ will be answered by the closing."""
         opening, closing = self.opening, self.closing
         if closing is None and (opening.isEstablished or (opening.isOver and opening.lingers)):
-            self.closing = closing = self._newClosing()
+            patience = self._patience()
+            self.closing = closing = self._newClosing(patience)
             if opening.isEstablished:
-                self.alternate = self._newAlternate()
+                self.alternate = self._newAlternate(patience)
             elif not isDREQ:
                 closing.linger(now)
             return True
@@ -264,16 +270,16 @@ class Connection:
             self.alternate.close(now)
         return False
 
-    def _newClosing(self) -> Closing:
+    def _newClosing(self, patience: Patience) -> Closing:
         rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
-        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._patience(), rest)
+        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, patience, rest)
 
     def _patience(self) -> Patience:
         request = self.opening.request
         theirs = request.remoteCMResponseTimeout if self.opening.isActive else request.localCMResponseTimeout
         return Patience(theirs, lifeTimeOf(request.primary), request.maxCMRetries)
 
-    def _newAlternate(self) -> Alternate:
+    def _newAlternate(self, patience: Patience) -> Alternate:
         opening = self.opening
         assert opening.reply is not None  # there is no connection without
         isActive, request, judge = opening.isActive, opening.request, self._judge
@@ -287,7 +293,7 @@ class Connection:
             isActive=isActive,
             primary=self.primary,
             alternate=first if first is None or isActive else reversedPath(first),
-            patience=self._patience(),
+            patience=patience,
             isSupported=isAccepted,
             mayReload=self._mayReload,
             judge=lambda path: judge(path, request.pkey),

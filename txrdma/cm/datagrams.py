@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf, Place, Shelf
+from txrdma.cm.connections.adapter import Adapter, adapterOf, Shelf
 from txrdma.cm.connections.endpoints import LIFE_TIME, softDeviceTo
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.terms import MessageAddress
@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IAddressHandle
 from txrdma.mad.ports.verbsport import wayIn
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
@@ -189,11 +190,21 @@ class DatagramTransport:
         self._memory.view[begin : begin + len(data)] = data
         segments = (Segment(self._memory.address + begin, len(data), self._memory.lkey),) if data else ()
         request = SendRequest(slot, Operation.SEND, segments)
-        request.address, request.remoteQPN, request.remoteQKey = self._handleTo(to.gid), to.qpn, to.qkey
+        request.remoteQPN, request.remoteQKey = to.qpn, to.qkey
         try:
+            request.address = self._handleTo(to.gid)
             self._pair.postSend([request])
         except RDMAError:
             self._free.append(slot)
+            raise
+
+    def begin(self) -> None:
+        """Start the protocol; what it raises is the end, of which it does not hear."""
+        self._protocol.transport = self
+        try:
+            self._protocol.startProtocol()
+        except BaseException:
+            self._close()
             raise
 
     def loseConnection(self) -> None:
@@ -285,7 +296,7 @@ class DatagramClientEndpoint:
     """Asks for a service of datagrams at a host and a port of RDMA CM's UDP port space."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: Place | None = None, privateData: bytes = b""
+        self, reactor: Any, host: str, port: int, device: DevicePlace | None = None, privateData: bytes = b""
     ) -> None:
         """
         @param host: an IP address, or a name, of whose addresses the first counts.
@@ -324,8 +335,7 @@ class DatagramClientEndpoint:
         finally:
             release()
         transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData)
-        protocol.transport = transport
-        protocol.startProtocol()
+        transport.begin()
         return protocol
 
 
@@ -350,11 +360,11 @@ class _Serving:
             if len(self._protocol.answer) > _ANSWER_ROOM:
                 raise InvalidRequest(f"there is room for {_ANSWER_ROOM} bytes of private data")
             self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
+            self._transport.begin()
         except BaseException:
+            self._end()
             self._transport._close()
             raise
-        self._protocol.transport = self._transport
-        self._protocol.startProtocol()
 
     def stopListening(self) -> Deferred[None]:
         """Answer for the service no more, and stop its protocol. Twice is fine."""
@@ -379,7 +389,7 @@ class _Serving:
 class DatagramServerEndpoint:
     """Is a service of datagrams at a port of RDMA CM's UDP port space."""
 
-    def __init__(self, reactor: Any, port: int, device: Place = "soft") -> None:
+    def __init__(self, reactor: Any, port: int, device: DevicePlace = "soft") -> None:
         """
         @param port: 0 is any that is free.
         """

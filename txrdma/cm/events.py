@@ -173,3 +173,7 @@ Event = Union[
     ServiceResolved,
     ServiceTimedOut,
 ]
+
+
+def hearNothing(connection: object, event: Event) -> None:
+    """Do nothing: nobody hears any more of a connection that its program has left."""

@@ -30,6 +30,7 @@ from txrdma.cm.events import (
     AlternatePathRejected,
     AlternatePathTimedOut,
     Event,
+    hearNothing,
     ServiceRequested,
     ServiceResolved,
     ServiceTimedOut,
@@ -61,10 +62,6 @@ Heard = Callable[["CMConnection", Event], None]
 
 Answered = Callable[[SIDRREQ], SIDRREP]
 """A program's function that answers SIDR_REQs; ids are filled in."""
-
-
-def _hearNothing(connection: CMConnection, event: Event) -> None:
-    """Nobody hears of a connection that is over."""
 
 
 def _lookNowhere() -> None:
@@ -253,7 +250,7 @@ class CMConnection:
 
         What holds each other would be left to the garbage collector, with all that is of a connection.
         """
-        self._heard, self._look = _hearNothing, _lookNowhere
+        self._heard, self._look = hearNothing, _lookNowhere
 
     def _loaded(self, result: CMPath | RDMAError) -> None:
         waiting, self._loading = self._loading, None
@@ -433,11 +430,12 @@ class ConnectionManager:
         leave(self)
         self._core = Manager(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
-        resolving, self._resolving = self._resolving, {}
-        for connection in connections.values():
+        for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
-        for answer in resolving.values():
-            answer.errback(DeviceUnavailable("the communication manager is closed"))
+            connection._over()
+            managed.core.free()
+        while self._resolving:  # whoever hears of one may cancel another one
+            self._resolving.popitem()[1].errback(DeviceUnavailable("the communication manager is closed"))
 
     # IMADHandler
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import mmap
 import sys
-from itertools import count
 from typing import Final
 
-PLAIN: Final = 64
-"""Mappings of a process that may keep a descriptor: to do without takes C{ctypes}, 5 ms to be imported."""
+PLAIN: Final = 128
+"""
+The number from which on a descriptor tells that a process has many: its mapping keeps none then.
 
-_made = count()
+Descriptors get the lowest number that is free. To do without one takes two more system calls, and C{ctypes},
+5 ms to be imported.
+"""
 
 
 def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
@@ -28,7 +30,7 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
-    if next(_made) < PLAIN:
+    if descriptor < PLAIN:
         return mmap.mmap(descriptor, length, prot=protection)
     from txrdma.soft._overlay import overlaid
 

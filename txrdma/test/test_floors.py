@@ -43,6 +43,7 @@ FLOORS = {
     "interfaces": 3,
     "streams": 3,
     "streamends": 3,
+    "streamports": 3,
     "messages": 3,
     "verbs": 4,
     "soft": 4,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
+from typing import TypeVar, Union
 
 from zope.interface import alsoProvides, implementer
 
@@ -33,7 +34,11 @@ from txrdma.interfaces import (
 )
 from txrdma.strings import parseString
 
+DevicePlace = Union[str, IVerbsDevice]
+"""A device, or the string that names one."""
+
 _Key = tuple[object, str, Hashable]
+_ThingT = TypeVar("_ThingT")
 
 
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
@@ -84,6 +89,43 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
         if holding is None:
             holding = _held[key] = _Holding(parser.parseDevice(reactor, *args, **kwargs), key)
     return _Share(holding)
+
+
+def oneOf(
+    things: dict[tuple[object, DevicePlace], _ThingT],
+    reactor: object,
+    place: DevicePlace,
+    make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
+) -> _ThingT:
+    """
+    The one thing of a device on a reactor: made for the first who asks, and forgotten when it is closed.
+
+    @param things: all that there are, by reactor and device.
+    @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
+    @param make: makes the thing of the open device; the thing calls the function that it is given when it is
+        closed.
+    @raise ValueError: the string has no meaning.
+    @raise txrdma.error.RDMAError: there is no such device, or nothing can be made of it.
+    """
+    key = (reactor, place)
+    known = things.get(key)
+    if known is not None:
+        return known
+    device = sharedDevice(reactor, place) if isinstance(place, str) else place
+    made: _ThingT | None = None
+
+    def closed() -> None:
+        if made is not None and things.get(key) is made:
+            del things[key]
+        if isinstance(place, str):
+            device.close()
+
+    try:
+        made = things[key] = make(device, closed)
+    except BaseException:
+        closed()
+        raise
+    return made
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import CannotListenError, ConnectError, NoProtocol
+from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -26,6 +26,7 @@ from txrdma.btl.stream.end import BTLEnd, BTLTransport
 from txrdma.error import RDMAError
 from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
 from txrdma.streamends import Declining
+from txrdma.streamports import Connecting, StreamPort
 from txrdma.streams import Address
 
 _log = Logger()
@@ -56,35 +57,23 @@ class StreamClientEndpoint:
 
 
 @implementer(IMessageProtocolFactory)
-class _Connecting:
+class _Connecting(Connecting):
     """One attempt of a client."""
 
-    protocol: IProtocol
-
     def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
-        self._factory = factory
-        self._end = BTLEnd(reactor, True, self._dress, lambda: factory.doStop())
+        super().__init__(factory)
+        self._end = BTLEnd(reactor, True, self._dress, self.ended)
 
     def buildProtocol(self, peer: Address) -> IMessageProtocol:
-        protocol = self._factory.buildProtocol(peer)
-        if protocol is None:
-            raise NoProtocol
-        self.protocol = protocol
+        self.make(peer)
         return self._end
 
     def _dress(self, end: BTLEnd) -> BTLTransport:
         return BTLTransport(end, self.protocol)
 
-    def failed(self, failure: Failure) -> Failure:
-        """The error as TCP's endpoints have it."""
-        self._factory.doStop()
-        error = failure.value
-        cause = None if error is None else error.__cause__
-        if isinstance(cause, ConnectError):
-            return Failure(cause)
-        if isinstance(error, (RDMAError, ValueError)):
-            return Failure(ConnectError(string=str(error)))
-        return failure
+    def known(self, error: BaseException) -> BaseException | None:
+        """Find the error of the exchange by TCP."""
+        return error.__cause__ if isinstance(error.__cause__, ConnectError) else None
 
 
 @implementer(IStreamServerEndpoint)
@@ -107,21 +96,13 @@ class StreamServerEndpoint:
         endpoint = ServerEndpoint(self._reactor, self._stream, self._device)
         listening: Deferred[Any] = endpoint.listen(_Accepting(self._reactor, protocolFactory))
 
-        def listens(port: IListeningPort) -> IListeningPort:
-            protocolFactory.doStart()
-            made = StreamPort(port, protocolFactory)
-            _log.info(
-                "{kind} (btl) starting on {host}", kind=type(protocolFactory).__name__, host=made.getHost()
-            )
-            return made
-
         def failed(failure: Failure) -> Failure:
             failure.trap(RDMAError)
             error = failure.value
             cause = None if error is None else error.__cause__
             return Failure(CannotListenError("", 0, error) if cause is None else cause)
 
-        return listening.addCallbacks(listens, failed)
+        return listening.addCallbacks(lambda port: StreamPort(port, protocolFactory, "btl"), failed)
 
 
 @implementer(IMessageProtocolFactory)
@@ -136,31 +117,3 @@ class _Accepting:
 
     def _dress(self, end: BTLEnd) -> BTLTransport:
         return BTLTransport(end, self._factory.buildProtocol(end.peer) or Declining())
-
-
-@implementer(IListeningPort)
-class StreamPort:
-    """A port that accepts streams."""
-
-    def __init__(self, port: IListeningPort, factory: IProtocolFactory) -> None:
-        self._port, self._factory = port, factory
-        self._isListening = True
-
-    def __repr__(self) -> str:
-        return f"<StreamPort {self._port!r}>"
-
-    def startListening(self) -> None:
-        """Listen from now on; the endpoint has done so."""
-
-    def stopListening(self) -> Deferred[None] | None:
-        """Listen no more; connections stay. Twice is fine."""
-        if self._isListening:
-            self._isListening = False
-            self._factory.doStop()
-        return self._port.stopListening()
-
-    def getHost(self) -> Address:
-        """The address that is listened to."""
-        host: Any = self._port.getHost()
-        found: Address = host
-        return found

@@ -7,9 +7,9 @@ holders: listeners, attempts to connect, and connections until both ends know of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, Union
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -30,7 +30,7 @@ from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
-from txrdma.verbs.devices import sharedDevice
+from txrdma.verbs.devices import DevicePlace, oneOf
 
 _log = Logger()
 
@@ -123,6 +123,7 @@ class Adapter:
         self._shelves: list[Shelf] = []
         self._pairs: dict[IQueuePair, Taker] = {}
         self._tables: list[Sequence[GIDEntry]] = []
+        self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
         self._lookedAt = 0.0
         with ExitStack() as undo:
@@ -193,6 +194,11 @@ class Adapter:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
             self._mtus = [self.device.portAttributes(number).activeMTU for number in numbers]
+            self._places = {}
+            for number, table in enumerate(self._tables, 1):
+                for index, entry in enumerate(table):
+                    if entry.type is not GIDType.ROCE_V1:
+                        self._places.setdefault(entry.gid, (number, index))
             self._lookedAt = now
 
     def mtuOf(self, number: int) -> MTU:
@@ -203,11 +209,7 @@ class Adapter:
     def placeOf(self, gid: GID) -> tuple[int, int] | None:
         """The port that has a GID, and the index in its table, not of RoCE v1; None where none has."""
         self._look()
-        for number, table in enumerate(self._tables, 1):
-            for index, entry in enumerate(table):
-                if entry.gid == gid and entry.type is not GIDType.ROCE_V1:
-                    return number, index
-        return None
+        return self._places.get(gid)
 
     def _addresses(self) -> list[str]:
         """The IP addresses of all ports, but those that mean another host on each link."""
@@ -291,13 +293,10 @@ class Adapter:
                 taker.pathChanged()
 
 
-Place = Union[str, IVerbsDevice]
-"""A device, or the string that names one."""
-
-_adapters: dict[tuple[object, Hashable], Adapter] = {}
+_adapters: dict[tuple[object, DevicePlace], Adapter] = {}
 
 
-def adapterOf(reactor: Any, place: Place) -> Adapter:
+def adapterOf(reactor: Any, place: DevicePlace) -> Adapter:
     """
     The one adapter of a device on a reactor; to be held.
 
@@ -305,16 +304,4 @@ def adapterOf(reactor: Any, place: Place) -> Adapter:
     @raise ValueError: the string has no meaning.
     @raise txrdma.error.RDMAError: there is no such device, or it has no queue pair 1 for us.
     """
-    key = (reactor, place)
-    known = _adapters.get(key)
-    if known is not None:
-        return known
-    device = sharedDevice(reactor, place) if isinstance(place, str) else place
-
-    def closed() -> None:
-        _adapters.pop(key, None)
-        if isinstance(place, str):
-            device.close()
-
-    made = _adapters[key] = Adapter(reactor, device, closed)
-    return made
+    return oneOf(_adapters, reactor, place, lambda device, closed: Adapter(reactor, device, closed))

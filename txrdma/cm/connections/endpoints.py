@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from txrdma.cm._manager import BACKLOG
-from txrdma.cm.connections.adapter import Adapter, adapterOf, Place
+from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.names import addressesOf, isAddress
 from txrdma.cm.connections.opening import Attempt, Listening, Naming
 from txrdma.cm.connections.terms import MessageAddress, Terms
@@ -31,6 +31,7 @@ from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, ROCE_PORT
 from txrdma.messages import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
@@ -126,7 +127,7 @@ PrivateData = Union[bytes, Callable[[IRDMATransport], bytes]]
 class _Client:
     """An endpoint that connects by an adapter, whatever names the peer."""
 
-    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: PrivateData) -> None:
+    def __init__(self, reactor: Any, device: DevicePlace, terms: Terms, privateData: PrivateData) -> None:
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
 
     def _connect(
@@ -135,7 +136,7 @@ class _Client:
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
-        device: Place | None = None,
+        device: DevicePlace | None = None,
         alternate: IBPath | None = None,
     ) -> Deferred[IRDMAProtocol]:
         try:
@@ -172,7 +173,7 @@ class IBClientEndpoint(_Client):
         reactor: Any,
         serviceID: int,
         path: IBPath,
-        device: Place = "soft",
+        device: DevicePlace = "soft",
         terms: Terms = USUAL,
         privateData: bytes = b"",
         alternate: IBPath | None = None,
@@ -200,7 +201,7 @@ class RDMAClientEndpoint(_Client):
         reactor: Any,
         host: str,
         port: int,
-        device: Place | None = None,
+        device: DevicePlace | None = None,
         terms: Terms = PLAIN,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
@@ -241,7 +242,7 @@ class RDMAClientEndpoint(_Client):
 class _Server:
     """An endpoint that listens by an adapter."""
 
-    def __init__(self, reactor: Any, device: Place, terms: Terms, backlog: int) -> None:
+    def __init__(self, reactor: Any, device: DevicePlace, terms: Terms, backlog: int) -> None:
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
 
     def _listen(
@@ -270,7 +271,7 @@ class IBServerEndpoint(_Server):
         self,
         reactor: Any,
         serviceID: int,
-        device: Place = "soft",
+        device: DevicePlace = "soft",
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
@@ -297,7 +298,7 @@ class RDMAServerEndpoint(_Server):
         self,
         reactor: Any,
         port: int,
-        device: Place,
+        device: DevicePlace,
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
         space: PortSpace = PortSpace.TCP,

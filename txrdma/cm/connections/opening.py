@@ -173,10 +173,12 @@ class Attempt:
         except Exception:
             self._failed(Failure())
             return
-        answer = self.answer
+        if self.answer.called:
+            return  # the factory has given up the attempt, and its protocol never begins
         self._transport.failed = _ignore
         self._transport.established(protocol, host, peer)
-        answer.callback(protocol)
+        if not self.answer.called:  # by a protocol that has given up the attempt as it began
+            self.answer.callback(protocol)
 
     def _failed(self, failure: Failure) -> None:
         """The end without a protocol; whoever waits hears of it once."""

@@ -34,6 +34,7 @@ from txrdma.cm.events import (
     ConnectionTimedOut,
     Disconnected,
     Event,
+    hearNothing,
     PathMigrated,
     QPArmed,
 )
@@ -330,6 +331,8 @@ class MessageTransport:
         """Let go of the adapter when both ends know of the end."""
         if self._isLost and (self.connection is None or self.connection.state in _OVER):
             self._release()
+            if self.connection is not None:
+                self.connection.handTo(hearNothing)  # ids rest for a while, and hold nothing but themselves
 
     def _disconnected(self) -> None:
         """The end by a DREQ: what the peer has sent before is there already, and comes first."""

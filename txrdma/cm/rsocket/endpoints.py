@@ -6,16 +6,14 @@ Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, ann
 
 from __future__ import annotations
 
-from typing import Any, cast, Final
+from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.error import (
     CannotListenError,
-    ConnectError,
     ConnectionRefusedError,
-    NoProtocol,
     TimeoutError,
 )
 from twisted.internet.interfaces import (
@@ -29,7 +27,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm._manager import BACKLOG
-from txrdma.cm.connections.adapter import Place
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.terms import MessageAddress, MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
@@ -41,8 +38,10 @@ from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
 from txrdma.error import RDMAError, WireError
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.streamends import Declining
+from txrdma.streamports import Connecting, StreamPort
 from txrdma.streams import Address
 from txrdma.values import frozen
+from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
 
@@ -80,7 +79,9 @@ USUAL: Final = Options()
 class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
-    def __init__(self, reactor: Any, host: str, port: int, device: Place, options: Options = USUAL) -> None:
+    def __init__(
+        self, reactor: Any, host: str, port: int, device: DevicePlace, options: Options = USUAL
+    ) -> None:
         """
         @param host: an IP address.
         @param device: a device, or the string of one.
@@ -105,39 +106,25 @@ class RSocketClientEndpoint:
 
 
 @implementer(IMessageProtocolFactory)
-class _Connecting:
+class _Connecting(Connecting):
     """One attempt of a client."""
 
-    protocol: IProtocol
-
     def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
-        self._factory = factory
-        self.end = RSocketEnd(
-            reactor, options.sizes, options.keepalive, True, self._dress, lambda: factory.doStop()
-        )
+        super().__init__(factory)
+        self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self._dress, self.ended)
 
     def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol:
         self.end.introduce(peer.privateData)
-        protocol = self._factory.buildProtocol(addressOf(peer.address))
-        if protocol is None:
-            raise NoProtocol
-        self.protocol = protocol
+        self.make(addressOf(peer.address))
         return self.end
 
     def _dress(self, end: RSocketEnd) -> RSocketTransport:
         return RSocketTransport(end, self.protocol)
 
-    def failed(self, failure: Failure) -> Failure:
-        """The error as TCP's endpoints have it."""
-        self._factory.doStop()
-        error = failure.value
+    def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:
-            return Failure(ConnectionRefusedError(string=str(error)))
-        if isinstance(error, PeerSilent):
-            return Failure(TimeoutError(string=str(error)))
-        if isinstance(error, (RDMAError, ValueError)):
-            return Failure(ConnectError(string=str(error)))
-        return failure
+            return ConnectionRefusedError(string=str(error))
+        return TimeoutError(string=str(error)) if isinstance(error, PeerSilent) else None
 
 
 @implementer(IStreamServerEndpoint)
@@ -148,7 +135,7 @@ class RSocketServerEndpoint:
         self,
         reactor: Any,
         port: int,
-        device: Place,
+        device: DevicePlace,
         options: Options = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
@@ -170,21 +157,11 @@ class RSocketServerEndpoint:
         )
         listening: Deferred[Any] = endpoint.listen(_Accepting(self._reactor, self._options, protocolFactory))
 
-        def listens(port: IListeningPort) -> IListeningPort:
-            protocolFactory.doStart()
-            made = RSocketPort(port, protocolFactory)
-            _log.info(
-                "{kind} (rsocket) starting on {port}",
-                kind=type(protocolFactory).__name__,
-                port=made.getHost().port,
-            )
-            return made
-
         def failed(failure: Failure) -> Failure:
             failure.trap(RDMAError)
             return Failure(CannotListenError("", self._port, failure.value))
 
-        return listening.addCallbacks(listens, failed)
+        return listening.addCallbacks(lambda port: RSocketPort(port, protocolFactory, "rsocket"), failed)
 
 
 @implementer(IMessageProtocolFactory)
@@ -207,28 +184,9 @@ class _Accepting:
         return RSocketTransport(end, self._factory.buildProtocol(end.peer) or Declining())
 
 
-@implementer(IListeningPort)
-class RSocketPort:
+class RSocketPort(StreamPort):
     """A port that accepts streams."""
 
-    def __init__(self, port: IListeningPort, factory: IProtocolFactory) -> None:
-        self._port, self._factory = port, factory
-        self._isListening = True
-
-    def __repr__(self) -> str:
-        return f"<RSocketPort {self._port!r}>"
-
-    def startListening(self) -> None:
-        """Listen from now on; the endpoint has done so."""
-
-    def stopListening(self) -> Deferred[None]:
-        """Listen no more; connections stay. Twice is fine."""
-        if self._isListening:
-            self._isListening = False
-            self._factory.doStop()
-        self._port.stopListening()
-        return succeed(None)
-
-    def getHost(self) -> Address:
-        """The address that is listened to."""
-        return addressOf(cast(MessageAddress, self._port.getHost()))
+    def addressOf(self, host: MessageAddress) -> Address:
+        """The address as Twisted has it for TCP."""
+        return addressOf(host)

@@ -134,6 +134,7 @@ class VerbsPort:
         self._receiver: IMADReceiver | None = None
         self._closed = False
         self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
+        self._latest: tuple[IBPath | None, IAddressHandle | None] = None, None
         self._waiting: deque[tuple[bytes, IBPath]] = deque()
         self._free = deque(range(SENDS))
         self._posted = 0
@@ -217,6 +218,7 @@ class VerbsPort:
         device, number = self._device, self._number
         port = device.portAttributes(number)
         self._gids: Sequence[GIDEntry] = device.gidTable(number)
+        self._latest = None, None
         gids = tuple(entry.gid for entry in self._gids)
         known = next((gid.guid for gid in gids if gid != _NO_GID and not gid.isMapped), None)
         pkeys = tuple(device.pkeys(number)) or (DEFAULT_PKEY,)
@@ -279,6 +281,7 @@ class VerbsPort:
     def _release(self) -> None:
         handles = [handle.close for handle in self._handles.values()]
         self._handles.clear()
+        self._latest = None, None
         closers, self._closers = self._closers, []
         for close in (*reversed(closers[1:]), *handles, *closers[:1]):
             try:
@@ -318,6 +321,14 @@ class VerbsPort:
             raise
 
     def _handleTo(self, path: IBPath) -> IAddressHandle:
+        known, handle = self._latest
+        if known is not path and known != path:
+            handle = self._handleFor(path)
+            self._latest = path, handle
+        assert handle is not None  # with a path
+        return handle
+
+    def _handleFor(self, path: IBPath) -> IAddressHandle:
         hasLIDs = bool(self.endPort.lid)
         address = AddressVector(
             path.dgid or _NO_GID,

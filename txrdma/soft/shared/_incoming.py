@@ -57,6 +57,7 @@ _LOCAL_WRITE: Final = 1
 _LONGEST: Final = 1 << 31
 PATIENCE: Final = 16
 IDLE: Final = 8
+_FIRST_RECEIVES: Final = 4
 _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
@@ -239,7 +240,7 @@ class Incoming:
             return self._refuse(Status.REM_ACCESS_ERR if isAccess else Status.REM_INV_REQ_ERR)
         if kind != PADDING:
             if kind != Kind.ATOMIC and kind != Kind.NOTE:
-                if control & ~SOLICITED == PLAIN and self._shared and self._peeked():
+                if control & ~SOLICITED == PLAIN and self._peeked():
                     return True  # now it is as simple as that
                 if not self._receives and self._begun is None:
                     if not self._stalled:
@@ -350,7 +351,8 @@ class Incoming:
         if self._outgoing.isOver:
             return
         if not self._shared:
-            self._prepare(len(self._ready) - len(self._receives), 0)
+            ready, posted = len(self._ready), len(self._receives)
+            self._prepare(ready, posted if self._established else min(posted, _FIRST_RECEIVES))
         if self._stalled:
             self._stalled = False
             self._boxes.words[STALLED] = 0
@@ -379,13 +381,13 @@ class Incoming:
 
     def _peeked(self) -> bool:
         """
-        Find out where a message goes that takes a shared receive; tell whether that was not known.
+        Find out where a message goes that takes the oldest receive; tell whether that was not known.
 
-        What was found out holds for this C{poll}.
+        Of shared receives that is the only one, and what was found out holds for this C{poll}.
         """
         if self._ready or not self._receives:
             return False
-        self._prepare(0, 1)
+        self._prepare(0, 1 if self._shared else len(self._receives))
         return True
 
     def _unfit(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:

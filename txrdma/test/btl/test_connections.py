@@ -21,7 +21,7 @@ from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import LARGEST_TAG
-from txrdma.error import InvalidRequest, Refused, WireError
+from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPState
 from txrdma.messages import IMessageProtocol, IMessageTransport
@@ -387,6 +387,19 @@ class EndTests(HostsCase):
         self.failureResultOf(outcome, MessageFailed)
         self.assertEqual(client.why(), "ConnectionLost")
         self.assertNothingLeft()
+
+    def test_noRoom(self) -> None:
+        """A device without room for a module says so, and may have some the next time."""
+        host = self.hosts[0]
+
+        def none() -> None:
+            raise ResourceExhausted("no more")
+
+        create = host.device.createProtectionDomain
+        self.patch(host.device, "createProtectionDomain", none)
+        self.assertRaises(ResourceExhausted, moduleOf, host, host.device)
+        self.patch(host.device, "createProtectionDomain", create)
+        self.connected()
 
     def test_handles(self) -> None:
         """Handles of peers that have gone are closed while their module lives, but for a few."""

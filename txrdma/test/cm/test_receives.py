@@ -4,15 +4,19 @@ Memory for receives: parts of regions, which serve one connection after another.
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.receives import LARGEST, Part, PARTS, ReceiveMemory, SPARE_REGIONS
 from txrdma.cm.connections.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Access
 from txrdma.sim.network import SimulatedNetwork
-from txrdma.test.cm.messaging import MessagingCase
+from txrdma.test.cm.messaging import MessagingCase, SERVICE
 
 
 class ReceiveMemoryTests(SynchronousTestCase):
@@ -125,3 +129,43 @@ class ConnectionTests(MessagingCase):
         self.wait(lambda: server.messages and self.served[0].messages)
         self.assertEqual(server.messages, [(b"l" * 9000, None)])
         self.assertEqual(self.served[0].messages, [(b"s" * 16, None)])
+
+
+class GarbageTests(MessagingCase):
+    """What connections leave in memory: the garbage collector is off."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        gc.collect()
+        gc.disable()
+
+    def over(self) -> list[ref[object]]:
+        """A connection from its beginning to its end: the transports and the manager's parts of it."""
+        port = self.serve()
+        client = self.result(self.ask(life=17))
+        server = self.served[-1]
+        port.stopListening()
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        transports = [each.transport for each in (client, server)]
+        found = [ref(each) for each in (*transports, *(each.connection for each in transports))]
+        self.served.clear()
+        return found
+
+    def test_timewait(self) -> None:
+        """While ids rest nothing of their connection is held but themselves."""
+        port = self.serve(serviceID=SERVICE + 1)
+        here, there = (adapterOf(self.clock, device) for device in self.devices)
+        release = here.hold()
+        transports = self.over()[:2]
+        self.assertEqual([each.own.states["TIMEWAIT"] for each in (here, there)], [1, 1])
+        self.assertEqual([each() for each in transports], [None, None])
+        release()
+        port.stopListening()
+
+    def test_closed(self) -> None:
+        """A manager that is closed before ids are free leaves nothing in circles, either."""
+        left = self.over()
+        self.assertNothingLeft(0.1)
+        self.assertEqual([each() for each in left], [None] * 4)

@@ -26,13 +26,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.errors import MessageFailed
-from txrdma.btl.module import DevicePlace, moduleOf
+from txrdma.btl.module import moduleOf
 from txrdma.btl.stream.endpoints import StreamClientEndpoint, StreamServerEndpoint
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.test.btl.hosts import Noting, ORDERED, TAG
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.world import InTheBox, run, RXE, World, worldOf
 from txrdma.test.smc.ends import Echo, Recorders
+from txrdma.verbs.devices import DevicePlace
 
 if OUTSIDE is None:
     from lab import network

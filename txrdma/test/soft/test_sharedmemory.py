@@ -187,14 +187,20 @@ class DescriptorTests(NeighbourCase):
 class ManyTests(RealCase):
     """Many queue pairs between two devices."""
 
-    def more(self, one: End, other: End) -> tuple[Any, Any]:
-        """Another pair of queue pairs, which complete where the first ones do."""
-        capacity = Capacity(4, 4, 1, 1)
+    def more(self, one: End, other: End, beforehand: Sequence[ReceiveRequest] = ()) -> tuple[Any, Any]:
+        """
+        Another pair of queue pairs, which complete where the first ones do.
+
+        @param beforehand: receives of the second one, from before it is connected.
+        """
+        capacity = Capacity(max(4, len(beforehand)), max(4, len(beforehand)), 1, 1)
         here, there = (
             end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
         )
         for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
             pair.modify(INIT)
+            if pair is there and beforehand:
+                pair.postReceive(beforehand)
             pair.modify(replace(RTR, address=way, destinationQPN=number))
             pair.modify(RTS)
         return here, there
@@ -219,6 +225,24 @@ class ManyTests(RealCase):
             here.close()
             there.close()
         self.until(lambda: (descriptors(), mappings()) == before)
+
+    def test_receivesBeforehand(self) -> None:
+        """Receives that are posted before there is a peer take its messages in order, as later ones do."""
+        one, other = self.pair()
+        one.region.view[:20] = bytes(range(20))
+        receives = [ReceiveRequest(number, (other.segment(100 + number, 1),)) for number in range(20)]
+        here, there = self.more(one, other, receives[:12])
+        sends = [SendRequest(100 + each, Operation.SEND, (one.segment(each, 1),)) for each in range(20)]
+        here.postSend(sends[:9])
+        self.assertEqual([each.identifier for each in self.take(other, 9)], list(range(9)))
+        there.postReceive(receives[12:])
+        self.take(one, 9)
+        here.postSend(sends[9:])
+        self.assertEqual([each.identifier for each in self.take(other, 11)], list(range(9, 20)))
+        self.assertEqual(bytes(other.region.view[100:120]), bytes(range(20)))
+        self.take(one, 11)
+        for pair in (here, there):
+            pair.close()
 
     def test_lostDoorbell(self) -> None:
         """A doorbell for which its receiver had no descriptor fails that queue pair; the next ones get it."""

@@ -5,7 +5,7 @@ Devices by name.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from zope.interface import implementer
@@ -20,7 +20,7 @@ from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices
-from txrdma.verbs.devices import availableDevices, openDevice, sharedDevice
+from txrdma.verbs.devices import availableDevices, DevicePlace, oneOf, openDevice, sharedDevice
 
 
 @implementer(IVerbsDeviceStringParser)
@@ -163,6 +163,67 @@ class StringTests(SynchronousTestCase):
                 sharedDevice(self.reactor, name).close()
             self.assertEqual(gc.isenabled(), before)
         self.assertEqual(found, [False] * 3)
+
+
+class Thing:
+    """
+    A thing of a device.
+
+    @ivar close: what its maker gave it to be called at its end.
+    """
+
+    def __init__(self, device: IVerbsDevice, closed: Callable[[], None]) -> None:
+        self.device, self.close = device, closed
+
+
+class OneOfTests(SynchronousTestCase):
+    """Things of which a device has one on each reactor."""
+
+    def setUp(self) -> None:
+        self.parser = Parser()
+        self.patch(devices, "getPlugins", lambda interface: iter((self.parser,)))
+        self.reactor = MemoryReactorClock()
+        self.things: dict[tuple[object, DevicePlace], Thing] = {}
+
+    def one(self, place: DevicePlace = "test", reactor: object = None) -> Thing:
+        """Ask for the thing of a device."""
+        return oneOf(self.things, reactor or self.reactor, place, Thing)
+
+    def test_shared(self) -> None:
+        """All who ask for the same get the same, until it is closed, as is the device opened for it."""
+        thing = self.one()
+        self.assertIs(self.one(), thing)
+        other = self.one(reactor=MemoryReactorClock())
+        self.assertIsNot(other, thing)
+        thing.close()
+        self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
+        self.parser.opened[1].createChannel()
+        self.assertIsNot(self.one(), thing)
+        thing.close()  # the second time it is about nobody else's
+        self.assertEqual(len(self.things), 2)
+        for each in tuple(self.things.values()):
+            each.close()
+        self.assertEqual(self.things, {})
+
+    def test_ofOpenDevice(self) -> None:
+        """A device that somebody else has opened stays open."""
+        device = openDevice(self.reactor, "test")
+        self.one(device).close()
+        self.assertEqual(self.things, {})
+        device.createChannel()
+        device.close()
+
+    def test_failing(self) -> None:
+        """What can't be made leaves no device open, and is tried again the next time."""
+
+        def fail(device: IVerbsDevice, closed: Callable[[], None]) -> Thing:
+            raise DeviceUnavailable("no room")
+
+        for _ in range(2):
+            self.assertRaises(DeviceUnavailable, oneOf, self.things, self.reactor, "test", fail)
+        self.assertEqual((len(self.parser.opened), self.things), (2, {}))
+        for device in self.parser.opened:
+            self.assertRaises(DeviceUnavailable, device.createChannel)
 
 
 class PluginTests(SynchronousTestCase):

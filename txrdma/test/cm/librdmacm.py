@@ -1,0 +1,246 @@
+"""
+A librdmacm without a kernel, for tests: channels whose ids connect within this process, in simulated time.
+
+It does what L{txrdma.cm.rdmacm.library.Channel} asks the real one to do, as far as our manager relies on it:
+events come one after the other and later than the calls that lead to them, an id that is destroyed hears
+nothing more, and what its peer hears of that depends on how far both have come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+from typing import Final
+
+from twisted.internet.interfaces import IReactorTime
+
+from txrdma.cm.messages import RejectReason
+from txrdma.cm.rdmacm.library import Ends, EventKind, Happened, Parameters, Prepared
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.types import GID, QPN
+
+DELAY_SECONDS: Final = 1e-3
+TIMEWAIT_SECONDS: Final = 0.5
+
+_NOTHING: Final = Parameters(QPN(0), 0, 0, 0, 0, b"")
+
+
+class Identifier:
+    """
+    An id.
+
+    @ivar said: the parameters that it has sent.
+    @ivar psn: the PSN that its peer is to begin with.
+    @ivar hasParted: it has sent a DREQ, or a DREP.
+    """
+
+    def __init__(self, channel: FakeChannel, number: int) -> None:
+        self.channel, self.number = channel, number
+        self.source = self.destination = ("", 0)
+        self.peer: Identifier | None = None
+        self.said = _NOTHING
+        self.psn = 0x1000 + number
+        self.isReady = self.isEstablished = self.hasParted = False
+
+
+class FakeKernel:
+    """The kernel's manager of all devices of a test."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.clock = clock
+        self.ids: dict[int, Identifier] = {}
+        self.listeners: dict[tuple[str, int], Identifier] = {}
+        self._numbers = count(1)
+        self._ports = count(40_000)
+
+    def channel(self) -> FakeChannel:
+        """Make a channel, as opening librdmacm does."""
+        return FakeChannel(self)
+
+    def made(self, channel: FakeChannel) -> Identifier:
+        """Make an id of a channel."""
+        identifier = Identifier(channel, next(self._numbers))
+        self.ids[identifier.number] = identifier
+        channel.identifiers.add(identifier.number)
+        return identifier
+
+    def nextPort(self) -> int:
+        """The port of the next client."""
+        return next(self._ports)
+
+    def tell(
+        self,
+        identifier: Identifier,
+        kind: EventKind,
+        said: Parameters = _NOTHING,
+        status: int = 0,
+        seconds: float = DELAY_SECONDS,
+    ) -> None:
+        """Have an id hear of an event, unless it is destroyed before."""
+
+        def happen() -> None:
+            if identifier.number in self.ids:
+                identifier.channel.events.append(Happened(kind, identifier.number, 0, status, said))
+
+        self.clock.callLater(seconds, happen)
+
+    def ask(self, client: Identifier) -> None:
+        """Have a listener hear of a REQ."""
+
+        def happen() -> None:
+            if client.number not in self.ids:
+                return
+            listener = self.listeners.get(client.destination)
+            if listener is None:
+                self.tell(client, EventKind.REJECTED, status=int(RejectReason.INVALID_SERVICE_ID))
+                return
+            server = self.made(listener.channel)
+            server.peer, client.peer = client, server
+            server.source, server.destination = client.destination, client.source
+            happened = Happened(EventKind.CONNECT_REQUEST, server.number, listener.number, 0, client.said)
+            listener.channel.events.append(happened)
+
+        self.clock.callLater(DELAY_SECONDS, happen)
+
+    def part(self, identifier: Identifier) -> None:
+        """Send a DREQ, or a DREP."""
+        peer = identifier.peer
+        assert peer is not None
+        identifier.hasParted = True
+        if peer.number in self.ids:
+            self.tell(peer, EventKind.DISCONNECTED)
+        if peer.hasParted or peer.number not in self.ids:
+            for each in (identifier, peer):
+                self.tell(each, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+
+    def destroyed(self, identifier: Identifier) -> None:
+        """Tell the peer of an id what is to be told."""
+        self.ids.pop(identifier.number, None)
+        for address, listener in tuple(self.listeners.items()):
+            if listener is identifier:
+                del self.listeners[address]
+        peer = identifier.peer
+        if peer is None or peer.number not in self.ids or identifier.hasParted:
+            return
+        if identifier.isEstablished or (peer.isEstablished and identifier.isReady):
+            self.tell(peer, EventKind.DISCONNECTED)
+            if peer.hasParted:
+                self.tell(peer, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+        else:
+            self.tell(peer, EventKind.REJECTED, status=int(RejectReason.CONSUMER_REJECT))
+
+
+class FakeChannel:
+    """A channel: see L{txrdma.cm.rdmacm.library.Channel}, whose methods these are."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self.kernel = kernel
+        self.events: deque[Happened] = deque()
+        self.identifiers: set[int] = set()
+        self._isOpen = True
+
+    def _id(self, number: int) -> Identifier:
+        if number not in self.identifiers:
+            raise InvalidRequest(f"there is no id {number}")
+        return self.kernel.ids[number]
+
+    def fileno(self) -> int:
+        return 1 if self._isOpen else -1
+
+    def close(self) -> None:
+        self._isOpen = False
+        for number in tuple(self.identifiers):
+            self.destroy(number)
+
+    def take(self) -> Happened | None:
+        while self.events:
+            event = self.events.popleft()
+            if event.identifier in self.identifiers:
+                return event
+        return None
+
+    def create(self, space: int) -> int:
+        return self.kernel.made(self).number
+
+    def destroy(self, number: int) -> None:
+        identifier = self._id(number)
+        self.identifiers.discard(number)
+        self.kernel.destroyed(identifier)
+
+    def listen(self, number: int, host: str, port: int, backlog: int) -> None:
+        if (host, port) in self.kernel.listeners:
+            raise InvalidRequest("the address is taken")
+        self.kernel.listeners[host, port] = self._id(number)
+
+    def resolveAddress(self, number: int, source: str, host: str, port: int, seconds: float) -> None:
+        identifier = self._id(number)
+        identifier.source, identifier.destination = (source, self.kernel.nextPort()), (host, port)
+        self.kernel.tell(identifier, EventKind.ADDR_RESOLVED)
+
+    def resolveRoute(self, number: int, seconds: float) -> None:
+        self.kernel.tell(self._id(number), EventKind.ROUTE_RESOLVED)
+
+    def connect(self, number: int, said: Parameters) -> None:
+        identifier = self._id(number)
+        identifier.said = said
+        self.kernel.ask(identifier)
+
+    def accept(self, number: int, said: Parameters) -> None:
+        identifier = self._id(number)
+        identifier.said, identifier.isReady = said, True
+        self.kernel.tell(self._peerOf(identifier), EventKind.CONNECT_RESPONSE, said)
+
+    def establish(self, number: int) -> None:
+        identifier = self._id(number)
+        identifier.isReady = identifier.isEstablished = True
+        self._confirm(self._peerOf(identifier))
+
+    def communicating(self, number: int) -> None:
+        self._confirm(self._id(number))
+
+    def reject(self, number: int, privateData: bytes) -> None:
+        identifier = self._id(number)
+        said = Parameters(QPN(0), 0, 0, 0, 0, privateData)
+        status = int(RejectReason.CONSUMER_REJECT)
+        self.kernel.tell(self._peerOf(identifier), EventKind.REJECTED, said, status)
+        identifier.peer = None
+
+    def disconnect(self, number: int) -> None:
+        self.kernel.part(self._id(number))
+
+    def ends(self, number: int) -> Ends:
+        identifier = self._id(number)
+        source, destination = identifier.source, identifier.destination
+        return Ends(source, destination, GID.fromIP(source[0]), GID.fromIP(destination[0]), 0xFFFF)
+
+    def prepared(self, number: int) -> Prepared:
+        identifier = self._id(number)
+        peer = self._peerOf(identifier)
+        return Prepared(
+            pathMTU=3,
+            destinationQPN=peer.said.qpn,
+            rqPSN=identifier.psn,
+            sqPSN=peer.psn,
+            timeout=14,
+            retryCount=7,
+            rnrRetry=7,
+            dlid=0,
+            pathBits=0,
+            isGlobal=True,
+            flowLabel=0,
+            hopLimit=64,
+            trafficClass=0,
+            serviceLevel=0,
+        )
+
+    def _peerOf(self, identifier: Identifier) -> Identifier:
+        peer = identifier.peer
+        if peer is None or peer.number not in self.kernel.ids:
+            raise DeviceUnavailable("the peer is gone")
+        return peer
+
+    def _confirm(self, server: Identifier) -> None:
+        """Have a passive end hear that the connection is established, once."""
+        if not server.isEstablished:
+            server.isEstablished = True
+            self.kernel.tell(server, EventKind.ESTABLISHED)
