@@ -15,7 +15,8 @@ from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
 from txrdma.monitor.judging import ErrorJudge, MOST_BIT_ERRORS
 from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -21,7 +21,8 @@ from txrdma.monitor.files import FileSettings
 from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.news import Silence, TellingRules
-from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
+from txrdma.monitor.poller import DEFAULT_RULES
+from txrdma.monitor.settings import PollerSettings
 from txrdma.values import frozen
 
 if sys.version_info >= (3, 11):

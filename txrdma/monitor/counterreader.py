@@ -1,6 +1,9 @@
 """
 Reader of all ports' counters: rounds of readings, one datagram at a time to each node.
 
+LIDs may be given out anew at any time, without a word. So a node whose counters are lower than before, or
+have counted errors, is asked who it is before these are judged: another one may have its LID.
+
 Without Deferreds and coroutines: of all that a monitor does, this is done oftenest.
 """
 
@@ -25,6 +28,7 @@ from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor._pacing import BackOff
@@ -36,6 +40,7 @@ SILENT_TIMES: Final = 3
 
 _MOST_BACK_OFF: Final = 300.0
 _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
+_SUBN_GET: Final = RPCS["SubnGet"]
 
 
 class _Stop:
@@ -54,7 +59,7 @@ class _Stop:
 class _Visit(Call):
     """Questions to one node, one after the other: the same call, again and again."""
 
-    __slots__ = ("at", "guid", "part", "reader", "stops", "values", "version", "way")
+    __slots__ = ("asking", "at", "doubted", "guid", "part", "reader", "stops", "values", "version", "way")
 
     def __init__(self, reader: CounterReader, guid: GUID) -> None:
         super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
@@ -65,6 +70,8 @@ class _Visit(Call):
         self.way: list[_Stop] = []
         self.at = self.part = 0
         self.values: tuple[int, ...] = ()
+        self.doubted: list[_Stop] = []
+        self.asking: Call = self
 
     def answered(self, answer: Any) -> None:
         """Take an answer, and ask for what is next."""
@@ -73,6 +80,27 @@ class _Visit(Call):
     def failed(self, error: Exception) -> None:
         """Go on after a refusal; end the visit without an answer."""
         self.reader._failed(self, error)
+
+
+class _Who(Call):
+    """Question who is at the LID of the first port of a visit that is in doubt."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, NodeInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Judge what was read there, or drop it."""
+        self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
+
+    def failed(self, error: Exception) -> None:
+        """Judge what was read there: who counts and tells no name is taken for who it was."""
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self.visit.reader._failed(self.visit, error)
+        else:
+            self.visit.reader._identified(self.visit, isKnown=True)
 
 
 class CounterReader:
@@ -94,8 +122,14 @@ class CounterReader:
         retries: int,
         maxOutstanding: int,
         onDowned: Callable[[GUID], object],
+        onSilent: Callable[[GUID], object],
+        onStranger: Callable[[GUID], object],
     ) -> None:
-        """@param onDowned: called with the GUID of a node whose port counts that its link went down."""
+        """
+        @param onDowned: called with the GUID of a node whose port counts that its link went down.
+        @param onSilent: called with that of a node that does not answer, and did before.
+        @param onStranger: called with that of a node at whose LID there is another one.
+        """
         self.meters: dict[Place, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
         self.readings = self.silences = 0
@@ -106,6 +140,8 @@ class CounterReader:
         self._retries = retries
         self._maxOutstanding = maxOutstanding
         self._onDowned = onDowned
+        self._onSilent = onSilent
+        self._onStranger = onStranger
         self._kinds: dict[GUID, ReadingKind] = {}
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: deque[_Visit] = deque()
@@ -187,12 +223,11 @@ class CounterReader:
         return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
 
     def _readdressed(self, before: list[_Stop], now: list[_Stop]) -> None:
-        """Begin ports anew whose LID has changed: what was read by the old one may be another node's."""
+        """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
         lids = {stop.place: stop.path.dlid for stop in before}
         for stop in now:
             if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
                 self.meters.pop(stop.place, None)
-                self._judge.forget(stop.place)
 
     def _isWanted(self, stop: _Stop) -> bool:
         """False of a port without a link whose counters stood still when they were read last."""
@@ -206,7 +241,7 @@ class CounterReader:
         self._waiting.clear()
         running, self._running = self._running, {}
         for visit in running:
-            visit.forget(visit)
+            visit.asking.forget(visit.asking)
 
     def _fill(self) -> None:
         """Begin visits while there is room; one that ends at once comes back here, to the outer loop."""
@@ -218,6 +253,7 @@ class CounterReader:
                 visit = self._waiting.popleft()
                 self._running[visit] = None
                 visit.at = visit.part = 0
+                visit.doubted.clear()
                 self._ask(visit)
         finally:
             self._isFilling = False
@@ -251,7 +287,7 @@ class CounterReader:
                 visit.values = values
                 self._ask(visit)
                 return
-            self._took(visit.way[visit.at], kind, values)
+            self._took(visit, kind, values)
             self._next(visit)
         except Exception as error:
             self._broken(error)
@@ -268,10 +304,49 @@ class CounterReader:
             if times >= SILENT_TIMES:
                 self._judge.restarted(guid, self._seconds())
             self.backOff.answered(guid)
+        self._settle(visit)
+
+    def _settle(self, visit: _Visit) -> None:
+        """End a visit, when it is known who has answered where that matters."""
+        if visit.doubted:
+            visit.asking = _Who(visit)
+            path = visit.doubted[0].path
+            self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
+            return
         del self._running[visit]
         self._fill()
 
-    def _took(self, stop: _Stop, kind: ReadingKind, values: tuple[int, ...]) -> None:
+    def _identified(self, visit: _Visit, isKnown: bool) -> None:
+        """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
+        if visit not in self._running:
+            return
+        visit.asking = visit
+        lid = visit.doubted[0].path.dlid
+        here = [stop for stop in visit.doubted if stop.path.dlid == lid]
+        visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
+        try:
+            if isKnown:
+                for stop in here:
+                    self._judged(stop)
+            else:
+                for stop in visit.stops:
+                    if stop.path.dlid == lid:
+                        self.meters.pop(stop.place, None)
+                        stop.meter = None
+                self._onStranger(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(error)
+
+    def _judged(self, stop: _Stop) -> None:
+        meter = stop.meter
+        assert meter is not None  # it was read
+        self._judge.read(stop.place, meter, meter.readAt)
+        if meter.grown[meter.layout.places["linkDownedCounter"]]:
+            self._onDowned(stop.place[0])
+
+    def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
+        stop = visit.way[visit.at]
         place, meter = stop.place, stop.meter
         if meter is None or meter.layout is not kind.layout:
             meter = self.meters.get(place)
@@ -280,10 +355,8 @@ class CounterReader:
             stop.meter = meter
         now = self._seconds()
         self.readings += 1
-        if meter.read(values, now) or meter.resetAt == now:
-            self._judge.read(place, meter, now)
-            if meter.grown[kind.layout.places["linkDownedCounter"]]:
-                self._onDowned(place[0])
+        if (meter.read(values, now) or meter.resetAt == now) and self._judge.isConcerned(meter, now):
+            visit.doubted.append(stop)
 
     def _failed(self, visit: _Visit, error: Exception) -> None:
         if visit not in self._running:
@@ -301,9 +374,10 @@ class CounterReader:
             self._next(visit)
             return
         self.silences += 1
+        if not self.backOff.times(visit.guid):
+            self._onSilent(visit.guid)
         self.backOff.silent(visit.guid, self._seconds())
-        del self._running[visit]
-        self._fill()
+        self._settle(visit)
 
     def _broken(self, error: Exception) -> None:
         done = self._done

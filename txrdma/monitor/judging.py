@@ -147,16 +147,19 @@ class ErrorJudge:
         """Number of figures that are kept: some for each port with errors."""
         return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
 
+    def isConcerned(self, meter: Meter, now: float) -> bool:
+        """True of a reading with errors, or after a reset; most have more traffic alone."""
+        judged = self._judged.get(meter.layout)
+        if judged is None:
+            places = meter.layout.places
+            judged = self._judged[meter.layout] = [places[name] for name in self._counters if name in places]
+        return meter.resetAt == now or any(map(meter.grown.__getitem__, judged))
+
     def read(self, place: Place, meter: Meter, now: float) -> None:
-        """Take a reading of a port whose counters have grown, or were reset."""
+        """Take a reading of a port that this judge is concerned with."""
         if meter.resetAt == now:
             self._restarts[place] = now
         places, grown = meter.layout.places, meter.grown
-        judged = self._judged.get(meter.layout)
-        if judged is None:
-            judged = self._judged[meter.layout] = [places[name] for name in self._counters if name in places]
-        if not any(map(grown.__getitem__, judged)):
-            return  # traffic alone, as nearly always
         for counter in self._counters:
             at = places.get(counter)
             if at is not None and grown[at]:
@@ -165,13 +168,6 @@ class ErrorJudge:
                 else:
                     self._tallies.add(place, counter, grown[at], now)
                     self._bitErrors.add(place, counter, grown[at], now)
-
-    def forget(self, place: Place) -> None:
-        """Drop the errors of a port: another's may be among them."""
-        self._tallies.forget(place)
-        self._bitErrors.forget(place)
-        self._downs.pop(place, None)
-        self._links.pop(place, None)
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""

@@ -23,11 +23,12 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding, managerFindings
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.refreshing import Refresh
+from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.messages import MADRequest, Notice
-from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import detailsOf, Trap
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
@@ -39,7 +40,8 @@ from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
 from txrdma.monitor.managers import ManagerWatch
 from txrdma.monitor.presence import Presence
-from txrdma.values import frozen, record
+from txrdma.monitor.settings import PollerSettings
+from txrdma.values import record
 
 _log = Logger()
 
@@ -64,30 +66,6 @@ _LATER_SHARE: Final = 4
 _LEAST_OUTSTANDING: Final = 8
 UNHEARD_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
-
-
-@frozen
-class PollerSettings:
-    """
-    Settings of a poller: how often it looks at what.
-
-    @ivar intervalSeconds: time between readings of the counters.
-    @ivar sweepSeconds: time between whole sweeps.
-    @ivar settleSeconds: time from a sign of change to a look at the node, and between looks until their
-        findings are settled.
-    @ivar lookSeconds: time in which the states of all ports are looked at once.
-    @ivar timeoutSeconds: time to wait for the answer of a node, three times.
-    @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
-    @ivar wantsNotices: subscribe to the notices of the SA.
-    """
-
-    intervalSeconds: float = 10.0
-    sweepSeconds: float = 300.0
-    settleSeconds: float = 2.0
-    lookSeconds: float = 60.0
-    timeoutSeconds: float = 0.5
-    maxOutstanding: int = 64
-    wantsNotices: bool = True
 
 
 DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
@@ -165,7 +143,7 @@ class FabricPoller:
         self._reader = CounterReader(
             *(reactor, agent, self._judge, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
             settings.maxOutstanding,
-            self._sign,
+            *(self._sign, self._missed, self._mistook),
         )
         self.meters = self._reader.meters
         self._rotation: deque[Node] = deque()
@@ -392,6 +370,31 @@ class FabricPoller:
             self._sweepIn(self._settings.settleSeconds)
         else:
             self._sign(node.guid)
+
+    def _missed(self, guid: GUID) -> None:
+        """Look by its route for a node that is silent for the first time: it may have got another LID."""
+        node = None if self.fabric is None else self.fabric.nodes.get(guid)
+        if node is not None and node.route is not None:
+            self._run(Deferred.fromCoroutine(self._seek(node, node.route)))
+
+    async def _seek(self, node: Node, route: IBDRPath) -> None:
+        seconds = self._settings.timeoutSeconds
+        try:
+            info = await self._agent.SubnGet(PortInfo, route, timeoutSeconds=seconds, retries=_RETRIES)
+        except DeviceUnavailable:
+            raise
+        except MADFailure:  # it hangs, or has gone
+            return
+        port = node.known(0 if node.isSwitch else info.localPortNum)
+        if port is not None and info.lid != port.lid:
+            self._reader.backOff.answered(node.guid)
+            self._mistook(node.guid)
+
+    def _mistook(self, guid: GUID) -> None:
+        """Sweep at once: a node has another LID than is known here, and so may others."""
+        _log.debug("{guid} has another LID", guid=guid)
+        self._isDoubtful = True
+        self._sweepIn(0.0)
 
     def _sign(self, guid: GUID) -> None:
         """Look at a node soon, together with others that give a sign of change."""

@@ -14,7 +14,8 @@ from txrdma.mad.agent import MADAgent
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.test.ibsim.fabric import IbsimTestCase
 
 NET = """

@@ -19,7 +19,8 @@ from twisted.web.client import Agent, readBody
 from txrdma.commands.demo_fabric import CommandOptions, netOf
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.weather import Weather

@@ -12,7 +12,8 @@ from txrdma.mad.agent import MADAgent
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree

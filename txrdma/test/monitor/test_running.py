@@ -26,7 +26,8 @@ from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
+from txrdma.monitor.poller import DEFAULT_RULES
+from txrdma.monitor.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.systemd import SystemNotifier
 from txrdma.test.monitor.test_poller import PollerTestCase

@@ -29,7 +29,7 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import FAMILIES
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
-from txrdma.monitor.poller import PollerSettings
+from txrdma.monitor.settings import PollerSettings
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService, Options
