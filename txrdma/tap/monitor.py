@@ -176,6 +176,8 @@ class MonitorService(MultiService):
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
         store = HistoryStore(config.history) if config.history else None
         try:
+            if store is not None:
+                store.own()
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
         except BaseException:
             if store is not None:
@@ -377,7 +379,7 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Read the configuration, so that mistakes show before anything runs."""
         try:
-            self["read"] = readConfig(self["config"]) if self["config"] else parseConfig("")
+            self["read"] = parseConfig("") if self["config"] is None else readConfig(self["config"])
         except RDMAError as error:
             raise usage.UsageError(str(error)) from error
 
@@ -390,7 +392,7 @@ def makeService(options: Options) -> IService:
         service = MonitorService(reactor, options["read"])
     except (RDMAError, ValueError) as error:
         raise SystemExit(f"fabric-monitor: {error}") from error
-    if options["config"]:
+    if options["config"] is not None:
         path = os.path.abspath(options["config"])  # a daemon has another working directory
         service.reloadBy(lambda: readConfig(path))
     return service

@@ -92,6 +92,12 @@ class CommandTests(TestCase):
         for hosts in ("0", "1000000"):
             self.assertRaises(UsageError, CommandOptions().parseOptions, ["--hosts", hosts])
 
+    def test_listen(self) -> None:
+        """A page that others could see is refused by the option's name: nobody is asked for a password."""
+        for listen in ("nonsense", "tcp:0", "tcp:0:interface=0.0.0.0"):
+            error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
+            self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
+
     def test_command(self) -> Deferred[None]:
         """It tells where its page is, which is there, and ends with Ctrl-C, leaving nothing."""
         return Deferred.fromCoroutine(self._command())

@@ -182,6 +182,26 @@ class ConfigTests(SynchronousTestCase):
             key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
             self.assertIn(key, lines[number - 1])
 
+    def test_oneLine(self) -> None:
+        """Tables may be written in one line, by names with dots, and as lists: their mistakes have lines."""
+        lines = (
+            'telling.webhooks = { a = { url = "ftp://x" }, b = 3 }',
+            'telling.silences.works = { until = "soon", what = 1 }',
+            'findings.severity = { width = "awful" }',
+            'telling.mail.to = ["ops@example.org"]',
+            "poll.interval = 1e300",
+            "poll.outstanding = 99999999999999999999",
+            "[[files]]",
+        )
+        error = self.assertRaises(InvalidRequest, parseConfig, "\n".join(("# lines", *lines)), "my.toml")
+        said = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
+        self.assertEqual(
+            [(int(number), key.partition(" ")[0]) for number, key in said],
+            [(2, "telling.webhooks.a.url"), (2, "telling.webhooks.b"), (3, "telling.silences.works.until")]
+            + [(3, "telling.silences.works.what"), (4, "findings.severity.width"), (5, "telling.mail")]
+            + [(5, "telling.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
+        )
+
     def test_syntax(self) -> None:
         """A mistake in the syntax of TOML is told with its line, too."""
         error = self.assertRaises(InvalidRequest, parseConfig, "port = \n")
@@ -209,7 +229,7 @@ class ConfigTests(SynchronousTestCase):
         """A file with mistakes, or none at all, ends C{twistd} with a message."""
         path = self.mktemp()
         Path(path).write_text(WRONG)
-        for config in (path, self.mktemp()):
+        for config in (path, self.mktemp(), ""):
             self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
         Path(path).write_text(WHOLE)
         options = Options()
@@ -252,6 +272,15 @@ class StartTests(SynchronousTestCase):
         assert service._agent._return is not None
         service._agent._return._reopen().close()
         self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
+
+    def test_historyInUse(self) -> None:
+        """A second monitor on one history is refused: both would write, and tell, the same."""
+        path = self.mktemp()
+        store = HistoryStore(path)
+        self.addCleanup(store.close)
+        store.own()
+        said = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
+        self.assertIn("another monitor", said)
 
     def test_listen(self) -> None:
         """An endpoint that has no meaning is told; so are files of TLS that are not there."""
