@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeVar
 
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
@@ -231,3 +232,31 @@ def _isWindow(node: Node) -> bool:
 def withoutArrival(raw: bytes) -> bytes:
     """PortInfo without the number of the port that the question came in by, which says nothing."""
     return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]
+
+
+def leadingTo(found: Node | Port | None) -> Node | None:
+    """Node that knows most about what has a GUID: of a host the switch that it is at."""
+    if isinstance(found, Node):
+        linked = found.linked()
+        found = linked[0] if linked and not found.isSwitch else found
+    if isinstance(found, Port):
+        return found.node if found.peer is None else found.peer.node
+    return found
+
+
+async def hasOtherLID(rpcs: RPCs, node: Node, timeoutSeconds: float, retries: int) -> bool:
+    """
+    True if a node, asked by its directed route, has another LID than is known; False without an answer.
+
+    @raise DeviceUnavailable: our own port is gone.
+    """
+    if node.route is None:
+        return False
+    try:
+        info = await rpcs.SubnGet(PortInfo, node.route, timeoutSeconds=timeoutSeconds, retries=retries)
+    except DeviceUnavailable:
+        raise
+    except MADFailure:
+        return False
+    port = node.known(0 if node.isSwitch else info.localPortNum)
+    return port is not None and info.lid != port.lid

@@ -21,14 +21,13 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding, managerFindings
-from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.refreshing import Refresh
-from txrdma.iba.path import IBDRPath
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.messages import MADRequest, Notice
-from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.traps import detailsOf, Trap
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
@@ -36,6 +35,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.counterreader import CounterReader
+from txrdma.monitor.details import DetailReader
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
 from txrdma.monitor.managers import ManagerWatch
@@ -84,6 +84,8 @@ class PollerStatistics:
     @ivar looks: ports whose states were looked at between sweeps.
     @ivar refreshes: times that nodes with a sign of change were asked again.
     @ivar notices: notices that the SA has reported.
+    @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
+        that had no answer in time.
     """
 
     readings: int = 0
@@ -96,6 +98,8 @@ class PollerStatistics:
     looks: int = 0
     refreshes: int = 0
     notices: int = 0
+    requests: int = 0
+    timeouts: int = 0
 
 
 class FabricPoller:
@@ -103,7 +107,8 @@ class FabricPoller:
     Poller of one fabric, from L{start} to L{stop}.
 
     @ivar fabric: the fabric as it is known at present; None before the first sweep.
-    @ivar meters: meters of all ports whose counters were read, by place.
+    @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
+        of them have dropped.
     @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -146,6 +151,7 @@ class FabricPoller:
             *(self._sign, self._missed, self._mistook),
         )
         self.meters = self._reader.meters
+        self.details = DetailReader()
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
         self._strangers: set[GUID] = set()
@@ -327,6 +333,7 @@ class FabricPoller:
             self._judge.restarted(guid, now)
             self._reader.forget(guid)
         self._reader.keep(fabric.nodes, self.presence.nodes)
+        self.details.keep(fabric.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
 
     def _judgeTouched(self) -> None:
@@ -360,7 +367,7 @@ class FabricPoller:
             port = self.fabric.byLID(getattr(details, "lid", 0))
             node = None if port is None else port.node
         else:
-            node = _leadingTo(self.fabric.byGUID(gid.guid))
+            node = leadingTo(self.fabric.byGUID(gid.guid))
             if node is None:  # gone is what is not known; what has come may be found by its switch's trap
                 if notice.trapNumber == Trap.GID_IN_SERVICE:
                     self._strangers.add(gid.guid)
@@ -374,19 +381,11 @@ class FabricPoller:
     def _missed(self, guid: GUID) -> None:
         """Look by its route for a node that is silent for the first time: it may have got another LID."""
         node = None if self.fabric is None else self.fabric.nodes.get(guid)
-        if node is not None and node.route is not None:
-            self._run(Deferred.fromCoroutine(self._seek(node, node.route)))
+        if node is not None:
+            self._run(Deferred.fromCoroutine(self._seek(node)))
 
-    async def _seek(self, node: Node, route: IBDRPath) -> None:
-        seconds = self._settings.timeoutSeconds
-        try:
-            info = await self._agent.SubnGet(PortInfo, route, timeoutSeconds=seconds, retries=_RETRIES)
-        except DeviceUnavailable:
-            raise
-        except MADFailure:  # it hangs, or has gone
-            return
-        port = node.known(0 if node.isSwitch else info.localPortNum)
-        if port is not None and info.lid != port.lid:
+    async def _seek(self, node: Node) -> None:
+        if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, _RETRIES):
             self._reader.backOff.answered(node.guid)
             self._mistook(node.guid)
 
@@ -488,12 +487,13 @@ class FabricPoller:
         refresh = self._refreshOf(schedule, fabric)
         try:
             await reader.read(nodes, self.version, toLook)
-            looked = (node for node in nodes if node.guid in toLook and not reader.backOff.times(node.guid))
-            await schedule.run(mqueue=(self._look(refresh, node) for node in looked))
+            looked = [node for node in nodes if node.guid in toLook and not reader.backOff.times(node.guid)]
+            await schedule.run(mqueue=(self._look(refresh, schedule, node) for node in looked))
             await refresh.finish()
         finally:
             self._isReading = False
             statistics.readings, statistics.silences = reader.readings, reader.silences
+            statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
         self._refreshed(refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
             self._sweepIn(0.0)  # who alone answers is we: it may be our own link
@@ -536,11 +536,14 @@ class FabricPoller:
         self._rotation.rotate(-count)
         return chosen
 
-    @staticmethod
-    async def _look(refresh: Refresh, node: Node) -> None:
-        """Look at the states of a node's ports."""
+    async def _look(self, refresh: Refresh, schedule: MADSchedule, node: Node) -> None:
+        """Look at the states of a node's ports, and at why they have dropped packets."""
+        seconds = self._settings.timeoutSeconds
         try:
             await refresh.look(node)
+            await self.details.look(
+                *(schedule, self._agent.port.endPort, node, self.meters, seconds, _RETRIES)
+            )
         except DeviceUnavailable:
             raise
         except MADFailure:  # its counters tell whether it is silent
@@ -590,13 +593,3 @@ class FabricPoller:
                 self._notify(event)
             except Exception:
                 _log.failure("while {event!r} was told", event=event)
-
-
-def _leadingTo(found: Node | Port | None) -> Node | None:
-    """Node that knows most about what has a GUID: of a host the switch that it is at."""
-    if isinstance(found, Node):
-        linked = found.linked()
-        found = linked[0] if linked and not found.isSwitch else found
-    if isinstance(found, Port):
-        return found.node if found.peer is None else found.peer.node
-    return found
