@@ -208,9 +208,7 @@ def netOf(shape: Sequence[str]) -> Net:
 
     if shape[0] == "fattree":
         if not all(each.isdecimal() for each in shape[1:]):
-            raise ValueError(
-                f"sim:{':'.join(shape)}: say numbers: of hosts, of a switch's ports"
-            )
+            raise ValueError(f"sim:{':'.join(shape)}: say numbers: of hosts, of a switch's ports")
         try:
             return fatTree(*map(int, shape[1:])) if len(shape) > 1 else fatTree(16)
         except ValueError as error:
