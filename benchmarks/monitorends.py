@@ -97,7 +97,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
-    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, lambda guid: None)
+    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, *[lambda guid: None] * 3)
     nodes = [node for node in fabric.nodes.values() if node.lid]
     rounds = []
     for turn in range(orders["rounds"] + 2):

@@ -24,7 +24,7 @@ async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
     fabric = await Sweep(agent, orders["outstanding"]).run()
     swept = time.perf_counter()
     reader = CounterReader(
-        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], lambda guid: None
+        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], *[lambda guid: None] * 3
     )
     await reader.read((node for node in fabric.nodes.values() if node.lid), 1, fabric.nodes)
     ended = time.perf_counter()

@@ -1,5 +1,5 @@
 """
-Reader of all ports' counters: rounds of readings, one datagram at a time to each node.
+Reader of all ports' counters and of the states of some: rounds of readings, one datagram at a time to a node.
 
 LIDs may be given out anew at any time, without a word. So a node whose counters are lower than before, or
 have counted errors, is asked who it is before these are judged: another one may have its LID.
@@ -19,7 +19,8 @@ from twisted.internet.interfaces import IReactorTime
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.health import hasLink
-from txrdma.fabric.model import Node
+from txrdma.fabric.model import Node, Port
+from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -28,12 +29,13 @@ from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor._pacing import BackOff
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.readings import kindOf, ReadingKind
+from txrdma.wire import Buffer
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""
@@ -46,7 +48,7 @@ _SUBN_GET: Final = RPCS["SubnGet"]
 class _Stop:
     """A port whose counters are read."""
 
-    __slots__ = ("hasLink", "meter", "number", "path", "place")
+    __slots__ = ("hasLink", "meter", "number", "path", "place", "requests")
 
     def __init__(self, place: Place, path: IBPath, hasLink: bool) -> None:
         self.place = place
@@ -54,23 +56,30 @@ class _Stop:
         self.path = path
         self.hasLink = hasLink
         self.meter: Meter | None = None
+        self.requests: tuple[bytes, ...] = ()
 
 
 class _Visit(Call):
     """Questions to one node, one after the other: the same call, again and again."""
 
-    __slots__ = ("asking", "at", "doubted", "guid", "part", "reader", "stops", "values", "version", "way")
+    __slots__ = (
+        *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
+        *("values", "version", "way"),
+    )
 
     def __init__(self, reader: CounterReader, guid: GUID) -> None:
         super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
         self.reader = reader
         self.guid = guid
+        self.reading: ReadingKind | None = None
         self.version = -1
         self.stops: list[_Stop] = []
         self.way: list[_Stop] = []
         self.at = self.part = 0
         self.values: tuple[int, ...] = ()
         self.doubted: list[_Stop] = []
+        self.states: list[tuple[Port, IBPath]] = []
+        self.state = _State(self)
         self.asking: Call = self
 
     def answered(self, answer: Any) -> None:
@@ -103,13 +112,41 @@ class _Who(Call):
             self.visit.reader._identified(self.visit, isKnown=True)
 
 
+class _RawPortInfo(PortInfo):
+    """PortInfo as it came: it is mostly the same as before, and a whole one takes ten times as long."""
+
+    @classmethod
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
+        """Take the bytes of the attribute."""
+        return bytes(buffer[offset : offset + PortInfo.size])
+
+
+class _State(Call):
+    """Question for the state of a port: the same call, for one port of a visit after the other."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, _RawPortInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Compare the state with the one that is known, and ask for the next."""
+        self.visit.reader._stated(self.visit, answer)
+
+    def failed(self, error: Exception) -> None:
+        """Ask for no more states: whether the node is silent is told by its counters."""
+        self.visit.reader._stateless(self.visit, error)
+
+
 class CounterReader:
     """
-    Reader of counters, in rounds.
+    Reader of counters and states, in rounds.
 
     @ivar meters: meters of all ports whose counters were read, by place.
     @ivar backOff: nodes that do not answer.
     @ivar readings: ports whose counters were read; C{silences} are nodes that did not answer when asked.
+    @ivar looks: ports whose states were read; C{changed} are nodes with ports that had others in this round.
     """
 
     def __init__(
@@ -132,7 +169,8 @@ class CounterReader:
         """
         self.meters: dict[Place, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
-        self.readings = self.silences = 0
+        self.readings = self.silences = self.looks = 0
+        self.changed: set[GUID] = set()
         self._seconds = reactor.seconds
         self._agent = agent
         self._judge = judge
@@ -142,7 +180,6 @@ class CounterReader:
         self._onDowned = onDowned
         self._onSilent = onSilent
         self._onStranger = onStranger
-        self._kinds: dict[GUID, ReadingKind] = {}
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: deque[_Visit] = deque()
         self._running: dict[_Visit, None] = {}
@@ -157,7 +194,6 @@ class CounterReader:
 
     def forget(self, guid: GUID) -> None:
         """Ask a node anew for what it can count: it may have restarted, with other firmware."""
-        self._kinds.pop(guid, None)
         self._visits.pop(guid, None)
         self.backOff.answered(guid)
 
@@ -172,7 +208,7 @@ class CounterReader:
                 meter.missed()
                 if place[0] not in gone:
                     del self.meters[place]
-        for guid in [guid for guid in self._kinds if guid not in known and guid not in gone]:
+        for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
             self.forget(guid)
 
     def missed(self) -> None:
@@ -191,12 +227,14 @@ class CounterReader:
         Read the counters of nodes that are not backed off.
 
         @param version: number of the fabric's state, by which it is known whether anything has changed.
-        @param wholly: nodes whose ports without a link are read, too: most switches have many.
+        @param wholly: nodes whose states are read, and the counters of ports without a link, too: most
+            switches have many.
         @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
             port is lost. Cancelling it ends the round.
         """
         now = self._seconds()
         isDue = self.backOff.isDue
+        self.changed.clear()
         for node in nodes:
             guid = node.guid
             if isDue(guid, now):
@@ -207,9 +245,12 @@ class CounterReader:
                     before, visit.stops = visit.stops, self._stopsOf(node)
                     self._readdressed(before, visit.stops)
                     visit.version = version
-                visit.way = (
-                    visit.stops if guid in wholly else [each for each in visit.stops if self._isWanted(each)]
-                )
+                if guid in wholly:
+                    visit.way = visit.stops
+                    visit.states = self._statesOf(node)
+                else:
+                    visit.way = [each for each in visit.stops if self._isWanted(each)]
+                    visit.states = []
                 if visit.way:
                     self._waiting.append(visit)
         done = self._done = Deferred(lambda _: self._stop())
@@ -221,6 +262,13 @@ class CounterReader:
         ports = [port for port in countingPorts(node) if port.lid]
         paths = {lid: toLID(end, lid) for lid in {port.lid for port in ports}}
         return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
+
+    def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
+        """Ports whose states are read, and paths to them."""
+        end, own = self._agent.port.endPort, node.lid
+        ports = [port for port in node.ports.values() if port.raw]
+        paths = {lid: toLID(end, lid or own) for lid in {port.lid for port in ports}}
+        return [(port, paths[port.lid]) for port in ports]
 
     def _readdressed(self, before: list[_Stop], now: list[_Stop]) -> None:
         """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
@@ -254,6 +302,7 @@ class CounterReader:
                 self._running[visit] = None
                 visit.at = visit.part = 0
                 visit.doubted.clear()
+                visit.asking = visit
                 self._ask(visit)
         finally:
             self._isFilling = False
@@ -263,22 +312,24 @@ class CounterReader:
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.way[visit.at]
-        kind = self._kinds.get(visit.guid)
+        kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
         else:
+            requests = stop.requests
+            if not requests:
+                requests = stop.requests = kind.requests(stop.number)
             visit.kind = kind.parts[visit.part]
-            visit.content = kind.requests(stop.number)[visit.part]
+            visit.content = requests[visit.part]
         self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
 
     def _answered(self, visit: _Visit, answer: Any) -> None:
         if visit not in self._running:
             return
         try:
-            guid = visit.guid
-            kind = self._kinds.get(guid)
+            kind = visit.reading
             if kind is None:
-                self._kinds[guid] = kindOf(answer)
+                visit.reading = kindOf(answer)
                 self._ask(visit)
                 return
             values = answer if not visit.part else visit.values + answer
@@ -307,14 +358,41 @@ class CounterReader:
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:
-        """End a visit, when it is known who has answered where that matters."""
+        """End a visit, when it is known who has answered where that matters, and when all states are."""
         if visit.doubted:
             visit.asking = _Who(visit)
             path = visit.doubted[0].path
             self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
             return
+        if visit.states:
+            (port, path), asking = visit.states[-1], visit.state
+            asking.modifier = port.number
+            visit.asking = asking
+            self._agent.issue(asking, path, self._timeoutSeconds, self._retries)
+            return
         del self._running[visit]
         self._fill()
+
+    def _stated(self, visit: _Visit, raw: bytes) -> None:
+        """Compare the state of a port with the one that is known."""
+        if visit not in self._running:
+            return
+        try:
+            self.looks += 1
+            before = visit.states.pop()[0].raw
+            if raw != before and withoutArrival(raw) != withoutArrival(before):
+                self.changed.add(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(error)
+
+    def _stateless(self, visit: _Visit, error: Exception) -> None:
+        """End a visit whose node does not tell the state of a port."""
+        visit.states = []
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self._failed(visit, error)
+        elif visit in self._running:
+            self._settle(visit)
 
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
         """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
@@ -364,7 +442,7 @@ class CounterReader:
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self._broken(error)
             return
-        isRefusal = isinstance(error, MADError) and visit.guid in self._kinds
+        isRefusal = isinstance(error, MADError) and visit.reading is not None
         left = visit.way[visit.at :]
         for stop in left[:1] if isRefusal else left:
             meter = self.meters.get(stop.place)
@@ -377,6 +455,7 @@ class CounterReader:
         if not self.backOff.times(visit.guid):
             self._onSilent(visit.guid)
         self.backOff.silent(visit.guid, self._seconds())
+        visit.states = []
         self._settle(visit)
 
     def _broken(self, error: Exception) -> None:

@@ -7,12 +7,12 @@ Few ports drop packets, so hardly anything is asked: only where PortRcvErrors or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
-from txrdma.fabric.model import Node
+from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
@@ -55,8 +55,10 @@ class DetailReader:
         stand at, up to 65535.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meters: Mapping[Place, Meter]) -> None:
+        """@param meters: meters of all ports: what they have counted."""
         self.causes: dict[Place, dict[str, int]] = {}
+        self._meters = meters
         self._explained: dict[tuple[Place, str], int] = {}
         self._unable: set[tuple[GUID, str]] = set()
 
@@ -66,43 +68,48 @@ class DetailReader:
         self._explained = {one: count for one, count in self._explained.items() if one[0][0] in known}
         self.causes = {place: causes for place, causes in self.causes.items() if place[0] in known}
 
+    def isWanted(self, node: Node) -> bool:
+        """True of a node whose ports have dropped packets that are not explained."""
+        return any(self._wanted(node))
+
+    def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
+        """Ports of a node that have dropped packets, what has counted them, and how many they are."""
+        guid = node.guid
+        for port in countingPorts(node):
+            place = (guid, port.number)
+            meter = self._meters.get(place)
+            if meter is None or not port.lid:
+                continue
+            for counter in _ATTRIBUTES:
+                count = meter.value(counter)
+                if not count or (guid, counter) in self._unable:
+                    continue
+                if count != self._explained.get((place, counter)):
+                    yield port, counter, count
+
     async def look(
-        self,
-        rpcs: RPCs,
-        endPort: MADEndPort,
-        node: Node,
-        meters: Mapping[Place, Meter],
-        timeoutSeconds: float,
-        retries: int,
+        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
     ) -> None:
         """
         Ask for the causes of what a node's ports have dropped since they were asked last.
 
-        @param meters: meters of all ports: what they have counted.
         @raise DeviceUnavailable: our own port is gone.
         """
-        for port in countingPorts(node):
-            place = (node.guid, port.number)
-            meter = meters.get(place)
-            for counter, kind in _ATTRIBUTES.items():
-                count = None if meter is None else meter.value(counter)
-                if not count or count == self._explained.get((place, counter)):
-                    continue
-                if (node.guid, counter) in self._unable or not port.lid:
-                    continue
-                payload: Any = kind
-                asked = payload(portSelect=port.number)
-                try:
-                    told = await rpcs.PerformanceGet(
-                        asked, toLID(endPort, port.lid), timeoutSeconds=timeoutSeconds, retries=retries
-                    )
-                except DeviceUnavailable:
-                    raise
-                except MADError:  # the attribute is optional
-                    self._unable.add((node.guid, counter))
-                except MADFailure:
-                    return
-                else:
-                    self._explained[place, counter] = count
-                    values = {name: getattr(told, name) for name in CAUSES[counter]}
-                    self.causes.setdefault(place, {}).update(values)
+        for port, counter, count in self._wanted(node):
+            asked: Any = _ATTRIBUTES[counter]
+            path = toLID(endPort, port.lid)
+            try:
+                told = await rpcs.PerformanceGet(
+                    asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
+                )
+            except DeviceUnavailable:
+                raise
+            except MADError:  # the attribute is optional
+                self._unable.add((node.guid, counter))
+            except MADFailure:
+                return
+            else:
+                place = (node.guid, port.number)
+                self._explained[place, counter] = count
+                values = {name: getattr(told, name) for name in CAUSES[counter]}
+                self.causes.setdefault(place, {}).update(values)

@@ -6,7 +6,8 @@ Whether a fault has lasted long enough to be told is the matter of L{txrdma.moni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from txrdma.fabric.errorcounters import shownName
@@ -21,6 +22,7 @@ from txrdma.monitor._tallies import Limit, Tallies
 Place = tuple[GUID, int]
 """A port, by the GUID of its node and its number: fabrics come and go, this stays."""
 
+_Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
 
 DEFAULT_LIMITS: Final = (
@@ -135,7 +137,7 @@ class ErrorJudge:
         self._flaps = flaps
         counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
         self._counters = list(dict.fromkeys(counters))
-        self._judged: dict[CounterLayout, list[int]] = {}
+        self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
     def periodOf(self, kind: str) -> float:
         """Length of the longest time that findings of a kind are counted in, in seconds; 0 for others."""
@@ -151,9 +153,12 @@ class ErrorJudge:
         """True of a reading with errors, or after a reset; most have more traffic alone."""
         judged = self._judged.get(meter.layout)
         if judged is None:
-            places = meter.layout.places
-            judged = self._judged[meter.layout] = [places[name] for name in self._counters if name in places]
-        return meter.resetAt == now or any(map(meter.grown.__getitem__, judged))
+            layout = meter.layout
+            at = [layout.places[name] for name in self._counters if name in layout.places]
+            taken: _Pick = itemgetter(*at) if at else lambda grown: None
+            judged = self._judged[layout] = taken, taken(layout.nothing)
+        pick, nothing = judged
+        return pick(meter.grown) != nothing or meter.resetAt == now
 
     def read(self, place: Place, meter: Meter, now: float) -> None:
         """Take a reading of a port that this judge is concerned with."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -151,7 +152,7 @@ class FabricPoller:
             *(self._sign, self._missed, self._mistook),
         )
         self.meters = self._reader.meters
-        self.details = DetailReader()
+        self.details = DetailReader(self.meters)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
         self._strangers: set[GUID] = set()
@@ -479,7 +480,7 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and look at the states of some."""
         reader, statistics = self._reader, self.statistics
-        began, silences = self._reactor.seconds(), reader.silences
+        began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
         toLook = self._nextToLook(fabric)
@@ -487,12 +488,17 @@ class FabricPoller:
         refresh = self._refreshOf(schedule, fabric)
         try:
             await reader.read(nodes, self.version, toLook)
-            looked = [node for node in nodes if node.guid in toLook and not reader.backOff.times(node.guid)]
-            await schedule.run(mqueue=(self._look(refresh, schedule, node) for node in looked))
+            changed = [node for node in nodes if node.guid in reader.changed]
+            dropping = [node for node in nodes if node.guid in toLook and self.details.isWanted(node)]
+            how = schedule, self._agent.port.endPort, self._settings.timeoutSeconds, _RETRIES
+            states = (self._look(refresh, node) for node in changed)
+            reasons = (self.details.look(node, *how) for node in dropping)
+            await schedule.run(mqueue=chain(states, reasons))
             await refresh.finish()
         finally:
             self._isReading = False
             statistics.readings, statistics.silences = reader.readings, reader.silences
+            statistics.looks += reader.looks - looks
             statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
         self._refreshed(refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
@@ -536,14 +542,11 @@ class FabricPoller:
         self._rotation.rotate(-count)
         return chosen
 
-    async def _look(self, refresh: Refresh, schedule: MADSchedule, node: Node) -> None:
-        """Look at the states of a node's ports, and at why they have dropped packets."""
-        seconds = self._settings.timeoutSeconds
+    @staticmethod
+    async def _look(refresh: Refresh, node: Node) -> None:
+        """Enter what has changed at a node's ports."""
         try:
             await refresh.look(node)
-            await self.details.look(
-                *(schedule, self._agent.port.endPort, node, self.meters, seconds, _RETRIES)
-            )
         except DeviceUnavailable:
             raise
         except MADFailure:  # its counters tell whether it is silent

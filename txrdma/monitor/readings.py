@@ -7,7 +7,6 @@ third of a second. Nothing is ever cleared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -23,7 +22,6 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.monitor._counters import CounterLayout
 from txrdma.rawfields import peeks
-from txrdma.wire import Buffer
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
@@ -31,14 +29,8 @@ _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 class Counters(Attribute):
     """An attribute of counters, decoded as a tuple of some of them: a whole one takes ten times as long."""
 
-    take: ClassVar[Callable[[Buffer, int], tuple[int, ...]]]
     widths: ClassVar[dict[str, int]]
     whole: ClassVar[type[Any]]
-
-    @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Values of the counters, in the order in which they are wanted."""
-        return cls.take(buffer, offset)
 
 
 def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
@@ -47,7 +39,7 @@ def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
         "attributeID": kind.attributeID,
         "rpcs": kind.rpcs,
         "size": kind.size,
-        "take": staticmethod(peeks(kind, names)),
+        "decode": staticmethod(peeks(kind, names)),
         "widths": {name: bits[name] for name in names},
         "whole": kind,
     }

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
 
+import txrdma
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.advice import Severity
 from txrdma.interfaces import IMADPort, IMADPortStringParser
@@ -201,6 +204,28 @@ class ConfigTests(SynchronousTestCase):
             + [(3, "telling.silences.works.what"), (4, "findings.severity.width"), (5, "telling.mail")]
             + [(5, "telling.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
         )
+
+    def test_example(self) -> None:
+        """The example says what holds without it, but for the history; its comments are right, too."""
+        example = Path(txrdma.__file__).parent.parent / "examples" / "fabric-monitor" / "fabric-monitor.toml"
+        if not example.exists():
+            self.skipTest("the examples are in the sources, and not installed")
+        text = example.read_text()
+        self.assertEqual(replace(parseConfig(text), history=""), parseConfig(""))
+        told = parseConfig(re.sub("(?m)^#(?=[a-z\\[])", "", text))
+        self.assertEqual((told.port, len(told.webhooks)), ("umad:mlx5_0/1", 1))
+        assert told.mail is not None
+        self.assertEqual(told.mail.receivers, ("operators@example.org",))
+
+    def test_page(self) -> None:
+        """What the documentation shows as a configuration is one."""
+        page = Path(txrdma.__file__).parent.parent / "docs" / "fabric-monitor.md"
+        if not page.exists():
+            self.skipTest("the documentation is in the sources, and not installed")
+        shown = re.findall("```toml\n(.*?)```", page.read_text(), re.DOTALL)
+        self.assertGreater(len(shown), 3)
+        for text in shown:
+            parseConfig(text)
 
     def test_syntax(self) -> None:
         """A mistake in the syntax of TOML is told with its line, too."""
