@@ -43,6 +43,7 @@ from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
+from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -388,6 +389,8 @@ def makeService(options: Options) -> IService:
     """Make the service that C{twistd} runs."""
     from twisted.internet import reactor
 
+    theReactor: Any = reactor
+    theReactor.seconds = SteadyClock()
     try:
         service = MonitorService(reactor, options["read"])
     except (RDMAError, ValueError) as error:
