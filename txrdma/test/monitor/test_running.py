@@ -328,6 +328,21 @@ class CommandTests(TestCase):
         lines = [json.loads(line) for line in out.getvalue().splitlines()]
         self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
 
+    def test_headOnly(self) -> Deferred[None]:
+        """Where nobody reads any more, it ends, instead of going on unheard."""
+        options = command.CommandOptions()
+        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--json"])
+
+        def broken(text: str) -> int:
+            raise BrokenPipeError
+
+        out = io.StringIO()
+        self.patch(out, "write", broken)
+        self.patch(__import__("sys"), "stdout", out)
+        done = Deferred.fromCoroutine(command.carryOut(reactor, options))
+        done.addTimeout(20.0, reactor)
+        return self.assertFailure(done, BrokenPipeError)
+
     def test_wrong(self) -> None:
         """Intervals that make no sense are refused."""
         self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])
