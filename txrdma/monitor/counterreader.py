@@ -161,8 +161,10 @@ class CounterReader:
         onDowned: Callable[[GUID], object],
         onSilent: Callable[[GUID], object],
         onStranger: Callable[[GUID], object],
+        choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
     ) -> None:
         """
+        @param choose: returns what to read of a node's ports, by what its agent can do.
         @param onDowned: called with the GUID of a node whose port counts that its link went down.
         @param onSilent: called with that of a node that does not answer, and did before.
         @param onStranger: called with that of a node at whose LID there is another one.
@@ -180,6 +182,7 @@ class CounterReader:
         self._onDowned = onDowned
         self._onSilent = onSilent
         self._onStranger = onStranger
+        self._choose = choose
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: deque[_Visit] = deque()
         self._running: dict[_Visit, None] = {}
@@ -222,7 +225,7 @@ class CounterReader:
 
     # Rounds.
 
-    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID]) -> Deferred[None]:
+    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID] = ()) -> Deferred[None]:
         """
         Read the counters of nodes that are not backed off.
 
@@ -329,7 +332,7 @@ class CounterReader:
         try:
             kind = visit.reading
             if kind is None:
-                visit.reading = kindOf(answer)
+                visit.reading = self._choose(answer)
                 self._ask(visit)
                 return
             values = answer if not visit.part else visit.values + answer
@@ -420,7 +423,8 @@ class CounterReader:
         meter = stop.meter
         assert meter is not None  # it was read
         self._judge.read(stop.place, meter, meter.readAt)
-        if meter.grown[meter.layout.places["linkDownedCounter"]]:
+        at = meter.layout.places.get("linkDownedCounter")
+        if at is not None and meter.grown[at]:
             self._onDowned(stop.place[0])
 
     def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
