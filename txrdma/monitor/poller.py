@@ -157,7 +157,7 @@ class FabricPoller:
         self._signs: dict[GUID, None] = {}
         self._strangers: set[GUID] = set()
         self._touched: set[GUID] = set()
-        self._unheardSince = 0.0
+        self._unheardSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
         self._isReading = self._isSweeping = self._isStarted = self._isBlind = self._isDoubtful = False
         self._lost = ""
@@ -296,6 +296,7 @@ class FabricPoller:
         statistics = self.statistics
         statistics.sweeps += 1
         statistics.sweepSeconds = now - began
+        self._sweptAt = now
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._blind(fabric)
             self._sweepIn(self._settings.settleSeconds)
@@ -391,10 +392,10 @@ class FabricPoller:
             self._mistook(node.guid)
 
     def _mistook(self, guid: GUID) -> None:
-        """Sweep at once: a node has another LID than is known here, and so may others."""
-        _log.debug("{guid} has another LID", guid=guid)
+        """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
         self._isDoubtful = True
-        self._sweepIn(0.0)
+        rested = self._reactor.seconds() - self._sweptAt
+        self._sweepIn(max(0.0, 4 * self.statistics.sweepSeconds - rested))
 
     def _sign(self, guid: GUID) -> None:
         """Look at a node soon, together with others that give a sign of change."""

@@ -185,6 +185,20 @@ class ManagerTests(PollerTestCase):
         self.assertEqual((self.said(), meter.isSilent), ([], False))
         self.assertLess(self.poller.statistics.silences, 3)
 
+    def test_oneLIDForTwo(self) -> None:
+        """Two nodes with one LID, which no sweep mends, are no reason to do nothing but sweep."""
+        self.fabric.wire.latencySeconds = 0.4
+        self.started(60.0)
+        self.fabric.port("b", 1).end.lid = self.fabric.port("c", 1).end.lid
+        self.fabric.growCounters("c", 1, symbolErrorCounter=1.0)
+        begun, sweeps = self.clock.seconds(), self.poller.statistics.sweeps
+        self.pump(1000.0)
+        statistics = self.poller.statistics
+        self.assertGreater(statistics.sweepSeconds, 1.0)
+        most = (self.clock.seconds() - begun) / (3 * statistics.sweepSeconds)
+        self.assertLess(statistics.sweeps - sweeps, most)
+        self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.said()})
+
     def test_errorsStay(self) -> None:
         """A node that gets another LID keeps the errors that it has counted: its finding stays."""
         self.started()
