@@ -7,6 +7,7 @@ L{benchmarks.madscenarios}, L{benchmarks.monitorends} or L{benchmarks.monitoronc
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -15,24 +16,34 @@ from typing import Any, Final
 
 from benchmarks.orders import Orders, prepare, tell
 
-_MODULES: Final = {"monitor": "benchmarks.monitorends", "monitor-once": "benchmarks.monitoronce"}
+_STARTED: Final = "monitor-once"
+"""Scenario that is measured with its start-up, beside programs."""
+
+_MODULES: Final = {"monitor": "benchmarks.monitorends", _STARTED: "benchmarks.monitoronce"}
 """Modules of scenarios by their names, or what these begin with."""
 
 
 def main(name: str, orders: Orders) -> None:
     """Measure once."""
+    if name == _STARTED:
+        gc.disable()  # as the txrdma command does while it imports
     prepare(orders)
     from twisted.internet.task import react
 
+    scenario = _scenario(name)
+    if name == _STARTED:
+        gc.freeze()
+        gc.enable()
+
     async def once(reactor: Any) -> None:
-        tell(await _scenario(name)(reactor, orders))
+        tell(await scenario(reactor, orders))
 
     react(once)
 
 
 def _scenario(name: str) -> Callable[[Any, Orders], Awaitable[dict[str, Any]]]:
     """The scenario of this name, whose module alone is imported: start-up is part of some results."""
-    kind = name if name == "monitor-once" else name.partition("-")[0]
+    kind = name if name == _STARTED else name.partition("-")[0]
     found: Callable[[Any, Orders], Awaitable[dict[str, Any]]]
     found = import_module(_MODULES.get(kind, "benchmarks.madscenarios")).scenarios[name]
     return found

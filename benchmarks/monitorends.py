@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from benchmarks.madports import ReadyPort
-from benchmarks.orders import cpuSeconds, Orders
+from benchmarks.orders import cpuSeconds, ignored, Orders
 from benchmarks.scenarios import Result
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric
@@ -97,7 +97,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
-    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, lambda guid: None)
+    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
     nodes = [node for node in fabric.nodes.values() if node.lid]
     rounds = []
     for turn in range(orders["rounds"] + 2):

@@ -7,14 +7,20 @@ Beside C{ibqueryerrors} start-up counts: the monitor's pages, its history and th
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
-from benchmarks.orders import Orders
+from benchmarks.orders import ignored, Orders
 from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.errorcounters import DATA_COUNTERS
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortCountersExtended
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.counterreader import CounterReader
 from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.readings import kindOf, ReadingKind
+
+_DATA: Final = ReadingKind((PortCountersExtended, DATA_COUNTERS))
+"""Reading of what C{ibqueryerrors --counters} reads."""
 
 
 async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
@@ -24,9 +30,11 @@ async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
     fabric = await Sweep(agent, orders["outstanding"]).run()
     swept = time.perf_counter()
     reader = CounterReader(
-        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2), orders["outstanding"], lambda guid: None
+        *(reactor, agent, ErrorJudge(), 10.0, 5.0, 2),
+        *(orders["outstanding"], ignored, ignored, ignored),
+        kindOf if orders["hasErrors"] else lambda told: _DATA,
     )
-    await reader.read((node for node in fabric.nodes.values() if node.lid), 1, fabric.nodes)
+    await reader.read((node for node in fabric.nodes.values() if node.lid), 1)
     ended = time.perf_counter()
     agent.close()
     if reader.silences:

@@ -59,3 +59,7 @@ def ownAddress(number: int) -> str:
     """A loopback address that no other process of this host has, but by accident."""
     pid = os.getpid()
     return f"127.{66 + number}.{pid >> 8 & 0xFF}.{pid & 0xFF or 1}"
+
+
+def ignored(value: object) -> None:
+    """Take what nobody wants to be told."""

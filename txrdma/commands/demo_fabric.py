@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -14,7 +15,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.values import count
-from txrdma.monitor.config import DEFAULT_LISTEN, MonitorConfig, parseConfig
+from txrdma.monitor.config import DEFAULT_LISTEN, isLoopback, MonitorConfig, parseConfig
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -25,9 +26,6 @@ RADIX: Final = 16
 """Ports of a switch of the demonstration: 128 hosts have 16 leaf switches and 8 spines."""
 
 _CONFIG: Final = """
-[web]
-listen = '{listen}'
-
 [history]
 file = '{history}'
 
@@ -61,7 +59,11 @@ class CommandOptions(BaseOptions):
     ]
 
     def postOptions(self) -> None:
-        """Refuse sizes that no such fat tree has."""
+        """Refuse sizes that no such fat tree has, and pages for others: there is no password."""
+        if not isLoopback(self["listen"]):
+            raise usage.UsageError(
+                f"--listen {self['listen']}: the demonstration is for this host alone, as {DEFAULT_LISTEN}"
+            )
         try:
             netOf(self["hosts"])
         except ValueError as error:
@@ -101,10 +103,8 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)
     fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
     with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
-        config = parseConfig(
-            _CONFIG.format(listen=options["listen"], history=os.path.join(folder, "history.db")), "--listen"
-        )
-        service = makeService(reactor, config, fabric)
+        config = parseConfig(_CONFIG.format(history=os.path.join(folder, "history.db")))
+        service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
         weather = Weather(fabric, options["seed"])
         service.startService()
         weather.start(hasFaults=not options["calm"])

@@ -15,7 +15,8 @@ from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
 from txrdma.monitor.judging import ErrorJudge, MOST_BIT_ERRORS
 from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -59,8 +60,14 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         show = _toldAsJSON if options["json"] else _Screen(options["links"])
 
         def isDone(began: float) -> None:
-            show(poller)
-            if options["rounds"] and poller.statistics.turns >= options["rounds"] and not ended.called:
+            if ended.called:
+                return
+            try:
+                show(poller)
+            except Exception:  # nobody reads it any more, mostly
+                ended.errback()
+                return
+            if options["rounds"] and poller.statistics.turns >= options["rounds"]:
                 ended.callback(None)
 
         judge = ErrorJudge(mostBitErrors=MOST_BIT_ERRORS)

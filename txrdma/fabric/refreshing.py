@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeVar
 
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
@@ -46,6 +47,7 @@ class Refresh:
         self.isRelinked = False
         self.unclear = ""
         self.asked = 0
+        self._known: set[GUID] = set()
         self._rpcs = rpcs
         self._endPort = endPort
         self._fabric = fabric
@@ -66,7 +68,8 @@ class Refresh:
         self.touched.add(node.guid)
         for port in [port for port in node.ports.values() if port.raw]:
             hadLink = hasLink(port)
-            await self._askPort(port, toLID(self._endPort, port.lid or node.lid))
+            if not await self._askPort(port):
+                return
             if not hasLink(port):
                 self._cut(port)
             elif port.number and (not hadLink or (isThorough and _isWindow(node))):
@@ -91,11 +94,11 @@ class Refresh:
             node = port.node
             if self._fabric.nodes.get(node.guid) is node and port.peer is None and port.raw:
                 try:
-                    await self._askPort(port, toLID(self._endPort, port.lid or node.lid))
+                    isOurs = await self._askPort(port)
                 except MADFailure:
                     self.unclear = f"{port} does not answer"
                     continue
-                if hasLink(port):
+                if isOurs and hasLink(port):
                     await self._beyond(port)
 
     async def _ask(self, kind: type[Asked], path: IBPath, modifier: int = 0) -> Asked:
@@ -104,20 +107,33 @@ class Refresh:
         )
         return told
 
-    async def _askPort(self, port: Port, path: IBPath) -> None:
+    async def _askPort(self, port: Port) -> bool:
+        """Ask a port for its state; False if another node has answered: LIDs are given out anew at times."""
+        node, path = port.node, toLID(self._endPort, port.lid or port.node.lid)
         raw = (await self._ask(PortInfo, path, port.number)).encode()
         self.asked += 1
-        if withoutArrival(raw) != withoutArrival(port.raw):
-            self.changed[port.node] = None
-            port.tell(raw)
+        if withoutArrival(raw) == withoutArrival(port.raw):
+            return True
+        if node.guid not in self._known:
+            if not await self._isStill(node, path):
+                return False
+            self._known.add(node.guid)
+        self.changed[node] = None
+        port.tell(raw)
+        return True
+
+    async def _isStill(self, node: Node, path: IBPath) -> bool:
+        """True if a node is still the one that it was."""
+        raw = (await self._ask(NodeInfo, path)).encode()
+        if isSame(raw, node.raw):
+            return True
+        self.unclear = f"{node} tells something else about itself"
+        return False
 
     async def _identify(self, node: Node, path: IBPath) -> None:
         """Ask for the name and the identity of a node that may have got others."""
         description = (await self._ask(NodeDescription, path)).text
-        raw = (await self._ask(NodeInfo, path)).encode()
-        if not isSame(raw, node.raw):
-            self.unclear = f"{node} tells something else about itself"
-        if description != node.description:
+        if await self._isStill(node, path) and description != node.description:
             node.description = description
             self.changed[node] = None
 
@@ -216,3 +232,31 @@ def _isWindow(node: Node) -> bool:
 def withoutArrival(raw: bytes) -> bytes:
     """PortInfo without the number of the port that the question came in by, which says nothing."""
     return raw[: _ARRIVAL.start] + raw[_ARRIVAL.stop :]
+
+
+def leadingTo(found: Node | Port | None) -> Node | None:
+    """Node that knows most about what has a GUID: of a host the switch that it is at."""
+    if isinstance(found, Node):
+        linked = found.linked()
+        found = linked[0] if linked and not found.isSwitch else found
+    if isinstance(found, Port):
+        return found.node if found.peer is None else found.peer.node
+    return found
+
+
+async def hasOtherLID(rpcs: RPCs, node: Node, timeoutSeconds: float, retries: int) -> bool:
+    """
+    True if a node, asked by its directed route, has another LID than is known; False without an answer.
+
+    @raise DeviceUnavailable: our own port is gone.
+    """
+    if node.route is None:
+        return False
+    try:
+        info = await rpcs.SubnGet(PortInfo, node.route, timeoutSeconds=timeoutSeconds, retries=retries)
+    except DeviceUnavailable:
+        raise
+    except MADFailure:
+        return False
+    port = node.known(0 if node.isSwitch else info.localPortNum)
+    return port is not None and info.lid != port.lid

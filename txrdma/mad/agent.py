@@ -112,6 +112,16 @@ class MADAgent(RPCs):
         """Number of answers that were dropped as they came from another port than the one asked."""
         return self._core.strangers
 
+    @property
+    def sent(self) -> int:
+        """Number of requests that were sent since the port was opened, repetitions included."""
+        return self._core.sent
+
+    @property
+    def late(self) -> int:
+        """Number of requests, since the port was opened, that had no answer in time."""
+        return self._core.late
+
     # Calls.
 
     def call(

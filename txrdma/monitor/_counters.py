@@ -8,7 +8,7 @@ before was set to zero in between, by another program or by a restart of its nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from operator import add, sub
 from typing import Final
@@ -61,12 +61,11 @@ class Meter:
     @ivar seconds: time between the last two readings; 0 before the second.
     @ivar grown: growth of each counter between the last two readings. After a reset, or at a counter that is
         full, it is the least that it can have been.
-    @ivar counted: growth of each counter since the first reading.
     @ivar resetAt: time of the last reading with a counter lower than before; minus infinity without one.
     @ivar isSilent: True if a later attempt to read the counters had no answer: a gap.
     """
 
-    __slots__ = ("counted", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values")
+    __slots__ = ("_first", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values")
 
     def __init__(self, layout: CounterLayout) -> None:
         self.layout = layout
@@ -74,7 +73,7 @@ class Meter:
         self.readAt = -inf
         self.seconds = 0.0
         self.grown = layout.nothing
-        self.counted = layout.nothing
+        self._first: Sequence[int] = ()
         self.resetAt = -inf
         self.isSilent = False
 
@@ -88,16 +87,24 @@ class Meter:
         self.seconds = now - self.readAt if before else 0.0
         self.readAt = now
         self.isSilent = False
+        if not before:
+            self._first = values
         if not before or values == before:
             self.grown = self.layout.nothing
             return False
-        grown = list(map(sub, values, before))
-        if min(grown) < 0:
-            grown = [value if more < 0 else more for value, more in zip(values, grown, strict=True)]
-            self.resetAt = now
-        self.grown = grown
-        self.counted = list(map(add, self.counted, grown))
-        return any(grown)
+        grown = self.grown = list(map(sub, values, before))
+        if min(grown) >= 0:
+            return True
+        counted = map(sub, before, self._first)
+        self.grown = [value if more < 0 else more for value, more in zip(values, grown, strict=True)]
+        self._first = list(map(sub, values, map(add, counted, self.grown)))  # as if nothing had been reset
+        self.resetAt = now
+        return any(self.grown)
+
+    @property
+    def counted(self) -> list[int]:
+        """Growth of each counter since the first reading."""
+        return list(map(sub, self.values, self._first)) if self.values else self.layout.nothing
 
     def missed(self) -> None:
         """Note that an attempt to read the counters had no answer: no rates until the next reading."""

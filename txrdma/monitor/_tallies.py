@@ -109,10 +109,6 @@ class Tallies(Generic[Place]):
                 tally = self._tallies[place, limit] = Tally(limit.seconds)
             tally.add(count, now)
 
-    def forget(self, place: Place) -> None:
-        """Drop what was added for a port."""
-        self._tallies = {key: tally for key, tally in self._tallies.items() if key[0] != place}
-
     def exceeded(self, now: float) -> list[Exceeded[Place]]:
         """Limits that ports are beyond at present; tallies that are zero again are dropped."""
         found = []

@@ -21,7 +21,8 @@ from txrdma.monitor.files import FileSettings
 from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.news import Silence, TellingRules
-from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
+from txrdma.monitor.poller import DEFAULT_RULES
+from txrdma.monitor.settings import PollerSettings
 from txrdma.values import frozen
 
 if sys.version_info >= (3, 11):
@@ -33,8 +34,10 @@ DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
 
 DEFAULT_SURVEY_SECONDS: Final = 900.0
 
+_YEAR: Final = 365 * 86400.0
+_MOST: Final = 1_000_000
 _LOOPBACK: Final = re.compile(r"(unix:.+|tcp:\d+:(.*:)?interface=(127(\.\d+){3}|\\:\\:1|localhost)(:.*)?)$")
-_TABLE: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
+_TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
@@ -81,6 +84,11 @@ class MonitorConfig:
     files: FileSettings
 
 
+def isLoopback(listen: str) -> bool:
+    """True of a server endpoint string that nobody beyond this host can connect to."""
+    return bool(_LOOPBACK.match(listen))
+
+
 class _Mistake(Exception):
     """A value that cannot be; the message tells what is wanted."""
 
@@ -100,10 +108,10 @@ def _truth(value: object) -> bool:
     return value
 
 
-def _whole(least: int) -> Callable[[object], int]:
+def _whole(least: int, most: int = _MOST) -> Callable[[object], int]:
     def check(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _Mistake(f"a whole number from {least} on")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise _Mistake(f"a whole number from {least} to {most}")
         return value
 
     return check
@@ -111,12 +119,8 @@ def _whole(least: int) -> Callable[[object], int]:
 
 def _seconds(least: float) -> Callable[[object], float]:
     def check(value: object) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not least <= value < float("inf")
-        ):
-            raise _Mistake(f"a number of seconds from {least:g} on")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _YEAR:
+            raise _Mistake(f"a number of seconds from {least:g} to {_YEAR:g}, a year")
         return float(value)
 
     return check
@@ -229,7 +233,7 @@ _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
     "telling.severity": _severity,
     "telling.log": _text,
     "telling.mail.host": _text,
-    "telling.mail.port": _whole(1),
+    "telling.mail.port": _whole(1, 65535),
     "telling.mail.from": _address,
     "telling.mail.to": _addresses,
     "telling.mail.user": _text,
@@ -244,7 +248,7 @@ _NAMED: Final[Mapping[str, Mapping[str, Callable[[object], Any]]]] = {
 }
 """Tables of tables, whose names are free, and the keys of each of these."""
 
-_LIMIT: Final[Mapping[str, Callable[[object], Any]]] = {"most": _whole(0), "seconds": _seconds(1.0)}
+_LIMIT: Final[Mapping[str, Callable[[object], Any]]] = {"most": _whole(0, 1 << 63), "seconds": _seconds(1.0)}
 _TABLES: Final = {"limits", "findings.severity", *_NAMED} | {
     key[:at] for key in _SCALARS for at, letter in enumerate(key) if letter == "."
 }
@@ -269,7 +273,16 @@ class _Reader:
 
     def _mistake(self, key: str, text: str) -> None:
         self._wrong.add(key)
-        self.mistakes.append((self._lines.get(key, 0), f"{key}: {text}"))
+        self.mistakes.append((self._lineOf(key), f"{key}: {text}"))
+
+    def _lineOf(self, key: str) -> int:
+        """Line of a key, or of what it is within: a table may be in one line, with all of its keys or one."""
+        while key and key not in self._lines:
+            parts = [line for name, line in self._lines.items() if name.startswith(f"{key}.")]
+            if parts:
+                return min(parts)
+            key = key.rpartition(".")[0]
+        return self._lines.get(key, 1)
 
     def _walk(self, head: str, table: Mapping[str, Any]) -> None:
         for name, value in table.items():
@@ -345,7 +358,7 @@ class _Reader:
     def checkAccess(self) -> None:
         """Refuse pages that everybody in the network could read."""
         listen = self.values.get("web.listen", "")
-        if not (_LOOPBACK.match(listen or DEFAULT_LISTEN) or self._isGuarded):
+        if not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
             self._mistake(
                 "web.listen",
                 f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "

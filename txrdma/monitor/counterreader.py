@@ -1,5 +1,8 @@
 """
-Reader of all ports' counters: rounds of readings, one datagram at a time to each node.
+Reader of all ports' counters and of the states of some: rounds of readings, one datagram at a time to a node.
+
+LIDs may be given out anew at any time, without a word. So a node whose counters are lower than before, or
+have counted errors, is asked who it is before these are judged: another one may have its LID.
 
 Without Deferreds and coroutines: of all that a monitor does, this is done oftenest.
 """
@@ -16,7 +19,8 @@ from twisted.internet.interfaces import IReactorTime
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.health import hasLink
-from txrdma.fabric.model import Node
+from txrdma.fabric.model import Node, Port
+from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -25,23 +29,26 @@ from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor._pacing import BackOff
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.readings import kindOf, ReadingKind
+from txrdma.wire import Buffer
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""
 
 _MOST_BACK_OFF: Final = 300.0
 _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
+_SUBN_GET: Final = RPCS["SubnGet"]
 
 
 class _Stop:
     """A port whose counters are read."""
 
-    __slots__ = ("hasLink", "meter", "number", "path", "place")
+    __slots__ = ("hasLink", "meter", "number", "path", "place", "requests")
 
     def __init__(self, place: Place, path: IBPath, hasLink: bool) -> None:
         self.place = place
@@ -49,22 +56,31 @@ class _Stop:
         self.path = path
         self.hasLink = hasLink
         self.meter: Meter | None = None
+        self.requests: tuple[bytes, ...] = ()
 
 
 class _Visit(Call):
     """Questions to one node, one after the other: the same call, again and again."""
 
-    __slots__ = ("at", "guid", "part", "reader", "stops", "values", "version", "way")
+    __slots__ = (
+        *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
+        *("values", "version", "way"),
+    )
 
     def __init__(self, reader: CounterReader, guid: GUID) -> None:
         super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
         self.reader = reader
         self.guid = guid
+        self.reading: ReadingKind | None = None
         self.version = -1
         self.stops: list[_Stop] = []
         self.way: list[_Stop] = []
         self.at = self.part = 0
         self.values: tuple[int, ...] = ()
+        self.doubted: list[_Stop] = []
+        self.states: list[tuple[Port, IBPath]] = []
+        self.state = _State(self)
+        self.asking: Call = self
 
     def answered(self, answer: Any) -> None:
         """Take an answer, and ask for what is next."""
@@ -75,13 +91,62 @@ class _Visit(Call):
         self.reader._failed(self, error)
 
 
+class _Who(Call):
+    """Question who is at the LID of the first port of a visit that is in doubt."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, NodeInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Judge what was read there, or drop it."""
+        self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
+
+    def failed(self, error: Exception) -> None:
+        """Judge what was read there: who counts and tells no name is taken for who it was."""
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self.visit.reader._failed(self.visit, error)
+        else:
+            self.visit.reader._identified(self.visit, isKnown=True)
+
+
+class _RawPortInfo(PortInfo):
+    """PortInfo as it came: it is mostly the same as before, and a whole one takes ten times as long."""
+
+    @classmethod
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
+        """Take the bytes of the attribute."""
+        return bytes(buffer[offset : offset + PortInfo.size])
+
+
+class _State(Call):
+    """Question for the state of a port: the same call, for one port of a visit after the other."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        super().__init__(_SUBN_GET, _RawPortInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+
+    def answered(self, answer: Any) -> None:
+        """Compare the state with the one that is known, and ask for the next."""
+        self.visit.reader._stated(self.visit, answer)
+
+    def failed(self, error: Exception) -> None:
+        """Ask for no more states: whether the node is silent is told by its counters."""
+        self.visit.reader._stateless(self.visit, error)
+
+
 class CounterReader:
     """
-    Reader of counters, in rounds.
+    Reader of counters and states, in rounds.
 
     @ivar meters: meters of all ports whose counters were read, by place.
     @ivar backOff: nodes that do not answer.
     @ivar readings: ports whose counters were read; C{silences} are nodes that did not answer when asked.
+    @ivar looks: ports whose states were read; C{changed} are nodes with ports that had others in this round.
     """
 
     def __init__(
@@ -94,11 +159,20 @@ class CounterReader:
         retries: int,
         maxOutstanding: int,
         onDowned: Callable[[GUID], object],
+        onSilent: Callable[[GUID], object],
+        onStranger: Callable[[GUID], object],
+        choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
     ) -> None:
-        """@param onDowned: called with the GUID of a node whose port counts that its link went down."""
+        """
+        @param choose: returns what to read of a node's ports, by what its agent can do.
+        @param onDowned: called with the GUID of a node whose port counts that its link went down.
+        @param onSilent: called with that of a node that does not answer, and did before.
+        @param onStranger: called with that of a node at whose LID there is another one.
+        """
         self.meters: dict[Place, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
-        self.readings = self.silences = 0
+        self.readings = self.silences = self.looks = 0
+        self.changed: set[GUID] = set()
         self._seconds = reactor.seconds
         self._agent = agent
         self._judge = judge
@@ -106,7 +180,9 @@ class CounterReader:
         self._retries = retries
         self._maxOutstanding = maxOutstanding
         self._onDowned = onDowned
-        self._kinds: dict[GUID, ReadingKind] = {}
+        self._onSilent = onSilent
+        self._onStranger = onStranger
+        self._choose = choose
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: deque[_Visit] = deque()
         self._running: dict[_Visit, None] = {}
@@ -121,7 +197,6 @@ class CounterReader:
 
     def forget(self, guid: GUID) -> None:
         """Ask a node anew for what it can count: it may have restarted, with other firmware."""
-        self._kinds.pop(guid, None)
         self._visits.pop(guid, None)
         self.backOff.answered(guid)
 
@@ -136,7 +211,7 @@ class CounterReader:
                 meter.missed()
                 if place[0] not in gone:
                     del self.meters[place]
-        for guid in [guid for guid in self._kinds if guid not in known and guid not in gone]:
+        for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
             self.forget(guid)
 
     def missed(self) -> None:
@@ -150,17 +225,19 @@ class CounterReader:
 
     # Rounds.
 
-    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID]) -> Deferred[None]:
+    def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID] = ()) -> Deferred[None]:
         """
         Read the counters of nodes that are not backed off.
 
         @param version: number of the fabric's state, by which it is known whether anything has changed.
-        @param wholly: nodes whose ports without a link are read, too: most switches have many.
+        @param wholly: nodes whose states are read, and the counters of ports without a link, too: most
+            switches have many.
         @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
             port is lost. Cancelling it ends the round.
         """
         now = self._seconds()
         isDue = self.backOff.isDue
+        self.changed.clear()
         for node in nodes:
             guid = node.guid
             if isDue(guid, now):
@@ -171,9 +248,12 @@ class CounterReader:
                     before, visit.stops = visit.stops, self._stopsOf(node)
                     self._readdressed(before, visit.stops)
                     visit.version = version
-                visit.way = (
-                    visit.stops if guid in wholly else [each for each in visit.stops if self._isWanted(each)]
-                )
+                if guid in wholly:
+                    visit.way = visit.stops
+                    visit.states = self._statesOf(node)
+                else:
+                    visit.way = [each for each in visit.stops if self._isWanted(each)]
+                    visit.states = []
                 if visit.way:
                     self._waiting.append(visit)
         done = self._done = Deferred(lambda _: self._stop())
@@ -186,13 +266,19 @@ class CounterReader:
         paths = {lid: toLID(end, lid) for lid in {port.lid for port in ports}}
         return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
 
+    def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
+        """Ports whose states are read, and paths to them."""
+        end, own = self._agent.port.endPort, node.lid
+        ports = [port for port in node.ports.values() if port.raw]
+        paths = {lid: toLID(end, lid or own) for lid in {port.lid for port in ports}}
+        return [(port, paths[port.lid]) for port in ports]
+
     def _readdressed(self, before: list[_Stop], now: list[_Stop]) -> None:
-        """Begin ports anew whose LID has changed: what was read by the old one may be another node's."""
+        """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
         lids = {stop.place: stop.path.dlid for stop in before}
         for stop in now:
             if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
                 self.meters.pop(stop.place, None)
-                self._judge.forget(stop.place)
 
     def _isWanted(self, stop: _Stop) -> bool:
         """False of a port without a link whose counters stood still when they were read last."""
@@ -206,7 +292,7 @@ class CounterReader:
         self._waiting.clear()
         running, self._running = self._running, {}
         for visit in running:
-            visit.forget(visit)
+            visit.asking.forget(visit.asking)
 
     def _fill(self) -> None:
         """Begin visits while there is room; one that ends at once comes back here, to the outer loop."""
@@ -218,6 +304,8 @@ class CounterReader:
                 visit = self._waiting.popleft()
                 self._running[visit] = None
                 visit.at = visit.part = 0
+                visit.doubted.clear()
+                visit.asking = visit
                 self._ask(visit)
         finally:
             self._isFilling = False
@@ -227,22 +315,24 @@ class CounterReader:
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.way[visit.at]
-        kind = self._kinds.get(visit.guid)
+        kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
         else:
+            requests = stop.requests
+            if not requests:
+                requests = stop.requests = kind.requests(stop.number)
             visit.kind = kind.parts[visit.part]
-            visit.content = kind.requests(stop.number)[visit.part]
+            visit.content = requests[visit.part]
         self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
 
     def _answered(self, visit: _Visit, answer: Any) -> None:
         if visit not in self._running:
             return
         try:
-            guid = visit.guid
-            kind = self._kinds.get(guid)
+            kind = visit.reading
             if kind is None:
-                self._kinds[guid] = kindOf(answer)
+                visit.reading = self._choose(answer)
                 self._ask(visit)
                 return
             values = answer if not visit.part else visit.values + answer
@@ -251,7 +341,7 @@ class CounterReader:
                 visit.values = values
                 self._ask(visit)
                 return
-            self._took(visit.way[visit.at], kind, values)
+            self._took(visit, kind, values)
             self._next(visit)
         except Exception as error:
             self._broken(error)
@@ -268,10 +358,77 @@ class CounterReader:
             if times >= SILENT_TIMES:
                 self._judge.restarted(guid, self._seconds())
             self.backOff.answered(guid)
+        self._settle(visit)
+
+    def _settle(self, visit: _Visit) -> None:
+        """End a visit, when it is known who has answered where that matters, and when all states are."""
+        if visit.doubted:
+            visit.asking = _Who(visit)
+            path = visit.doubted[0].path
+            self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
+            return
+        if visit.states:
+            (port, path), asking = visit.states[-1], visit.state
+            asking.modifier = port.number
+            visit.asking = asking
+            self._agent.issue(asking, path, self._timeoutSeconds, self._retries)
+            return
         del self._running[visit]
         self._fill()
 
-    def _took(self, stop: _Stop, kind: ReadingKind, values: tuple[int, ...]) -> None:
+    def _stated(self, visit: _Visit, raw: bytes) -> None:
+        """Compare the state of a port with the one that is known."""
+        if visit not in self._running:
+            return
+        try:
+            self.looks += 1
+            before = visit.states.pop()[0].raw
+            if raw != before and withoutArrival(raw) != withoutArrival(before):
+                self.changed.add(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(error)
+
+    def _stateless(self, visit: _Visit, error: Exception) -> None:
+        """End a visit whose node does not tell the state of a port."""
+        visit.states = []
+        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+            self._failed(visit, error)
+        elif visit in self._running:
+            self._settle(visit)
+
+    def _identified(self, visit: _Visit, isKnown: bool) -> None:
+        """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
+        if visit not in self._running:
+            return
+        visit.asking = visit
+        lid = visit.doubted[0].path.dlid
+        here = [stop for stop in visit.doubted if stop.path.dlid == lid]
+        visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
+        try:
+            if isKnown:
+                for stop in here:
+                    self._judged(stop)
+            else:
+                for stop in visit.stops:
+                    if stop.path.dlid == lid:
+                        self.meters.pop(stop.place, None)
+                        stop.meter = None
+                self._onStranger(visit.guid)
+            self._settle(visit)
+        except Exception as error:
+            self._broken(error)
+
+    def _judged(self, stop: _Stop) -> None:
+        meter = stop.meter
+        assert meter is not None  # it was read
+        self._judge.read(stop.place, meter, meter.readAt)
+        at = meter.layout.places.get("linkDownedCounter")
+        if at is not None and meter.grown[at]:
+            self._onDowned(stop.place[0])
+
+    def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
+        stop = visit.way[visit.at]
         place, meter = stop.place, stop.meter
         if meter is None or meter.layout is not kind.layout:
             meter = self.meters.get(place)
@@ -280,10 +437,8 @@ class CounterReader:
             stop.meter = meter
         now = self._seconds()
         self.readings += 1
-        if meter.read(values, now) or meter.resetAt == now:
-            self._judge.read(place, meter, now)
-            if meter.grown[kind.layout.places["linkDownedCounter"]]:
-                self._onDowned(place[0])
+        if (meter.read(values, now) or meter.resetAt == now) and self._judge.isConcerned(meter, now):
+            visit.doubted.append(stop)
 
     def _failed(self, visit: _Visit, error: Exception) -> None:
         if visit not in self._running:
@@ -291,7 +446,7 @@ class CounterReader:
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self._broken(error)
             return
-        isRefusal = isinstance(error, MADError) and visit.guid in self._kinds
+        isRefusal = isinstance(error, MADError) and visit.reading is not None
         left = visit.way[visit.at :]
         for stop in left[:1] if isRefusal else left:
             meter = self.meters.get(stop.place)
@@ -301,9 +456,11 @@ class CounterReader:
             self._next(visit)
             return
         self.silences += 1
+        if not self.backOff.times(visit.guid):
+            self._onSilent(visit.guid)
         self.backOff.silent(visit.guid, self._seconds())
-        del self._running[visit]
-        self._fill()
+        visit.states = []
+        self._settle(visit)
 
     def _broken(self, error: Exception) -> None:
         done = self._done

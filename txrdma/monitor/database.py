@@ -7,10 +7,12 @@ PostgreSQL has others in small letters.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, IO, Protocol
 
 from txrdma.error import DeviceUnavailable
 
@@ -35,6 +37,13 @@ class Database(Protocol):
         @raise DeviceUnavailable: it has another version, or is a database of something else.
         """
 
+    def own(self) -> None:
+        """
+        Keep other monitors out, until the database is closed or this process ends. Not in a transaction.
+
+        @raise DeviceUnavailable: there is another one already.
+        """
+
     def tables(self) -> list[str]:
         """Names of all tables in the database."""
 
@@ -51,6 +60,32 @@ class Database(Protocol):
         """Close the database. Twice is fine."""
 
 
+IN_USE: Final = "another monitor keeps its history there"
+
+_OWNER: Final = "-owner"
+"""End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
+
+
+def ownFile(path: str) -> IO[bytes]:
+    """
+    Keep other monitors away from a file, until what is returned is closed.
+
+    @raise DeviceUnavailable: there is another one already, or no file can be made beside that one.
+    """
+    try:
+        owner = open(os.path.realpath(path) + _OWNER, "ab")  # it is closed with the database
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner.close()
+            raise
+    except BlockingIOError as error:
+        raise DeviceUnavailable(IN_USE) from error
+    except OSError as error:
+        raise DeviceUnavailable(str(error)) from error
+    return owner
+
+
 class SQLite:
     """
     Database of SQLite in a file.
@@ -61,6 +96,8 @@ class SQLite:
 
     def __init__(self, path: str) -> None:
         """@raise DeviceUnavailable: the file cannot be opened, or is no database."""
+        self._path: Final = path
+        self._owner: IO[bytes] | None = None
         try:
             self._connection: Final = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
@@ -87,6 +124,10 @@ class SQLite:
             raise DeviceUnavailable("it is a database of something else")
         self.execute(f"PRAGMA user_version = {version}")
 
+    def own(self) -> None:
+        """Lock a file beside the database."""
+        self._owner = ownFile(self._path)
+
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
         return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -111,3 +152,5 @@ class SQLite:
     def close(self) -> None:
         """Close the database. Twice is fine."""
         self._connection.close()
+        if self._owner is not None:
+            self._owner.close()

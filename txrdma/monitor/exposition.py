@@ -8,13 +8,14 @@ C{port}; names, which repeat and change, are in C{infiniband_node_info}.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from txrdma.fabric.linkspeeds import LaneSpeed
 from txrdma.fabric.model import Fabric, Port
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor.details import CAUSES
 from txrdma.monitor.judging import Place
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,6 +57,20 @@ FAMILIES: Final = {
     "portXmitWait": ("port_transmit_wait", "Ticks with data to send and no credits for it"),
 }
 """Names of families without C{infiniband_} and C{_total}, and what each is, by the name of the counter."""
+
+CAUSE_FAMILIES: Final = {
+    "portLocalPhysicalErrors": "port_local_physical_errors",
+    "portMalformedPacketErrors": "port_malformed_packet_errors",
+    "portBufferOverrunErrors": "port_buffer_overrun_errors",
+    "portDLIDMappingErrors": "port_dlid_mapping_errors",
+    "portVLMappingErrors": "port_vl_mapping_errors",
+    "portLoopingErrors": "port_looping_errors",
+    "portInactiveDiscards": "port_inactive_discards",
+    "portNeighborMTUDiscards": "port_neighbor_mtu_discards",
+    "portSwLifetimeLimitDiscards": "port_switch_lifetime_limit_discards",
+    "portSwHOQLifetimeLimitDiscards": "port_switch_hoq_lifetime_limit_discards",
+}
+"""Names of families of causes, by the names of the optional counters."""
 
 _NOMINAL: Final = {
     int(LaneSpeed.SDR): 2.5,
@@ -194,6 +209,19 @@ class CounterExposition:
             ]
             if parts:
                 yield f"# HELP {name} {text}.\n# TYPE {name} counter\n{''.join(parts)}"
+
+
+def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
+    """
+    Text of each family of causes: of ports that have dropped packets, and can tell why.
+
+    @param counters: counters that are wanted: causes come with the one that has their sum.
+    """
+    for counter in counters:
+        for cause, text in CAUSES.get(counter, {}).items():
+            series = [(_ofPort(place), told[cause]) for place, told in causes.items() if cause in told]
+            if series:
+                yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
 
 
 # States.

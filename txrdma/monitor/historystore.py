@@ -223,6 +223,17 @@ class HistoryStore:
         for number, guid, port in database.execute("SELECT id, guid, number FROM ports"):
             self._ports[GUID(bytes(guid)), port] = number
 
+    def own(self) -> None:
+        """
+        Keep other monitors out, until the store is closed or this process ends.
+
+        @raise DeviceUnavailable: there is another one already: they would take each other's ports for theirs.
+        """
+        with self._named():
+            self._database.own()
+        with self._transaction():  # the other one may have written until now
+            self._prepare()
+
     def close(self) -> None:
         """Close the database. Twice is fine."""
         self._database.close()

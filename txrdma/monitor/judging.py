@@ -6,7 +6,8 @@ Whether a fault has lasted long enough to be told is the matter of L{txrdma.moni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from txrdma.fabric.errorcounters import shownName
@@ -21,6 +22,7 @@ from txrdma.monitor._tallies import Limit, Tallies
 Place = tuple[GUID, int]
 """A port, by the GUID of its node and its number: fabrics come and go, this stays."""
 
+_Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
 
 DEFAULT_LIMITS: Final = (
@@ -135,7 +137,7 @@ class ErrorJudge:
         self._flaps = flaps
         counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
         self._counters = list(dict.fromkeys(counters))
-        self._judged: dict[CounterLayout, list[int]] = {}
+        self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
     def periodOf(self, kind: str) -> float:
         """Length of the longest time that findings of a kind are counted in, in seconds; 0 for others."""
@@ -147,16 +149,22 @@ class ErrorJudge:
         """Number of figures that are kept: some for each port with errors."""
         return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
 
+    def isConcerned(self, meter: Meter, now: float) -> bool:
+        """True of a reading with errors, or after a reset; most have more traffic alone."""
+        judged = self._judged.get(meter.layout)
+        if judged is None:
+            layout = meter.layout
+            at = [layout.places[name] for name in self._counters if name in layout.places]
+            taken: _Pick = itemgetter(*at) if at else lambda grown: None
+            judged = self._judged[layout] = taken, taken(layout.nothing)
+        pick, nothing = judged
+        return pick(meter.grown) != nothing or meter.resetAt == now
+
     def read(self, place: Place, meter: Meter, now: float) -> None:
-        """Take a reading of a port whose counters have grown, or were reset."""
+        """Take a reading of a port that this judge is concerned with."""
         if meter.resetAt == now:
             self._restarts[place] = now
         places, grown = meter.layout.places, meter.grown
-        judged = self._judged.get(meter.layout)
-        if judged is None:
-            judged = self._judged[meter.layout] = [places[name] for name in self._counters if name in places]
-        if not any(map(grown.__getitem__, judged)):
-            return  # traffic alone, as nearly always
         for counter in self._counters:
             at = places.get(counter)
             if at is not None and grown[at]:
@@ -165,13 +173,6 @@ class ErrorJudge:
                 else:
                     self._tallies.add(place, counter, grown[at], now)
                     self._bitErrors.add(place, counter, grown[at], now)
-
-    def forget(self, place: Place) -> None:
-        """Drop the errors of a port: another's may be among them."""
-        self._tallies.forget(place)
-        self._bitErrors.forget(place)
-        self._downs.pop(place, None)
-        self._links.pop(place, None)
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,8 +22,8 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding, managerFindings
-from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.refreshing import Refresh
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADFailure
@@ -35,11 +36,13 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.counterreader import CounterReader
+from txrdma.monitor.details import DetailReader
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
 from txrdma.monitor.managers import ManagerWatch
 from txrdma.monitor.presence import Presence
-from txrdma.values import frozen, record
+from txrdma.monitor.settings import PollerSettings
+from txrdma.values import record
 
 _log = Logger()
 
@@ -66,30 +69,6 @@ UNHEARD_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
 
 
-@frozen
-class PollerSettings:
-    """
-    Settings of a poller: how often it looks at what.
-
-    @ivar intervalSeconds: time between readings of the counters.
-    @ivar sweepSeconds: time between whole sweeps.
-    @ivar settleSeconds: time from a sign of change to a look at the node, and between looks until their
-        findings are settled.
-    @ivar lookSeconds: time in which the states of all ports are looked at once.
-    @ivar timeoutSeconds: time to wait for the answer of a node, three times.
-    @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
-    @ivar wantsNotices: subscribe to the notices of the SA.
-    """
-
-    intervalSeconds: float = 10.0
-    sweepSeconds: float = 300.0
-    settleSeconds: float = 2.0
-    lookSeconds: float = 60.0
-    timeoutSeconds: float = 0.5
-    maxOutstanding: int = 64
-    wantsNotices: bool = True
-
-
 DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
 """Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
 
@@ -106,6 +85,8 @@ class PollerStatistics:
     @ivar looks: ports whose states were looked at between sweeps.
     @ivar refreshes: times that nodes with a sign of change were asked again.
     @ivar notices: notices that the SA has reported.
+    @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
+        that had no answer in time.
     """
 
     readings: int = 0
@@ -118,6 +99,8 @@ class PollerStatistics:
     looks: int = 0
     refreshes: int = 0
     notices: int = 0
+    requests: int = 0
+    timeouts: int = 0
 
 
 class FabricPoller:
@@ -125,7 +108,8 @@ class FabricPoller:
     Poller of one fabric, from L{start} to L{stop}.
 
     @ivar fabric: the fabric as it is known at present; None before the first sweep.
-    @ivar meters: meters of all ports whose counters were read, by place.
+    @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
+        of them have dropped.
     @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -165,14 +149,15 @@ class FabricPoller:
         self._reader = CounterReader(
             *(reactor, agent, self._judge, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
             settings.maxOutstanding,
-            self._sign,
+            *(self._sign, self._missed, self._mistook),
         )
         self.meters = self._reader.meters
+        self.details = DetailReader(self.meters)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
         self._strangers: set[GUID] = set()
         self._touched: set[GUID] = set()
-        self._unheardSince = 0.0
+        self._unheardSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
         self._isReading = self._isSweeping = self._isStarted = self._isBlind = self._isDoubtful = False
         self._lost = ""
@@ -311,6 +296,7 @@ class FabricPoller:
         statistics = self.statistics
         statistics.sweeps += 1
         statistics.sweepSeconds = now - began
+        self._sweptAt = now
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._blind(fabric)
             self._sweepIn(self._settings.settleSeconds)
@@ -349,6 +335,7 @@ class FabricPoller:
             self._judge.restarted(guid, now)
             self._reader.forget(guid)
         self._reader.keep(fabric.nodes, self.presence.nodes)
+        self.details.keep(fabric.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
 
     def _judgeTouched(self) -> None:
@@ -382,7 +369,7 @@ class FabricPoller:
             port = self.fabric.byLID(getattr(details, "lid", 0))
             node = None if port is None else port.node
         else:
-            node = _leadingTo(self.fabric.byGUID(gid.guid))
+            node = leadingTo(self.fabric.byGUID(gid.guid))
             if node is None:  # gone is what is not known; what has come may be found by its switch's trap
                 if notice.trapNumber == Trap.GID_IN_SERVICE:
                     self._strangers.add(gid.guid)
@@ -392,6 +379,23 @@ class FabricPoller:
             self._sweepIn(self._settings.settleSeconds)
         else:
             self._sign(node.guid)
+
+    def _missed(self, guid: GUID) -> None:
+        """Look by its route for a node that is silent for the first time: it may have got another LID."""
+        node = None if self.fabric is None else self.fabric.nodes.get(guid)
+        if node is not None:
+            self._run(Deferred.fromCoroutine(self._seek(node)))
+
+    async def _seek(self, node: Node) -> None:
+        if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, _RETRIES):
+            self._reader.backOff.answered(node.guid)
+            self._mistook(node.guid)
+
+    def _mistook(self, guid: GUID) -> None:
+        """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
+        self._isDoubtful = True
+        rested = self._reactor.seconds() - self._sweptAt
+        self._sweepIn(max(0.0, 4 * self.statistics.sweepSeconds - rested))
 
     def _sign(self, guid: GUID) -> None:
         """Look at a node soon, together with others that give a sign of change."""
@@ -477,7 +481,7 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and look at the states of some."""
         reader, statistics = self._reader, self.statistics
-        began, silences = self._reactor.seconds(), reader.silences
+        began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
         toLook = self._nextToLook(fabric)
@@ -485,12 +489,18 @@ class FabricPoller:
         refresh = self._refreshOf(schedule, fabric)
         try:
             await reader.read(nodes, self.version, toLook)
-            looked = (node for node in nodes if node.guid in toLook and not reader.backOff.times(node.guid))
-            await schedule.run(mqueue=(self._look(refresh, node) for node in looked))
+            changed = [node for node in nodes if node.guid in reader.changed]
+            dropping = [node for node in nodes if node.guid in toLook and self.details.isWanted(node)]
+            how = schedule, self._agent.port.endPort, self._settings.timeoutSeconds, _RETRIES
+            states = (self._look(refresh, node) for node in changed)
+            reasons = (self.details.look(node, *how) for node in dropping)
+            await schedule.run(mqueue=chain(states, reasons))
             await refresh.finish()
         finally:
             self._isReading = False
             statistics.readings, statistics.silences = reader.readings, reader.silences
+            statistics.looks += reader.looks - looks
+            statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
         self._refreshed(refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
             self._sweepIn(0.0)  # who alone answers is we: it may be our own link
@@ -535,7 +545,7 @@ class FabricPoller:
 
     @staticmethod
     async def _look(refresh: Refresh, node: Node) -> None:
-        """Look at the states of a node's ports."""
+        """Enter what has changed at a node's ports."""
         try:
             await refresh.look(node)
         except DeviceUnavailable:
@@ -587,13 +597,3 @@ class FabricPoller:
                 self._notify(event)
             except Exception:
                 _log.failure("while {event!r} was told", event=event)
-
-
-def _leadingTo(found: Node | Port | None) -> Node | None:
-    """Node that knows most about what has a GUID: of a host the switch that it is at."""
-    if isinstance(found, Node):
-        linked = found.linked()
-        found = linked[0] if linked and not found.isSwitch else found
-    if isinstance(found, Port):
-        return found.node if found.peer is None else found.peer.node
-    return found

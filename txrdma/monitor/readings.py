@@ -7,7 +7,7 @@ third of a second. Nothing is ever cleared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from txrdma.fabric.errorcounters import (
@@ -19,10 +19,9 @@ from txrdma.fabric.errorcounters import (
 from txrdma.fabric.rates import WORD
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
+from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.monitor._counters import CounterLayout
 from txrdma.rawfields import peeks
-from txrdma.wire import Buffer
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
@@ -30,14 +29,8 @@ _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 class Counters(Attribute):
     """An attribute of counters, decoded as a tuple of some of them: a whole one takes ten times as long."""
 
-    take: ClassVar[Callable[[Buffer, int], tuple[int, ...]]]
     widths: ClassVar[dict[str, int]]
     whole: ClassVar[type[Any]]
-
-    @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Values of the counters, in the order in which they are wanted."""
-        return cls.take(buffer, offset)
 
 
 def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
@@ -46,7 +39,7 @@ def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
         "attributeID": kind.attributeID,
         "rpcs": kind.rpcs,
         "size": kind.size,
-        "take": staticmethod(peeks(kind, names)),
+        "decode": staticmethod(peeks(kind, names)),
         "widths": {name: bits[name] for name in names},
         "whole": kind,
     }
@@ -61,15 +54,23 @@ class ReadingKind:
     @ivar parts: attributes that make it.
     """
 
-    __slots__ = ("_requests", "layout", "parts")
+    __slots__ = ("_chosen", "_requests", "layout", "parts")
 
     def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
         """@param parts: attributes to ask for, and names of the counters to take from each."""
+        self._chosen = parts
         self.parts = tuple(_counters(*part) for part in parts)
         self.layout = CounterLayout(
             {name: width for part in self.parts for name, width in part.widths.items()}, _UNITS
         )
         self._requests: dict[int, tuple[bytes, ...]] = {}
+
+    def without(self, names: frozenset[str]) -> ReadingKind:
+        """Make this kind without counters that an agent does not have: they would always be zero."""
+        chosen = self._chosen
+        return ReadingKind(
+            *((kind, tuple(name for name in wanted if name not in names)) for kind, wanted in chosen)
+        )
 
     def requests(self, number: int) -> tuple[bytes, ...]:
         """Contents of the requests for the counters of a port, one for each part."""
@@ -79,6 +80,12 @@ class ReadingKind:
             self._requests[number] = known
         return known
 
+
+_OPTIONAL: Final = {
+    "portXmitWait": PerformanceCapability.XMIT_WAIT,
+    "qp1Dropped": PerformanceCapability.QP1_DROP,
+}
+"""Counters that not every agent has, and the capabilities that tell so."""
 
 NARROW: Final = ReadingKind((PortCounters, ERROR_COUNTERS + DATA_COUNTERS))
 """Reading of a port that counts traffic in 32 bits alone."""
@@ -98,8 +105,16 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 def kindOf(told: ClassPortInfo) -> ReadingKind:
     """Kind of reading that an agent can give, by its ClassPortInfo."""
     able = Abilities(told.capabilityMask, told.capabilityMask2)
+    kind = NARROW
     if able.hasWideErrors:
-        return WIDE
-    if able.isWide:
-        return MIXED_CASTS if able.hasCasts else MIXED
-    return NARROW
+        kind = WIDE
+    elif able.isWide:
+        kind = MIXED_CASTS if able.hasCasts else MIXED
+    lacks = frozenset(name for name, able in _OPTIONAL.items() if not told.capabilityMask & able)
+    return _without(kind, lacks) if lacks else kind
+
+
+@cache
+def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
+    """Kind of reading for all nodes that lack the same: their ports are told in one column."""
+    return kind.without(names)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, IO
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.database import Columns
+from txrdma.monitor.database import Columns, IN_USE, ownFile
 
 try:
     import sqlalchemy
@@ -27,6 +27,9 @@ _KINDS: Final = {
     str: sqlalchemy.Text,
     bytes: sqlalchemy.LargeBinary,
 }
+_TAKE_LOCK: Final = "SELECT pg_try_advisory_lock(7526476587173962094)"
+"""Takes a lock of PostgreSQL's for the connection: the number is ours, and means nothing."""
+
 _INSERTS: Final = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 """Dialects that can put a row in the place of another, and how they say so."""
 
@@ -52,6 +55,7 @@ class SQLDatabase:
         self._made: dict[str, sqlalchemy.Table] = {}
         self._there: set[str] = set()
         self._connection: sqlalchemy.Connection | None = None
+        self._owner: IO[bytes] | None = None
 
     @property
     def _current(self) -> sqlalchemy.Connection:
@@ -81,6 +85,29 @@ class SQLDatabase:
         if found and found != [version]:
             raise DeviceUnavailable(f"it has version {found[0]}, and version {version} is known here")
         self.put(_VERSIONS, [(version,)])
+
+    def own(self) -> None:
+        """
+        Take the database's advisory lock; of SQLite, lock a file.
+
+        A connection that is made again later takes it again, and insists no more: the server may not have
+        seen yet that the one before is gone.
+        """
+        if self._engine.dialect.name == "sqlite":
+            self._owner = ownFile(self._engine.url.database or "")
+            return
+        self._engine.dispose()  # so that the next connection is one that takes the lock
+        isTaken = []
+
+        def connected(connection: Any, record: object) -> None:
+            with connection.cursor() as cursor:
+                isTaken.append(cursor.execute(_TAKE_LOCK).fetchone()[0])
+            connection.commit()
+
+        sqlalchemy.event.listen(self._engine, "connect", connected)
+        with self.transaction():
+            if not isTaken[0]:
+                raise DeviceUnavailable(IN_USE)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
@@ -126,3 +153,5 @@ class SQLDatabase:
     def close(self) -> None:
         """Close the database. Twice is fine."""
         self._engine.dispose()
+        if self._owner is not None:
+            self._owner.close()

@@ -207,6 +207,8 @@ def netOf(shape: Sequence[str]) -> Net:
     from txrdma.sim.nets.netfile import parseNet
 
     if shape[0] == "fattree":
+        if not all(each.isdecimal() for each in shape[1:]):
+            raise ValueError(f"sim:{':'.join(shape)}: say numbers: of hosts, of a switch's ports")
         try:
             return fatTree(*map(int, shape[1:])) if len(shape) > 1 else fatTree(16)
         except ValueError as error:

@@ -43,6 +43,7 @@ from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
+from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -176,6 +177,8 @@ class MonitorService(MultiService):
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
         store = HistoryStore(config.history) if config.history else None
         try:
+            if store is not None:
+                store.own()
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
         except BaseException:
             if store is not None:
@@ -377,7 +380,7 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Read the configuration, so that mistakes show before anything runs."""
         try:
-            self["read"] = readConfig(self["config"]) if self["config"] else parseConfig("")
+            self["read"] = parseConfig("") if self["config"] is None else readConfig(self["config"])
         except RDMAError as error:
             raise usage.UsageError(str(error)) from error
 
@@ -386,11 +389,13 @@ def makeService(options: Options) -> IService:
     """Make the service that C{twistd} runs."""
     from twisted.internet import reactor
 
+    theReactor: Any = reactor
+    theReactor.seconds = SteadyClock()
     try:
         service = MonitorService(reactor, options["read"])
     except (RDMAError, ValueError) as error:
         raise SystemExit(f"fabric-monitor: {error}") from error
-    if options["config"]:
+    if options["config"] is not None:
         path = os.path.abspath(options["config"])  # a daemon has another working directory
         service.reloadBy(lambda: readConfig(path))
     return service

@@ -152,6 +152,16 @@ class Calls:
     def __len__(self) -> int:
         return len(self._transactions)
 
+    @property
+    def sent(self) -> int:
+        """Requests with an answer that were sent so far, as often as they were."""
+        return self._transactions.begun + self._transactions.repeated
+
+    @property
+    def late(self) -> int:
+        """Times that no answer to a request came in time."""
+        return self._transactions.late
+
     # Orders.
 
     def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:

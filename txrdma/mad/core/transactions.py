@@ -64,6 +64,9 @@ class Transactions(Generic[T]):
     The requests of one port that are on their way.
 
     @ivar open: requests by their transaction ID: its bits within C{mask}, which are ours.
+    @ivar begun: number of requests so far.
+    @ivar late: number of times that no answer came in time: the request was sent again, or given up.
+    @ivar repeated: number of requests that were sent again.
     """
 
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:
@@ -75,6 +78,7 @@ class Transactions(Generic[T]):
         self._random = random
         self._drawn: list[int] = []
         self.open: dict[int, T] = {}
+        self.begun = self.late = self.repeated = 0
         self._wheel: Wheel[T] = Wheel(NOTCH_SECONDS)
         self._pausing: dict[int, T] = {}
 
@@ -118,6 +122,7 @@ class Transactions(Generic[T]):
         identifier = transaction.identifier
         deadline = transaction.deadline = now + transaction.timeoutSeconds
         self.open[identifier] = transaction
+        self.begun += 1
         transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
 
     def find(self, identifier: int) -> T | None:
@@ -160,6 +165,7 @@ class Transactions(Generic[T]):
         """Requests whose deadline has passed; called at the time of L{deadline}."""
         due: Due[T] = Due([], [])
         for transaction in self._wheel.expired(now):
+            self.late += transaction.identifier not in self._pausing
             self._late(transaction, now, due)
         return due
 
@@ -179,6 +185,7 @@ class Transactions(Generic[T]):
         self._pausing.pop(transaction.identifier, None)
         if transaction.retriesLeft > 0:
             transaction.retriesLeft -= 1
+            self.repeated += 1
             self.extend(transaction, now + transaction.timeoutSeconds)
             due.again.append(transaction)
         else:

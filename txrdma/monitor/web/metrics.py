@@ -11,7 +11,15 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.exposition import CONTENT_TYPE, CounterExposition, fabricText, FAMILIES, family, labels
+from txrdma.monitor.exposition import (
+    causeText,
+    CONTENT_TYPE,
+    CounterExposition,
+    fabricText,
+    FAMILIES,
+    family,
+    labels,
+)
 from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.poller import FabricPoller
 
@@ -23,6 +31,8 @@ _HEALTH: Final = (
     ("turnSeconds", "round_seconds", "gauge", "Duration of the last round"),
     ("sweeps", "sweeps_total", "counter", "Whole sweeps"),
     ("sweepSeconds", "sweep_seconds", "gauge", "Duration of the last sweep"),
+    ("requests", "requests_total", "counter", "Datagrams with requests that were sent"),
+    ("timeouts", "timeouts_total", "counter", "Requests without an answer in time"),
     ("notices", "notices_total", "counter", "Notices that the subnet administration has reported"),
 )
 """Statistics of a poller, their names and types for Prometheus, and what they are."""
@@ -39,6 +49,7 @@ class Metrics(Resource):
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._poller = poller
         self._writer = writer
+        self._wanted = counters
         self._counters = CounterExposition(counters)
         self._version = 0
         self._fabricText = ""
@@ -51,6 +62,7 @@ class Metrics(Resource):
     def _parts(self) -> Iterator[str]:
         poller = self._poller
         yield from self._counters.families(poller.meters)
+        yield from causeText(poller.details.causes, self._wanted)
         fabric = poller.fabric
         if fabric is not None:
             if poller.version != self._version:

@@ -13,6 +13,7 @@ from twisted.web.template import Tag
 from txrdma.fabric.errorcounters import shownName
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
+from txrdma.monitor.details import CAUSES
 from txrdma.monitor.exposition import FAMILIES, guidText
 from txrdma.monitor.journal import KINDS
 from txrdma.monitor.web.layout import (
@@ -307,6 +308,13 @@ def _port(look: Look, values: Values) -> Tag:
         for name, (_family, text) in FAMILIES.items()
         if meter is not None and name in meter.layout.places
     ]
+    causes = look.causes(port)
+    reasons = [
+        [shownName(name), text, amount(causes[name])]
+        for named in CAUSES.values()
+        for name, text in named.items()
+        if name in causes
+    ]
     heads = ["Counter", "Meaning", "Value", "Each second", "Since the start"]
     return frame(
         look,
@@ -337,6 +345,13 @@ def _port(look: Look, values: Values) -> Tag:
                 table("Counters", heads, counters, "The counters were not read yet."),
                 name="counters",
             ),
+            section(
+                "Why packets were dropped",
+                table("Causes", ["Cause", "Meaning", "Value"], reasons, ""),
+                name="causes",
+            )
+            if reasons
+            else "",
         ],
         "charts",
     )

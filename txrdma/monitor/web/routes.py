@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.types import GUID
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
 from txrdma.monitor.historystore import DEFAULT_LEVELS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (
@@ -119,7 +119,8 @@ def _port(look: Look, values: Values) -> Answer:
     meter = look.meter(port)
     known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
     rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
-    return {**PORTS.toDict(look, port), "counters": known, "rates": rates}
+    causes = {name: look.causes(port).get(name) for name in CAUSE_FAMILIES}
+    return {**PORTS.toDict(look, port), "counters": known, "rates": rates, "causes": causes}
 
 
 def _findings(look: Look, values: Values) -> Answer:
@@ -239,7 +240,7 @@ ROUTES: Final = (
     Route(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
         (_GUID, _PORT),
-        _more(PORTS.schema, counters=_COUNTERS, rates=_COUNTERS),
+        _more(PORTS.schema, counters=_COUNTERS, rates=_COUNTERS, causes=_COUNTERS),
         _port,
     ),
     Route(

@@ -5,7 +5,7 @@ Watch over one fabric: what all pages look at, and what a single request sees of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -118,6 +118,10 @@ class Look:
     def meter(self, port: Port) -> Meter | None:
         """Meter of a port; None if its counters were never read."""
         return self.poller.meters.get((port.node.guid, port.number))
+
+    def causes(self, port: Port) -> Mapping[str, int]:
+        """Causes for which a port has dropped packets, with their numbers; none where they are not known."""
+        return self.poller.details.causes.get((port.node.guid, port.number), {})
 
     def rate(self, port: Port, counter: str) -> float | None:
         """Growth of a port's counter each second; None if it is not known."""

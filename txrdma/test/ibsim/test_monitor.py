@@ -14,7 +14,8 @@ from txrdma.mad.agent import MADAgent
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.test.ibsim.fabric import IbsimTestCase
 
 NET = """
@@ -147,6 +148,20 @@ class MonitorTests(MonitorTestCase):
         seconds = await self.until(lambda: not self.poller.presence.links)
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linkedAsTold())
+
+    async def test_added(self) -> None:
+        """A host that was never there is known within two intervals of its link, with its counters."""
+        self.fabric.console('Unlink "c"[1]')
+        await self.started()
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.fabric.nodes), 6)
+        self.fabric.console('ReLink "c"[1]')
+        seconds = await self.until(lambda: "c" in {name for name, *_ in self.linked()})
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        added = next(node for node in self.poller.fabric.hosts() if node.description == "c")
+        await self.until(lambda: (added.guid, 1) in self.poller.meters)
+        self.assertEqual(self.told, [])
 
     async def test_counters(self) -> None:
         """Errors that grow are found within two intervals; perfquery and ibqueryerrors read the same."""

@@ -190,6 +190,7 @@ class FabricsTests(CommandTestCase):
         """Ports that there are not are told in one line."""
         self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
         self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
+        self.assertIn("say numbers", str(self.said("discover", device="sim:fattree:many").status))
 
     def test_mistakes(self) -> None:
         """Values that have no meaning are refused before anything is opened."""

@@ -132,6 +132,18 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(6120, 3)], 6300)
         self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
 
+    def test_owned(self) -> None:
+        """One monitor at a time has a history; another one has it when the first is closed."""
+        self.store.own()
+        other = self.opened()
+        error = self.assertRaises(DeviceUnavailable, other.own)
+        self.assertIn("another monitor", str(error))
+        self.store.write([reading(600, 1)], 601)
+        self.store.close()
+        other.own()
+        self.store = other
+        self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
+
     def test_allOrNothing(self) -> None:
         """A batch that cannot be written leaves nothing, and can be written later."""
         self.store.write([reading(600, 1)], 601)

@@ -19,7 +19,8 @@ from twisted.web.client import Agent, readBody
 from txrdma.commands.demo_fabric import CommandOptions, netOf
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.weather import Weather
@@ -90,6 +91,12 @@ class CommandTests(TestCase):
         """A number of hosts that no such fat tree has is refused."""
         for hosts in ("0", "1000000"):
             self.assertRaises(UsageError, CommandOptions().parseOptions, ["--hosts", hosts])
+
+    def test_listen(self) -> None:
+        """A page that others could see is refused by the option's name: nobody is asked for a password."""
+        for listen in ("nonsense", "tcp:0", "tcp:0:interface=0.0.0.0"):
+            error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
+            self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
 
     def test_command(self) -> Deferred[None]:
         """It tells where its page is, which is there, and ends with Ctrl-C, leaving nothing."""

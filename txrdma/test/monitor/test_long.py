@@ -25,7 +25,7 @@ import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row
-from txrdma.monitor.poller import PollerSettings
+from txrdma.monitor.settings import PollerSettings
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.monitor.killing import HOSTS

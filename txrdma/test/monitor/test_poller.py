@@ -9,12 +9,15 @@ from random import Random
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller, PollerSettings
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.agents import pma
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.mad.simulated import FabricTestCase
@@ -93,6 +96,48 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 1), 0.0)
         meter = self.poller.meters[self.place("left", 2)]
         self.assertEqual(meter.total("portXmitData"), 80000)
+
+    def asked(self, seconds: float = 60.0) -> int:
+        """Number of requests in a time."""
+        before = self.agent.sent
+        self.pump(seconds)
+        return self.agent.sent - before
+
+    def test_causes(self) -> None:
+        """Ports that have dropped packets are asked why, once each time that these become more."""
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5, portLoopingErrors=2)
+        self.fabric.setCounters("right", 1, portXmitDiscards=3, portInactiveDiscards=3)
+        self.started(100.0)
+        causes = self.poller.details.causes
+        self.assertEqual(set(causes), {self.place("left", 2), self.place("right", 1)})
+        told = causes[self.place("left", 2)]
+        self.assertEqual((told["portLocalPhysicalErrors"], told["portLoopingErrors"]), (5, 2))
+        self.assertEqual(causes[self.place("right", 1)]["portInactiveDiscards"], 3)
+        usual = self.asked()
+        self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
+        self.assertEqual(self.asked(), usual + 1)
+        self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+
+    def test_causesUnknown(self) -> None:
+        """A node without the optional counters is asked for them once."""
+        optional = (PortRcvErrorDetails.attributeID, PortXmitDiscardDetails.attributeID)
+        self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
+        self.started(100.0)
+        usual = self.asked()
+        for errors in (7, 8):
+            self.fabric.setCounters("left", 2, portRcvErrors=errors)
+            self.assertEqual(self.asked(), usual + (errors == 7))
+        self.assertEqual(self.poller.details.causes, {})
+
+    def test_timeouts(self) -> None:
+        """The poller's own work is counted: datagrams, and those without an answer."""
+        self.started(45.0)
+        statistics = self.poller.statistics
+        self.assertGreaterEqual(statistics.requests, statistics.readings)
+        self.assertEqual(statistics.timeouts, 0)
+        self.fabric.silence("c")
+        self.pump(20.0)
+        self.assertGreaterEqual(statistics.timeouts, 3)
 
     def test_cutHost(self) -> None:
         """A host whose cable is cut is gone within two intervals, stays known as gone, and is cleared."""

@@ -106,6 +106,22 @@ class RESTTests(SiteTestCase):
         self.assertEqual(self.get("/api/v1/nodes/0x0000000000000001").code, 404)
         self.assertEqual(self.get(f"/api/v1/ports/{self.guid('left')}/77").code, 404)
 
+    def test_causes(self) -> None:
+        """Why a port has dropped packets, where that is known, is on its page, in JSON and in metrics."""
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
+        self.started(100.0)
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        causes = {name: count for name, count in told["causes"].items() if count is not None}
+        self.assertEqual((len(causes), causes["portLocalPhysicalErrors"]), (6, 5))
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/1").json
+        self.assertEqual(set(told["causes"].values()), {None})
+        self.assertIsNone(told["counters"]["qp1Dropped"])  # its agent has no such counter
+        series = f'infiniband_port_local_physical_errors_total{{guid="{self.guid("left")}",port="2"}} 5'
+        self.assertIn(series, self.get("/metrics").text)
+        where = f"/nodes/{self.guid('left')}/ports"
+        self.assertIn("PortLocalPhysicalErrors", self.get(f"{where}/2").text)
+        self.assertNotIn("Why packets were dropped", self.get(f"{where}/1").text)
+
     def test_links(self) -> None:
         """Links come once, with both directions' load."""
         self.fabric.growCounters("a", 1, portXmitData=1e9)

@@ -14,6 +14,7 @@ from typing import Any
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
+from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock, deferLater
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase, TestCase
@@ -26,8 +27,10 @@ from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import DEFAULT_RULES, PollerSettings
+from txrdma.monitor.poller import DEFAULT_RULES
+from txrdma.monitor.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
+from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
 from txrdma.test.monitor.test_poller import PollerTestCase
 
@@ -100,6 +103,56 @@ class SystemTests(SynchronousTestCase):
             notifier.ready("well")
             self.assertEqual(clock.getDelayedCalls(), [])
             notifier.stop()
+
+
+class SteadyClockTests(SynchronousTestCase):
+    """The time of day is set, forward and back."""
+
+    def setUp(self) -> None:
+        self.wall, self.steady = 1e9, 0.0
+        self.clock = SteadyClock(lambda: self.wall, lambda: self.steady)
+
+    def passed(self, seconds: float) -> float:
+        """Let time pass, and return how much of it the clock has seen."""
+        before = self.clock()
+        self.wall += seconds
+        self.steady += seconds
+        return self.clock() - before
+
+    def test_setBack(self) -> None:
+        """A clock that is set back stands not still, and agrees with the time of day in the end."""
+        self.assertEqual(self.passed(10.0), 10.0)
+        self.wall -= 3600.0
+        self.assertAlmostEqual(self.passed(10.0), 9.0)
+        self.assertAlmostEqual(self.passed(100.0), 90.0)
+        self.wall -= 3600.0  # and again
+        self.assertAlmostEqual(self.passed(10.0), 9.0)
+        for _ in range(80):
+            self.assertGreaterEqual(self.passed(1000.0), 900.0)
+        self.assertEqual(self.clock(), self.wall)
+        self.assertEqual(self.passed(1.0), 1.0)
+        self.wall -= 10.0
+        self.assertAlmostEqual(self.passed(1.0), 0.9)
+
+    def test_setForward(self) -> None:
+        """A clock that is set forward goes with it: what is due is done."""
+        before = self.clock()
+        self.wall += 3600.0
+        self.assertEqual(self.clock() - before, 3600.0)
+        self.assertEqual(self.passed(10.0), 10.0)
+
+    def test_timers(self) -> None:
+        """A reactor with such a clock does what is due, though the time of day was set back before."""
+        reactor: Any = SelectReactor()
+        self.addCleanup(reactor.removeAll)
+        reactor.seconds = self.clock
+        done: list[str] = []
+        reactor.callLater(10.0, done.append, "it")
+        self.wall -= 3600.0
+        for _ in range(12):
+            self.passed(1.0)
+            reactor.iterate(0)
+        self.assertEqual(done, ["it"])
 
 
 class ChangeTests(PollerTestCase):
@@ -274,6 +327,21 @@ class CommandTests(TestCase):
         await command.carryOut(reactor, options)
         lines = [json.loads(line) for line in out.getvalue().splitlines()]
         self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
+
+    def test_headOnly(self) -> Deferred[None]:
+        """Where nobody reads any more, it ends, instead of going on unheard."""
+        options = command.CommandOptions()
+        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--json"])
+
+        def broken(text: str) -> int:
+            raise BrokenPipeError
+
+        out = io.StringIO()
+        self.patch(out, "write", broken)
+        self.patch(__import__("sys"), "stdout", out)
+        done = Deferred.fromCoroutine(command.carryOut(reactor, options))
+        done.addTimeout(20.0, reactor)
+        return self.assertFailure(done, BrokenPipeError)
 
     def test_wrong(self) -> None:
         """Intervals that make no sense are refused."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
 
+import txrdma
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.advice import Severity
 from txrdma.interfaces import IMADPort, IMADPortStringParser
@@ -29,7 +32,7 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import FAMILIES
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
-from txrdma.monitor.poller import PollerSettings
+from txrdma.monitor.settings import PollerSettings
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService, Options
@@ -182,6 +185,48 @@ class ConfigTests(SynchronousTestCase):
             key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
             self.assertIn(key, lines[number - 1])
 
+    def test_oneLine(self) -> None:
+        """Tables may be written in one line, by names with dots, and as lists: their mistakes have lines."""
+        lines = (
+            'telling.webhooks = { a = { url = "ftp://x" }, b = 3 }',
+            'telling.silences.works = { until = "soon", what = 1 }',
+            'findings.severity = { width = "awful" }',
+            'telling.mail.to = ["ops@example.org"]',
+            "poll.interval = 1e300",
+            "poll.outstanding = 99999999999999999999",
+            "[[files]]",
+        )
+        error = self.assertRaises(InvalidRequest, parseConfig, "\n".join(("# lines", *lines)), "my.toml")
+        said = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
+        self.assertEqual(
+            [(int(number), key.partition(" ")[0]) for number, key in said],
+            [(2, "telling.webhooks.a.url"), (2, "telling.webhooks.b"), (3, "telling.silences.works.until")]
+            + [(3, "telling.silences.works.what"), (4, "findings.severity.width"), (5, "telling.mail")]
+            + [(5, "telling.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
+        )
+
+    def test_example(self) -> None:
+        """The example says what holds without it, but for the history; its comments are right, too."""
+        example = Path(txrdma.__file__).parent.parent / "examples" / "fabric-monitor" / "fabric-monitor.toml"
+        if not example.exists():
+            self.skipTest("the examples are in the sources, and not installed")
+        text = example.read_text()
+        self.assertEqual(replace(parseConfig(text), history=""), parseConfig(""))
+        told = parseConfig(re.sub("(?m)^#(?=[a-z\\[])", "", text))
+        self.assertEqual((told.port, len(told.webhooks)), ("umad:mlx5_0/1", 1))
+        assert told.mail is not None
+        self.assertEqual(told.mail.receivers, ("operators@example.org",))
+
+    def test_page(self) -> None:
+        """What the documentation shows as a configuration is one."""
+        page = Path(txrdma.__file__).parent.parent / "docs" / "fabric-monitor.md"
+        if not page.exists():
+            self.skipTest("the documentation is in the sources, and not installed")
+        shown = re.findall("```toml\n(.*?)```", page.read_text(), re.DOTALL)
+        self.assertGreater(len(shown), 3)
+        for text in shown:
+            parseConfig(text)
+
     def test_syntax(self) -> None:
         """A mistake in the syntax of TOML is told with its line, too."""
         error = self.assertRaises(InvalidRequest, parseConfig, "port = \n")
@@ -209,7 +254,7 @@ class ConfigTests(SynchronousTestCase):
         """A file with mistakes, or none at all, ends C{twistd} with a message."""
         path = self.mktemp()
         Path(path).write_text(WRONG)
-        for config in (path, self.mktemp()):
+        for config in (path, self.mktemp(), ""):
             self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
         Path(path).write_text(WHOLE)
         options = Options()
@@ -252,6 +297,15 @@ class StartTests(SynchronousTestCase):
         assert service._agent._return is not None
         service._agent._return._reopen().close()
         self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
+
+    def test_historyInUse(self) -> None:
+        """A second monitor on one history is refused: both would write, and tell, the same."""
+        path = self.mktemp()
+        store = HistoryStore(path)
+        self.addCleanup(store.close)
+        store.own()
+        said = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
+        self.assertIn("another monitor", said)
 
     def test_listen(self) -> None:
         """An endpoint that has no meaning is told; so are files of TLS that are not there."""
