@@ -20,6 +20,7 @@ COMPILED = [
     "txrdma/btl/_receiving.py",
     "txrdma/btl/_regions.py",
     "txrdma/btl/_roundtrip.py",
+    "txrdma/btl/_timetable.py",
     "txrdma/btl/_window.py",
     "txrdma/btl/wire.py",
     "txrdma/smc/stream/_flow.py",

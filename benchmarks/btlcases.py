@@ -16,6 +16,7 @@ FEW: Final = 3
 """The most rounds of what takes long."""
 
 BTL = {"module": "benchmarks.btlends"}
+BTL_UDP = {**BTL, "route": "rocev2"}
 ZMQ = {"module": "benchmarks.peer_zmq", "isTCP": True}
 ENET = {"module": "benchmarks.peer_enet"}
 MPI = {"module": "benchmarks.peer_mpi"}
@@ -33,14 +34,14 @@ def messages(quick: bool) -> list[Case]:
     """Messages of the byte transfer layer."""
     burst = Case(
         "btl-messages",
-        "64-byte messages in bursts; pyzmq over tcp",
+        "64-byte messages in bursts, over UDP; pyzmq over tcp",
         "messages",
         "/s",
-        ours=BTL,
+        ours=BTL_UDP,
         theirs=ZMQ,
         orders={"count": 20_000 if quick else 100_000, "write": 64},
         atLeast=0.8,
-        mode="btl",
+        mode="btl UDP",
         needs="zmq",
     )
     cpu = replace(
@@ -54,10 +55,18 @@ def messages(quick: bool) -> list[Case]:
     others = tuple(
         replace(burst, name=f"btl-messages-{name}", title=title, theirs=theirs, needs=needs, atLeast=least)
         for name, title, theirs, needs, least in (
-            ("mpi", "64-byte messages in bursts; mpi4py over TCP", MPI_TCP, "mpi4py", 4.0),
-            ("enet", "64-byte messages in bursts; pyenet, reliable packets", ENET, "enet", 1.5),
-            ("mpi-shared", "64-byte messages in bursts; mpi4py over shared memory", MPI, "mpi4py", 0.8),
+            ("mpi", "64-byte messages in bursts, over UDP; mpi4py over TCP", MPI_TCP, "mpi4py", 4.0),
+            ("enet", "64-byte messages in bursts, over UDP; pyenet, reliable packets", ENET, "enet", 1.5),
         )
+    )
+    sharedBurst = replace(
+        burst,
+        name="btl-messages-mpi-shared",
+        title="64-byte messages in bursts, over shared memory; mpi4py, the same",
+        ours=BTL,
+        theirs=MPI,
+        needs="mpi4py",
+        mode="btl shared memory",
     )
     ping = Case(
         "btl-roundtrip",
@@ -68,8 +77,16 @@ def messages(quick: bool) -> list[Case]:
         theirs=ZMQ,
         orders={"count": 1_000 if quick else 10_000, "size": 64},
         atMost=1.0,
-        mode="btl",
+        mode="btl shared memory",
         needs="zmq",
+    )
+    pingUDP = replace(
+        ping,
+        name="btl-roundtrip-udp",
+        title="64-byte round trip, over UDP; pyzmq over tcp",
+        ours=BTL_UDP,
+        atMost=None,
+        mode="btl UDP",
     )
     polling = replace(
         ping,
@@ -80,35 +97,37 @@ def messages(quick: bool) -> list[Case]:
     )
     bulk = Case(
         "btl-bulk",
-        "messages of 1 MiB; pyzmq over tcp",
+        "messages of 1 MiB, over UDP; pyzmq over tcp",
         "throughput",
         "MB/s",
-        ours=BTL,
+        ours=BTL_UDP,
         theirs=ZMQ,
         orders={"bytes": (32 if quick else 256) * MIB, "write": MIB},
-        mode="btl",
+        mode="btl UDP",
         needs="zmq",
     )
     shared = replace(
         bulk,
         name="btl-bulk-mpi-shared",
-        title="messages of 1 MiB; mpi4py over shared memory",
+        title="messages of 1 MiB, over shared memory; mpi4py, the same",
+        ours=BTL,
         theirs=MPI,
         needs="mpi4py",
+        mode="btl shared memory",
         atLeast=1.0,
     )
     striped = replace(
         bulk,
         name="btl-bulk-striped",
         title="messages of 1 MiB, by two modules; by one module",
-        ours={**BTL, "modules": 2},
-        theirs=BTL,
+        ours={**BTL_UDP, "modules": 2},
+        theirs=BTL_UDP,
         needs=None,
         atLeast=None,
     )
     return [
-        replace(burst, also=(cpu, *others)),
-        replace(ping, also=(polling,)),
+        replace(burst, also=(cpu, *others, sharedBurst)),
+        replace(ping, also=(polling, pingUDP)),
         replace(bulk, also=(shared, striped)),
         *_senders(quick),
     ]

@@ -3,8 +3,9 @@ The two processes of a measurement of the byte transfer layer.
 
 Started by C{python -m benchmarks.btlends server|client ORDERS}.
 
-Both have a software device at a loopback address of their own, whose datagrams go by UDP, or with C{loss} in
-the orders at an end of a L{wire<benchmarks.wires>}; with C{modules} they have as many devices. Orders and
+Both have a software device at a loopback address of their own, whose datagrams go by shared memory, or by UDP
+where C{route} in the orders is C{rocev2}; or with C{loss} at an end of a L{wire<benchmarks.wires>}. With
+C{modules} they have as many devices. Orders and
 results are JSON: C{count} and C{size} of messages or of round trips, or C{bytes} and C{write}. With
 C{senders} the client is that many processes on one core, which send to the one server for C{seconds}: see
 L{benchmarks.btlsenders}.
@@ -55,10 +56,12 @@ def main(role: str, orders: Orders) -> None:
     count = orders["count"] if "count" in orders else orders.get("bytes", 0) // orders.get("write", 1)
     here, there = (HERE, THERE) if orders.get("loss") else (ownAddress(1), ownAddress(0))
 
+    route = orders.get("route", "auto")
+
     def devices(first: str, number: int) -> list[str]:
         """The devices of one end, at the first address and at others of its own."""
         more = [ownAddress(number + 2 * each) for each in range(orders.get("modules", 1) - 1)]
-        return [f"soft:{address}" for address in (first, *more)]
+        return [f"soft:{address}:route={route}" for address in (first, *more)]
 
     class Answering(MessageProtocol):
         """Answers each message, or all of them when the last one is here."""
@@ -163,7 +166,7 @@ def main(role: str, orders: Orders) -> None:
                 "value": value,
                 "cpu": (cpuSeconds() - cpu) / count,
                 "resent": report()["counters"]["num_resends"],
-                "mode": "btl UDP",
+                "mode": "btl UDP" if route == "rocev2" or orders.get("loss") else "btl shared memory",
             }
         )
 

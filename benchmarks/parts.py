@@ -97,7 +97,7 @@ PARTS: Final = (
         "btl",
         "Messages of the byte transfer layer",
         "Two processes as above, each with a software device at a loopback address of its own: datagrams go "
-        "by UDP, not by shared memory, where MPI goes by that. Bursts have 256 messages, and eight are under "
+        "by shared memory, or where that is said by UDP. Bursts have 256 messages, and eight are under "
         "way; of messages of 1 MiB, 8 MiB. The time ends when the receiver has answered that all are there. "
         "MPI is MPICH, by its provider for TCP where that is named. Senders are processes that share one "
         "core, each with a module of its own.",

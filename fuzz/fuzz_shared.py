@@ -10,6 +10,7 @@ from harness import Target
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN
+from txrdma.soft.shared._datagrams import AT_ONCE, DatagramLane
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     Bell,
@@ -17,6 +18,7 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     Join,
     MAGIC,
+    Mail,
     MessageKind,
     Note,
     Region,
@@ -58,11 +60,42 @@ def _box(content: bytes) -> None:
         raise AssertionError("more receives than were posted")
 
 
+def _datagrams(content: bytes) -> None:
+    """Whatever stands in a ring of datagrams, what is taken stands there, and looking comes to an end."""
+    boxes = [memoryview(bytearray(HEADER_BYTES + _RING)) for _ in range(2)]
+    lane = DatagramLane(("192.0.2.1", 4791), boxes[0], lambda: None)
+    lane.attach(boxes[1])
+    boxes[1][HEADER_BYTES : HEADER_BYTES + min(len(content), _RING)] = content[:_RING]
+    rest = content[_RING : _RING + HEADER_BYTES]
+    boxes[1][: len(rest)] = rest
+    try:
+        for _ in range(12):
+            found = lane.take()
+            if len(found) > AT_ONCE or any(len(packet) > _RING for packet in found):
+                raise AssertionError("more than there can be")
+            lane.taken()
+    except ValueError:
+        pass
+    lane.put(memoryview(b"head"), memoryview(b"payload"), 12)
+    lane.announce()
+
+
+def _rings() -> Iterator[bytes]:
+    boxes = [memoryview(bytearray(HEADER_BYTES + _RING)) for _ in range(2)]
+    lane = DatagramLane(("192.0.2.1", 4791), boxes[0], lambda: None)
+    lane.attach(boxes[1])
+    for size in (0, 24, 500, 2000):
+        lane.put(memoryview(b""), memoryview(bytes(size)), size)
+    yield bytes(boxes[0][HEADER_BYTES:])
+    yield bytes(boxes[0][HEADER_BYTES:]) + bytes(boxes[0][:HEADER_BYTES])
+
+
 def _messages() -> Iterator[bytes]:
     hello = Hello(kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=4791, address=GID(bytes(16)))
     yield hello.encode()
     yield Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6)).encode()
     yield Bell(kind=MessageKind.BELL, number=7).encode()
+    yield Mail(kind=MessageKind.MAIL, number=7).encode()
     yield Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
     yield Region(kind=MessageKind.REGION, length=4096, validOffset=4096).encode()
 
@@ -78,4 +111,5 @@ def _boxes() -> Iterator[bytes]:
 TARGETS = {
     "rendezvous": Target(_message, _messages),
     "box": Target(_box, _boxes),
+    "datagrams": Target(_datagrams, _rings),
 }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from heapq import heappop, heappush
 from typing import Final
 
 from txrdma.btl._assembly import Budget, NO_ROOM, WRONG
@@ -30,6 +29,7 @@ from txrdma.btl._expected import Expected
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
+from txrdma.btl._timetable import Timetable
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -108,9 +108,8 @@ class Module:
         self._losing: deque[Peer] = deque()
         self._owing: dict[Peer, None] = {}
         self._refusals: deque[tuple[Peer, int]] = deque(maxlen=_MOST_REFUSALS)
-        self._touched: list[Peer] = []
-        self._heap: list[tuple[float, int, Peer]] = []
-        self._pushed = 0
+        self._times = Timetable(keepAlive)
+        self._deferred: tuple[Peer, Segment, float] | None = None
         self._events: list[Event] = []
         self._batchHasEnded = False
 
@@ -150,9 +149,9 @@ class Module:
             *(self.counters, self._budget, self._giveUp, now),
         )
         self._peers[name] = peer
-        self._touch(peer)
+        self._times.touch(peer)
         for early in self.expected.take(name):
-            self.received(*early, now)
+            self._received(*early, now)
         return peer
 
     def send(
@@ -220,6 +219,7 @@ class Module:
         """Give up a peer: its messages fail, and nothing more is sent to it."""
         if peer.state == GONE:
             return
+        self._catchUp()  # what has arrived does not fail
         hasEnded = peer.state == ENDED
         self._failAll(peer, reason)
         self._forget(peer)
@@ -232,10 +232,15 @@ class Module:
         """
         Take a packet that came on a channel, from this address. Whatever it is, it harms nobody else.
 
-        The packet's bytes must stay until the events were taken.
+        The packet's bytes must stay until the events were taken. What it acknowledges beside a message is
+        left for later, if nothing else is: whoever answers that message does so first.
         """
+        self.counters.totalRecvs += 1
+        self._catchUp()
+        self._received(channel, address, packet, now)
+
+    def _received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
         counters = self.counters
-        counters.totalRecvs += 1
         try:
             segment = decodeSegment(packet)
         except WireError:
@@ -247,7 +252,7 @@ class Module:
                 counters.unkRecvs += 1
             return
         peer.heardAt = now
-        self._touch(peer)
+        self._times.touch(peer)
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
@@ -255,7 +260,10 @@ class Module:
             return
         told = segment.acknowledged  # mostly no more than is known
         if told is not None and (told + 1) & 0xFFFF != peer.sent.base:
-            if not self._acknowledged(peer, segment, now):
+            if kind == FRAG and peer.sent.mayBe(told):
+                self._catchUp()
+                self._deferred = peer, segment, now
+            elif not self._acknowledged(peer, segment, now):
                 return
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)
@@ -269,6 +277,12 @@ class Module:
             self._owing[peer] = None
         if peer.bye is not None and peer.state < LEFT and peer.received.has(peer.bye):
             self._left(peer, now)
+
+    def _catchUp(self) -> None:
+        """Do what was left for later."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None and deferred[0].state != GONE:
+            self._acknowledged(*deferred)
 
     def _takeNot(self, peer: Peer, segment: Segment, place: int, now: float) -> None:
         if place == ABOVE:
@@ -426,8 +440,8 @@ class Module:
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or sooner: there may be nothing to do then."""
-        self._settle()
-        earliest = self._heap[0][0] if self._heap else None
+        self._catchUp()
+        earliest = self._times.earliest()
         if self._owing and self.credits[COMMAND] > 0:
             due = next(iter(self._owing)).received.owedSince + ACK_DELAY
             earliest = due if earliest is None else min(earliest, due)
@@ -435,16 +449,12 @@ class Module:
 
     def expired(self, now: float) -> None:
         """Do what is due by now."""
-        self._settle()
-        if self._heap and self._heap[0][0] + _ASLEEP < now:
-            for peer in self._peers.values():
-                peer.assembly.excuse(now)
-        while self._heap and self._heap[0][0] <= now:
-            at, _order, peer = heappop(self._heap)
-            if peer.wakeAt != at or peer.state == GONE:
-                continue
-            peer.wakeAt = None
-            self._touch(peer)
+        self._catchUp()
+        earliest = self._times.earliest()
+        if earliest is not None and earliest + _ASLEEP < now:
+            for each in self._peers.values():
+                each.assembly.excuse(now)
+        while (peer := self._times.take(now)) is not None:
             due = peer.deadline(self._keepAlive)
             if due is not None and due <= now:
                 self._expire(peer, now)
@@ -472,26 +482,12 @@ class Module:
         else:
             self._makeReady(peer)
 
-    def _settle(self) -> None:
-        """Enter the deadlines of peers to which something has happened, where they are sooner than before."""
-        for peer in self._touched:
-            peer.isTouched = False
-            at = peer.deadline(self._keepAlive)
-            if at is not None and (peer.wakeAt is None or at < peer.wakeAt):
-                peer.wakeAt = at
-                self._pushed += 1
-                heappush(self._heap, (at, self._pushed, peer))
-        self._touched.clear()
-
-    def _touch(self, peer: Peer) -> None:
-        if not peer.isTouched:
-            peer.isTouched = True
-            self._touched.append(peer)
-
     # Packets and events that go.
 
     def events(self) -> list[Event]:
-        """Take what has happened, in order."""
+        """Take what has happened, in order; what was left for later comes alone."""
+        if not self._events:
+            self._catchUp()
         events, self._events = self._events, []
         return events
 
@@ -510,11 +506,14 @@ class Module:
             self._sendRefusals(packets)
         if self._owing:
             self._sendAcknowledgements(packets, now)
+        if not packets and self._deferred is not None:
+            self._catchUp()
+            return self.outgoing(now)
         self.counters.totalSends += len(packets)
         return packets
 
     def _makeReady(self, peer: Peer) -> None:
-        self._touch(peer)
+        self._times.touch(peer)
         if not peer.isLosing and peer.sent.hasLost():
             peer.isLosing = True
             self._losing.append(peer)
@@ -571,7 +570,7 @@ class Module:
                 self._owing.pop(peer, None)
         self.credits[channel] -= 1
         if not peer.isTouched:
-            self._touch(peer)
+            self._times.touch(peer)
         packets.append(Packet(peer, channel, head, sent.payload))
 
     def _sendRefusals(self, packets: list[Packet]) -> None:

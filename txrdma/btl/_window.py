@@ -235,6 +235,10 @@ class SendWindow:
         self.inFlight += 1
         self._trails[channel].append((self._number, sent))
 
+    def mayBe(self, acknowledged: int) -> bool:
+        """Tell whether all up to there was sent at all."""
+        return difference(acknowledged, self.base) < (self.following - self.base) & 0xFFFF
+
     def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
         """
         Take an acknowledgement: a packet of its own, or beside another segment.

@@ -245,9 +245,10 @@ class ModulePort:
         core = self.core
         try:
             now = self._reactor.seconds()
-            while self._tell() and not self._isClosed:  # what is answered takes the acknowledgement with it
-                pass
-            packets = self._send(now)
+            packets, isTold = 0, True
+            while isTold and not self._isClosed:  # what is answered takes the acknowledgement with it
+                isTold = self._tell()
+                packets += self._send(now)
         finally:
             self._isBusy = False
         if self._isClosed:

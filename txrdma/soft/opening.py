@@ -105,11 +105,11 @@ def openPort(
     while True:
         left -= 1
         carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
-        routes: list[RoutePort] = []
+        shared: SharedMemoryPort | None = None
         try:
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                routes += _sharedMemory(reactor, address, carrier.port, capture, needed, runtime)
+                shared = _sharedMemory(reactor, address, carrier.port, capture, needed, runtime)
             break
         except DeviceUnavailable:
             carrier.close()
@@ -121,8 +121,10 @@ def openPort(
         # Not at the top: connections through shared memory alone would wait 15 ms for what they never use.
         from txrdma.soft.rc.roce import RoCEPort
 
-        return RoCEPort(IReactorTime(reactor), carrier, capture, longest)
+        lanes = None if shared is None else shared.datagrams
+        return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)
 
+    routes: list[RoutePort] = [] if shared is None else [shared]
     routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
     return SoftPort(address, carrier.port, routes, mtu, interfaces)
 
@@ -134,16 +136,16 @@ def _sharedMemory(
     capture: RoCECapture | None,
     isNeeded: bool,
     runtime: str | None,
-) -> list[RoutePort]:
+) -> SharedMemoryPort | None:
     """The way to other processes of this host, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
         meetings = None if runtime is None else DirectoryMeetings(cast(Reactor, reactor), runtime)
         sharing = cast(SharingReactor, reactor)
-        return [SharedMemoryPort(sharing, address, port, capture, meetings=meetings)]
+        return SharedMemoryPort(sharing, address, port, capture, meetings=meetings)
     except DeviceUnavailable as error:
         if isNeeded:
             raise
         _log.warn("{address} goes without shared memory: {error}", address=address, error=error)
-        return []
+        return None

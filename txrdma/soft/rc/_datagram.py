@@ -8,9 +8,9 @@ Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, TYPE_CHECKING
+from typing import Final, NamedTuple, Protocol, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.headers import Opcode
@@ -31,6 +31,8 @@ from txrdma.soft.rc._packets import (
     Event,
     FRAME,
     gathered,
+    heading,
+    ICRC_LENGTH,
     Incoming,
     Outgoing,
     PSN_MASK,
@@ -47,11 +49,36 @@ GRH_LENGTH: Final = 40
 _SEND_ONLY: Final = int(Opcode.UD_SEND_ONLY)
 _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 
+START: Final = Struct(">QIII")
+"""BTH and DETH: eight bytes with all that does not change from packet to packet, PSN, Q_Key, and sender."""
+
+_AROUND: Final = START.size + ICRC_LENGTH
+_ONLY: Final = _SEND_ONLY << 56
+_PLAIN: Final = Operation.SEND
+
 _DETH: Final = Struct(">II")
 _WORD: Final = Struct(">I")
 
 _CONTROLLED: Final = 0x80000000
 """A Q_Key with this bit, in a request, stands for the queue pair's own (IBA 10.2.5)."""
+
+
+class Lane(Protocol):
+    """
+    The way of datagrams to a peer with which memory is shared.
+
+    @ivar isUp: whether datagrams can go this way.
+    @ivar isOver: whether they never can any more.
+    """
+
+    isUp: bool
+    isOver: bool
+
+    def put(self, head: memoryview, payload: memoryview, length: int) -> bool:
+        """Write a packet of that length, which ends with a few bytes that say nothing; False: it is lost."""
+
+    def announce(self) -> None:
+        """Wake the peer for what was written, if it sleeps."""
 
 
 class Datagram(NamedTuple):
@@ -135,6 +162,67 @@ class Datagrams:
                     tuple(request.segments),
                 )
             )
+
+    def write(
+        self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], Lane | None]
+    ) -> tuple[int, int]:
+        """
+        Write the first of these requests at once, as far as they are plain, and there are lanes for them.
+
+        The hot loop of sending, in one piece: what it leaves is to be posted.
+
+        @return: how many are done, and the bytes of their packets.
+        """
+        if self._posted or self._stopped:
+            return 0, 0
+        latest: AddressVector | None = None
+        lane: Lane | None = None
+        events, domain, local, mtu, number = (
+            self._events,
+            self._domain,
+            self._keys.local,
+            self._mtu,
+            self._number,
+        )
+        done = size = head = 0
+        there = -1
+        for request in requests:
+            assert request.address is not None
+            address = request.address.address
+            if address is not latest:  # those of a batch often go the same way
+                if lane is not None:
+                    lane.announce()
+                latest, lane = address, laneTo(address)
+            segments = request.segments
+            if lane is None or len(segments) != 1 or request.operation is not _PLAIN:
+                break
+            try:
+                payload = local(domain, segments[0], False)
+            except ProtectionError:
+                break
+            length = len(payload)
+            if length > mtu:
+                break
+            if request.remoteQPN != there:
+                there = request.remoteQPN
+                head = _ONLY | heading(there)
+            qkey = request.remoteQKey
+            qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
+            pad = -length & 3
+            start = START.pack(head | request.solicited << 55 | pad << 52, self._psn, qkey, number)
+            lane.put(memoryview(start), payload, _AROUND + length + pad)
+            self._psn = self._psn + 1 & PSN_MASK
+            size += _AROUND + length + pad
+            done += 1
+            if request.signaled:
+                events.append(
+                    Completion(request.identifier, Status.SUCCESS, CompletionOpcode.SEND, number, length)
+                )
+        if lane is not None:
+            lane.announce()
+        if done:
+            events.append(Retired(done))
+        return done, size
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
         """
@@ -233,8 +321,35 @@ class Datagrams:
         if not 0 <= length <= self._mtu or not self._receives:
             return False
         qkey, source = _DETH.unpack_from(run.data, start)
-        if qkey != self.qkey:
+        immediate: int | None = None
+        if withImmediate:
+            (immediate,) = _WORD.unpack_from(run.data, start + _DETH.size)
+        start += extension
+        completion = self._fill(run.data[start : start + length], qkey, source, immediate, header)
+        if completion is None:
             return False
+        self._events.append(Received(completion, run.solicited))
+        return completion.status is Status.SUCCESS
+
+    def take(self, payload: memoryview, qkey: int, source: int, header: bytes) -> Completion | None:
+        """
+        Take one datagram without an immediate, which has come in one piece.
+
+        @param header: the 40 bytes that stand for the GRH.
+        @return: the completion of the receive that it has, or that has failed.
+        """
+        completion = None if self._stopped else self._fill(payload, qkey, source, None, header)
+        if completion is None or completion.status is not Status.SUCCESS:
+            self.dropped += 1
+        return completion
+
+    def _fill(
+        self, payload: memoryview, qkey: int, source: int, immediate: int | None, header: bytes
+    ) -> Completion | None:
+        """Fill a receive (IBA 9.8.3.1); None where there is none that takes it."""
+        length = len(payload)
+        if qkey != self.qkey or length > self._mtu or not self._receives:
+            return None
         receive = self._receives[0]
         segments = receive.segments
         try:
@@ -246,38 +361,26 @@ class Datagrams:
                 room = sum(map(len, pieces))
         except ProtectionError:
             self._receives.popleft()
-            self._complete(Completion(receive.identifier, Status.LOC_PROT_ERR, _RECEIVE, self._number), run)
-            return False
+            return Completion(receive.identifier, Status.LOC_PROT_ERR, _RECEIVE, self._number)
         if GRH_LENGTH + length > room:
-            return False  # the receive waits for one that fits (IBA 9.9.3, class D)
+            return None  # the receive waits for one that fits (IBA 9.9.3, class D)
         self._receives.popleft()
-        immediate: int | None = None
-        if withImmediate:
-            (immediate,) = _WORD.unpack_from(run.data, start + _DETH.size)
-        start += extension
         if len(pieces) == 1:
             pieces[0][:GRH_LENGTH] = header
-            pieces[0][GRH_LENGTH : GRH_LENGTH + length] = run.data[start : start + length]
+            pieces[0][GRH_LENGTH : GRH_LENGTH + length] = payload
         else:
             scatter(pieces, 0, header)
-            scatter(pieces, GRH_LENGTH, run.data[start : start + length])
-        self._complete(
-            Completion(
-                receive.identifier,
-                Status.SUCCESS,
-                _RECEIVE,
-                self._number,
-                GRH_LENGTH + length,
-                immediate,
-                QPN(source & 0xFFFFFF),
-                True,
-            ),
-            run,
+            scatter(pieces, GRH_LENGTH, payload)
+        return Completion(
+            receive.identifier,
+            Status.SUCCESS,
+            _RECEIVE,
+            self._number,
+            GRH_LENGTH + length,
+            immediate,
+            QPN(source & 0xFFFFFF),
+            True,
         )
-        return True
-
-    def _complete(self, completion: Completion, run: Incoming) -> None:
-        self._events.append(Received(completion, run.solicited))
 
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE

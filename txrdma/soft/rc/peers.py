@@ -7,11 +7,13 @@ Here is what of the ICRC depends on the two ends only (annex A17 of the InfiniBa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final, Protocol
 
 from txrdma.iba.roce import Flow, IDENTIFICATION_CHANGES
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
+from txrdma.soft.rc._datagram import Lane
 from txrdma.soft.rc._packets import Incoming, Outgoing
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
 
@@ -46,6 +48,9 @@ class RoutesPort(Protocol):
     def look(self) -> None:
         """Take the packets that have come, before the reactor finds them."""
 
+    def arm(self) -> None:
+        """Have the reactor woken by what comes from now on; look once more after this."""
+
     def register(self, route: PortRoute) -> None:
         """Packets for the route's queue pair number belong to the route from now on."""
 
@@ -66,6 +71,15 @@ class RoutesPort(Protocol):
 
     def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets, within a turn."""
+
+    def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send one packet that may be lost, within a turn: by shared memory, where that is shared."""
+
+    def quickLaneTo(self, address: AddressVector) -> Lane | None:
+        """The lane to the end of that way, where what is written there concerns nobody but its taker."""
+
+    def wrote(self, packets: int, size: int) -> None:
+        """Count packets that went by a lane: together they have C{size} bytes."""
 
     def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets outside of a turn, when a route ends."""
@@ -109,6 +123,7 @@ class Peer:
 
     @ivar at: that port of ours.
     @ivar grh: the bytes before the last datagram that came, which had C{grhLength} bytes.
+    @ivar lane: by which datagrams go to the peer, where it is on this host; sought from C{seekAt} on.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
     @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
         which leaves 16 bits of the check.
@@ -124,9 +139,11 @@ class Peer:
         "guess",
         "inbound",
         "ip",
+        "lane",
         "most",
         "port",
         "raw",
+        "seekAt",
         "sending",
         "taking",
     )
@@ -141,6 +158,8 @@ class Peer:
         self.sending = Flow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
+        self.lane: Lane | None = None
+        self.seekAt = -inf
         self.grh, self.grhLength = b"", -1
         self.most = 65536
         self._sendingRuns: dict[int, list[int]] = {}

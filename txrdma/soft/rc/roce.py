@@ -8,7 +8,6 @@ runs of packets of the datagrams that come, checks the ICRC, and keeps the one t
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import cast, Final
@@ -23,8 +22,10 @@ from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._route import Owner, Route
-from txrdma.soft.rc._datagram import GRH_LENGTH
+from txrdma.soft.rc._datagram import GRH_LENGTH, Lane
 from txrdma.soft.rc._packets import ACKNOWLEDGE, BTH_LENGTH, FRAME, ICRC_LENGTH, Incoming, Outgoing, PSN_MASK
+from txrdma.soft.rc.counters import RoCECounters
+from txrdma.soft.rc.neighbours import Neighbours, SharedLanes
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.rc.udp import Carrier, RawAddress
@@ -45,28 +46,6 @@ def _headsOf(length: int, count: int) -> Struct:
     return Struct(">" + f"Q{length - 8}x" * count)
 
 
-@dataclass
-class RoCECounters:
-    """
-    The counters of one RoCE port: packets sent, received and dropped.
-
-    @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
-    @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
-    @ivar malformed: dropped: too short, of a version or partition that we don't know.
-    @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
-    """
-
-    packetsSent: int = 0
-    bytesSent: int = 0
-    writes: int = 0
-    packetsReceived: int = 0
-    bytesReceived: int = 0
-    reads: int = 0
-    wrongICRC: int = 0
-    malformed: int = 0
-    strays: int = 0
-
-
 class RoCEPort:
     """
     The local end of RoCE routes of one port of a device: one UDP port.
@@ -83,11 +62,13 @@ class RoCEPort:
         carrier: Carrier,
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
+        lanes: SharedLanes | None = None,
     ) -> None:
         """
         @param carrier: is the port's from now on, and closed with it.
         @param capture: gets every packet; its owner closes its file.
         @param mtu: of the port; connections say their own.
+        @param lanes: by which datagrams go to devices that share memory with ours.
         """
         self.counters = RoCECounters()
         self.address, self.port = carrier.address, carrier.port
@@ -118,7 +99,11 @@ class RoCEPort:
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
         self._closed = False
+        self._neighbours: Neighbours | None = None
         carrier.start(self)
+        if lanes is not None:
+            self._neighbours = Neighbours(self, lanes, self._routes, capture is None)
+            lanes.start(self._neighbours)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
@@ -179,7 +164,16 @@ class RoCEPort:
 
     def look(self) -> None:
         """Take the packets that have come, for all routes, before the reactor finds them."""
-        self._carrier.look()
+        neighbours = self._neighbours
+        if neighbours is None or neighbours.isSocketDue():
+            self._carrier.look()
+        if neighbours is not None:
+            neighbours.look()
+
+    def arm(self) -> None:
+        """Have the reactor woken by packets that come from now on, those in shared memory, too."""
+        if self._neighbours is not None:
+            self._neighbours.arm()
 
     def register(self, route: PortRoute) -> None:
         """Packets for its number are its, now."""
@@ -231,10 +225,10 @@ class RoCEPort:
         try:
             self._serve(route, now)
         except Exception:
-            self._fail(route)
+            self.fail(route)
 
-    def _fail(self, route: PortRoute) -> None:
-        """Something has raised on its behalf, which costs nobody else anything."""
+    def fail(self, route: PortRoute) -> None:
+        """End a route on whose behalf something has raised, which costs nobody else anything."""
         self.release(route)
         route.fail()
 
@@ -244,6 +238,8 @@ class RoCEPort:
                 self._later(route)
             if self._fill:
                 self._flush()
+            if self._neighbours is not None:
+                self._neighbours.announce()
         else:
             self._more[route] = None
         route.deliver()
@@ -291,7 +287,7 @@ class RoCEPort:
                 try:
                     route.expired(now)
                 except Exception:
-                    self._fail(route)
+                    self.fail(route)
                 else:
                     route.port.serve(route, now)
         if self._deadlines and self._timer is None:
@@ -340,6 +336,31 @@ class RoCEPort:
         self._inFrame += 1
         if total < self._segment:
             self._flush()  # a shorter one must be the last
+
+    def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send one packet, by shared memory where that is shared: then it counts as sent, even when lost."""
+        neighbours = self._neighbours
+        lane = None if neighbours is None else neighbours.laneTo(peer)
+        if neighbours is None or lane is None:
+            self.emit(peer, heading, run)
+        elif self.isEnabled:
+            packet = neighbours.write(lane, heading, run)
+            if self._capture is not None:
+                self._record(packet, len(packet), peer, True)
+
+    def quickLaneTo(self, address: AddressVector) -> Lane | None:
+        """The lane to the end of that way, where what is written there concerns nobody but its taker."""
+        neighbours = self._neighbours
+        if neighbours is None or self._capture is not None or not self.isEnabled:
+            return None
+        peer = self.peerAt(address)
+        return None if peer is None else neighbours.laneTo(peer)
+
+    def wrote(self, packets: int, size: int) -> None:
+        """Count packets that went by a lane: together they have C{size} bytes."""
+        self.counters.packetsSent += packets
+        self.counters.bytesSent += size
+        self.counters.writes += 1
 
     def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets outside of a turn, when a route ends."""
@@ -412,6 +433,8 @@ class RoCEPort:
         """Take datagrams from the carrier: check them, and hand them to the routes that they are for."""
         if not self.isEnabled:
             return
+        if self._neighbours is not None:
+            self._neighbours.cameByUDP()
         peer = self._peers.get(source) or self._peer(source)
         if self._capture is not None:
             self._record(data, segment, peer, False)
@@ -432,6 +455,26 @@ class RoCEPort:
                 self._single(peer, data[whole:], size - whole, whole // segment, now)
         else:
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
+
+    def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
+        """The device of this host from which packets are here; None where they are not to be taken."""
+        raw = self._carrier.rawAddress(*source) if self.isEnabled else None
+        if raw is None:
+            return None
+        self._inTurn = True
+        self.counters.reads += 1
+        return self._peers.get(raw) or self._peer(raw)
+
+    def packetCame(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Take one packet of a device of this host, of whatever sort."""
+        size = len(packet)
+        if size < FRAME or size & 3:
+            self.counters.malformed += 1
+            return
+        if self._capture is not None:
+            self._record(packet, size, peer, False)
+        (head,) = _HEAD.unpack_from(packet)
+        self._dispatch(head, packet, size, 1, peer, now)
 
     def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
         """
@@ -502,7 +545,7 @@ class RoCEPort:
         try:
             isOurs = route is not None and route.received(run, peer, now)
         except Exception:
-            self._fail(cast(PortRoute, route))
+            self.fail(cast(PortRoute, route))
             return
         if route is None or not isOurs:
             counters.strays += count

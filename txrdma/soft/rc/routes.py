@@ -396,8 +396,14 @@ class DatagramRoute:
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """Send these, in order, after those before."""
-        self.datagrams.post(requests, self.port.seconds())
-        self.port.turn(self)
+        port = self.port
+        done, size = self.datagrams.write(requests, port.quickLaneTo)
+        if done:
+            port.wrote(done, size)
+            self.deliver()
+        if done < len(requests):
+            self.datagrams.post(requests[done:] if done else requests, port.seconds())
+            port.turn(self)
 
     def receivesPosted(self) -> None:
         """Do nothing: datagrams that found no receive are lost."""
@@ -407,7 +413,9 @@ class DatagramRoute:
         self.port.look()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
-        """Do nothing: the reactor wakes by itself, when the socket has something."""
+        """Have the reactor woken by what stands in shared memory: by the socket it wakes by itself."""
+        if receives:
+            self.port.arm()
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first. What was is told before."""
@@ -437,11 +445,17 @@ class DatagramRoute:
         self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
         return True
 
+    def take(self, payload: memoryview, qkey: int, source: int, header: bytes, solicited: bool) -> None:
+        """Take one datagram that came by shared memory."""
+        completion = self.datagrams.take(payload, qkey, source, header)
+        if completion is not None:
+            self._owner.receiveCompleted(completion, solicited)
+
     def transmit(self, now: float) -> bool:
         """Hand what is to be sent to the port; what leads nowhere is lost."""
         latest: AddressVector | None = None
         peer: Peer | None = None
-        emit, there, head = self.port.emit, -1, 0
+        emit, there, head = self.port.emitDatagram, -1, 0
         for address, destination, run in self.datagrams.outgoing(now):
             if address is not latest:  # those of a batch often go the same way
                 latest, peer = address, self.port.peerAt(address)

@@ -20,7 +20,7 @@ from txrdma.soft._mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 from txrdma.wire import bits, Code, data, Layout, wire
 
-VERSION: Final = 2
+VERSION: Final = 3
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{Access} or L{Answer} carries."""
 
@@ -47,6 +47,7 @@ class MessageKind(Code):
     BELL = 9
     MUTE = 10
     LOST = 11
+    MAIL = 12
 
 
 class Reach(Code):
@@ -74,6 +75,19 @@ class Bell(Layout):
     C{BELL}: our doorbell of this number, which comes as a descriptor; each L{Join} names those that it needs.
 
     C{MUTE}: no doorbell of ours has this number any more. C{LOST}: your doorbell of this number has not come.
+    """
+
+    kind: MessageKind = bits(8)
+    reserved: int = bits(24)
+    number: int = bits(32)
+
+
+@wire(8)
+class Mail(Layout):
+    """
+    Datagrams for your device stand in this box of ours, which comes as a descriptor.
+
+    C{number} is that of the doorbell which wakes us for yours.
     """
 
     kind: MessageKind = bits(8)
@@ -182,6 +196,7 @@ _LAYOUTS: Final[dict[int, type[Layout]]] = {
     MessageKind.BELL: Bell,
     MessageKind.MUTE: Bell,
     MessageKind.LOST: Bell,
+    MessageKind.MAIL: Mail,
 }
 MAGIC: Final = int.from_bytes(b"txr", "big")
 

@@ -32,6 +32,7 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     Join,
     MAGIC,
+    Mail,
     mapBox,
     MessageKind,
     Note,
@@ -42,6 +43,7 @@ from txrdma.soft.shared._rendezvous import (
     Want,
 )
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
+from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
 from txrdma.unixsockets import Reactor
 
@@ -61,12 +63,14 @@ class _Peer:
     Another process, or another device of our own.
 
     @ivar attachments: by our queue pairs' numbers.
+    @ivar mailbox: for datagrams, since the first of them.
     """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         self.name = name
         self.attachments: dict[QPN, Attachment] = {}
         self.links: list[_Link] = []
+        self.mailbox: Mailbox | None = None
         self._port = port
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], bool]] = {}
         self._theirBells = TheirDoorbells()
@@ -106,6 +110,8 @@ class _Peer:
             _discard(*invitation[:2])
         self._invitations.clear()
         self._theirBells.close()
+        if self.mailbox is not None:
+            self._port.datagrams.over(self.mailbox)
         attachments = list(self.attachments.values())
         if attachments:
             _log.debug(
@@ -149,6 +155,41 @@ class _Peer:
         else:
             attachment.join(box, doorbells, told.notes)
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+
+    def openMailbox(self) -> Mailbox | None:
+        """The lane for datagrams to and from the peer, which is made now or was before."""
+        if self.mailbox is None:
+            self.mailbox = self._port.datagrams.open(self)
+        return self.mailbox
+
+    def mailed(self, told: Mail, descriptors: list[int]) -> None:
+        """Take the peer's box for datagrams, or hear that it could not take ours: then UDP does."""
+        if not told.number:
+            self._closeMailbox()
+            return
+        if len(descriptors) != 1 or (self.mailbox is not None and self.mailbox.lane.isUp):
+            raise ValueError("one box for datagrams, and one descriptor with it")
+        doorbells = self._theirBells.held(told.number)
+        if doorbells is not None and (mailbox := self.openMailbox()) is not None:
+            try:
+                self._port.datagrams.joined(mailbox, descriptors[0], doorbells.pop())
+                return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+        for doorbell in doorbells or ():
+            doorbell.release()
+        self.refuseMail()
+
+    def refuseMail(self) -> None:
+        """Tell the peer that we can't take its box, for want of a descriptor: datagrams go by UDP."""
+        self._closeMailbox()
+        self.send(Mail(kind=MessageKind.MAIL).encode())
+
+    def _closeMailbox(self) -> None:
+        mailbox, self.mailbox = self.mailbox, None
+        if mailbox is not None:
+            self._port.datagrams.remove(mailbox)
 
     def rang(self, told: Bell, descriptors: list[int]) -> None:
         """Take what the peer says of a doorbell, of its own or of ours."""
@@ -278,6 +319,8 @@ class _Link:
             self.line.close("it does not say who it is")
         elif isinstance(told, Join):
             peer.refuse(told)
+        elif isinstance(told, Mail):
+            peer.refuseMail()
         elif isinstance(told, Bell):
             peer.send(told.replace(kind=MessageKind.LOST).encode())
         elif isinstance(told, Region):
@@ -297,6 +340,8 @@ class _Link:
             peer.joined(told, descriptors)
         elif isinstance(told, Bell):
             peer.rang(told, descriptors)
+        elif isinstance(told, Mail):
+            peer.mailed(told, descriptors)
         elif isinstance(told, Want):
             peer.wanted(told, self.line.send)
         elif isinstance(told, Access):
@@ -337,6 +382,7 @@ class SharedMemoryPort:
     The local end of routes through shared memory: a L{RoutePort <txrdma.soft._route.RoutePort>}.
 
     @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
+    @ivar datagrams: the lanes for datagrams, which are somebody else's to send.
     """
 
     def __init__(
@@ -364,6 +410,7 @@ class SharedMemoryPort:
         self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
+        self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf)
         try:
             self._listener = self.meetings.listen(address, port, self._accepted)
         except OSError as error:
@@ -386,6 +433,11 @@ class SharedMemoryPort:
         attachment.lane.setEnabled(self._enabled)
         peer.add(attachment)
         return attachment.lane
+
+    def _mailboxOf(self, name: tuple[str, int]) -> Mailbox | None:
+        """The lane for datagrams to that device, when its process is one of this host."""
+        peer = self._reach(name) if self._enabled else None
+        return None if peer is None else peer.openMailbox()
 
     def setEnabled(self, isEnabled: bool) -> None:
         """
@@ -418,6 +470,7 @@ class SharedMemoryPort:
     def rest(self) -> None:
         """Leave the reactor: peers wait with what needs an answer."""
         self._isResting = True
+        self.datagrams.rest()
         self._listener.setReading(False)
         for link in self._links:
             link.line.setReading(False)
@@ -428,6 +481,7 @@ class SharedMemoryPort:
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
         self._isResting = False
+        self.datagrams.wake()
         self._listener.setReading(True)
         for link in self._links:
             link.line.setReading(self._enabled)
@@ -502,6 +556,7 @@ class SharedMemoryPort:
     def close(self) -> None:
         """Close the rendezvous, and all connections. Twice is fine."""
         self._listener.close()
+        self.datagrams.close()
         self._unguard()
         for peer in list(self._peers.values()):
             peer.lost("we close")

@@ -149,6 +149,69 @@ class MessageTests(ModuleTestCase):
         self.assertRaises(InvalidRequest, module.send, self.toBob, 1, b"")
 
 
+class DeferralTests(ModuleTestCase):
+    """What a message acknowledges beside is looked at when there is time: who answers it does so first."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.send(b"question", "asked")
+        (question,) = self.alice.module.outgoing(0.0)
+        bob = self.bob.module
+        bob.received(COMMAND, self.toAlice.addresses[COMMAND], question.head + question.payload, 0.0)
+        bob.send(self.toAlice, 7, b"answer")
+        (self.answer,) = bob.outgoing(0.0)
+
+    def come(self) -> None:
+        """The answer comes, which acknowledges the question."""
+        packet = bytes(self.answer.head) + bytes(self.answer.payload)
+        self.alice.module.received(COMMAND, self.toBob.addresses[COMMAND], packet, 0.001)
+
+    def test_answeredFirst(self) -> None:
+        """The next message goes before its sender hears that the one before has arrived."""
+        alice = self.alice.module
+        self.come()
+        (event,) = alice.events()
+        self.assertIsInstance(event, MessageReceived)
+        self.send(b"next")
+        self.assertEqual([bytes(each.payload) for each in alice.outgoing(0.001)], [b"next"])
+        self.assertEqual(self.toBob.sent.outstanding, 2)
+        self.assertEqual(alice.events(), [SendCompleted(self.toBob, "asked")])
+        self.assertEqual(self.toBob.sent.outstanding, 1)
+
+    def test_noneWaitsLonger(self) -> None:
+        """Whatever is asked next of the module finds it done."""
+        for ask in (
+            lambda: self.alice.module.deadline(),
+            lambda: self.alice.module.outgoing(0.001),
+            lambda: self.alice.module.expired(0.001),
+            lambda: self.alice.module.received(COMMAND, "elsewhere", b"", 0.001),
+        ):
+            self.setUp()
+            self.come()
+            ask()
+            self.assertEqual(self.toBob.sent.outstanding, 0)
+
+    def test_lie(self) -> None:
+        """A message with an acknowledgement of what was never sent is dropped at once, as ever."""
+        lie = Segment(
+            FRAG, self.toBob.name, self.toBob.received.following, (self.toBob.sent.following + 5) & 0xFFFF
+        )
+        alice = self.alice.module
+        alice.received(COMMAND, self.toBob.addresses[COMMAND], lie.encode(), 0.001)
+        self.assertEqual(alice.events(), [])
+        self.assertEqual(alice.counters.badAckRecvs, 1)
+
+    def test_lost(self) -> None:
+        """A message does not fail that has arrived, when its peer is given up meanwhile."""
+        alice = self.alice.module
+        self.come()
+        alice.events()
+        alice.lose(self.toBob, "no more")
+        self.assertEqual(
+            alice.events(), [SendCompleted(self.toBob, "asked"), PeerLost(self.toBob, "no more")]
+        )
+
+
 class PutTests(ModuleTestCase):
     """Memory that peers write into."""
 
@@ -308,6 +371,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((counters.unkRecvs, counters.oowLowRecvs), (3, MOST_PACKETS - 2))
         (event,) = module.events()
         self.assertEqual(event, MessageReceived(peer, 0, memoryview(b"early")))
+        self.assertEqual(counters.totalRecvs, 2 + MOST_PACKETS)
 
     def test_earlyNames(self) -> None:
         """Names that are drawn and never used are forgotten, the oldest first."""

@@ -29,7 +29,8 @@ from txrdma.iba.verbs import Operation
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc import udp
-from txrdma.soft.rc.roce import RoCECounters, RoCEPort
+from txrdma.soft.rc.counters import RoCECounters
+from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.world import InTheBox, MTU_4096
 from txrdma.testing.verbs.bulk import BulkContract, ENDURING, READ, SEND, WRITE

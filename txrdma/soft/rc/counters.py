@@ -1,0 +1,29 @@
+"""
+The counters of a RoCE port.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class RoCECounters:
+    """
+    The counters of one RoCE port: packets sent, received and dropped.
+
+    @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
+    @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
+    @ivar malformed: dropped: too short, of a version or partition that we don't know.
+    @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
+    """
+
+    packetsSent: int = 0
+    bytesSent: int = 0
+    writes: int = 0
+    packetsReceived: int = 0
+    bytesReceived: int = 0
+    reads: int = 0
+    wrongICRC: int = 0
+    malformed: int = 0
+    strays: int = 0

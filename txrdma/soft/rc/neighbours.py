@@ -1,0 +1,201 @@
+"""
+Packets of a RoCE port that need no network: datagrams to devices of this host with which it shares memory.
+
+They are the packets that would have gone by UDP, and count and are recorded as such; nothing else is
+different, but that nobody has to compute an ICRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, Protocol
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.types import DEFAULT_PKEY, QPN
+from txrdma.soft.rc._datagram import Lane, START
+from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
+from txrdma.soft.rc.counters import RoCECounters
+from txrdma.soft.rc.peers import Peer, PortRoute
+from txrdma.soft.rc.routes import DatagramRoute
+
+SEEK_SECONDS: Final = 1.0
+"""Seconds after which a lane to a peer is sought again, when there was none or it has ended."""
+
+_QUIET: Final = 64
+_SELDOM: Final = 16
+
+_HEAD_AND_WORD: Final = Struct(">QI")
+_NOTHING: Final = memoryview(b"")
+
+_LEAST: Final = FRAME + 8
+_SOLICITED: Final = 1 << 55
+_FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
+_PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
+"""A datagram without an immediate, of the version and the partition that there are."""
+
+
+class SharedLanes(Protocol):
+    """
+    The lanes through shared memory that there are.
+
+    @ivar isOpen: whether looking may find something.
+    """
+
+    isOpen: bool
+
+    def start(self, taker: Taker) -> None:
+        """Hand packets that come to C{taker}."""
+
+    def laneTo(self, name: tuple[str, int]) -> Lane | None:
+        """The lane to the device with this IP address and UDP port, which may not be up yet."""
+
+    def look(self) -> bool:
+        """Bring what has come; tell whether there was anything."""
+
+    def arm(self) -> None:
+        """Have peers wake the reactor for what they write from now on; look once more after this."""
+
+
+class Taker(Protocol):
+    """The RoCE port, which gets what comes."""
+
+    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
+        """Packets of the device at this IP address and UDP port, from BTH to ICRC; valid until it returns."""
+
+    def turnEnded(self) -> None:
+        """No more has come for now."""
+
+
+class Home(Protocol):
+    """The RoCE port whose neighbours they are."""
+
+    counters: RoCECounters
+
+    def seconds(self) -> float:
+        """The time by the port's clock."""
+
+    def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
+        """The device of this host from which packets are here; None where they are not to be taken."""
+
+    def packetCame(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Take one packet of a device of this host, of whatever sort."""
+
+    def grhFor(self, peer: Peer, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes."""
+
+    def wrote(self, packets: int, size: int) -> None:
+        """Count packets that went by a lane: together they have C{size} bytes."""
+
+    def fail(self, route: PortRoute) -> None:
+        """End a route on whose behalf something has raised, which costs nobody else anything."""
+
+    def turnEnded(self) -> None:
+        """No more has come for now."""
+
+
+class Neighbours:
+    """The peers of a RoCE port on this host: it looks for lanes to them, writes and takes packets there."""
+
+    def __init__(
+        self, home: Home, lanes: SharedLanes, routes: Mapping[QPN, PortRoute], isQuick: bool
+    ) -> None:
+        """
+        @param routes: the port's, by their queue pairs' numbers.
+        @param isQuick: nobody wants to see each packet as it is.
+        """
+        self._home = home
+        self._lanes = lanes
+        self._routes = routes
+        self._isQuick = isQuick
+        self._written: dict[Lane, None] = {}
+        self._quiet = 0  # looks since UDP has brought something
+        self.turnEnded = home.turnEnded
+
+    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
+        """
+        Take packets that a device of this host has written, from BTH to ICRC: L{Taker}.
+
+        The hot loop of receiving: nearly all are plain datagrams for a queue pair that there is.
+        """
+        home = self._home
+        peer = home.neighbourCame(source)
+        if peer is None:
+            return
+        now = home.seconds()
+        routes, counters, unpack = self._routes, home.counters, START.unpack_from
+        for packet in packets:
+            size = len(packet)
+            if size >= _LEAST and not size & 3 and self._isQuick:
+                head, _psn, qkey, sender = unpack(packet)
+                route = routes.get(head & 0xFFFFFF)
+                end = size - ICRC_LENGTH - (head >> 52 & 3)
+                if head & _FIXED == _PLAIN and isinstance(route, DatagramRoute) and end >= START.size:
+                    counters.packetsReceived += 1
+                    counters.bytesReceived += size
+                    header, solicited = home.grhFor(peer, size), head & _SOLICITED != 0
+                    try:
+                        route.take(packet[START.size : end], qkey, sender, header, solicited)
+                    except Exception:
+                        home.fail(route)
+                    continue
+            home.packetCame(packet, peer, now)
+
+    def laneTo(self, peer: Peer) -> Lane | None:
+        """The lane to that peer, if it is up; else it is sought now and then."""
+        lane = peer.lane
+        if lane is not None and not lane.isOver:
+            return lane if lane.isUp else None
+        now = self._home.seconds()
+        if now >= peer.seekAt:
+            peer.seekAt = now + SEEK_SECONDS
+            peer.lane = self._lanes.laneTo((peer.ip, peer.port))
+        return None
+
+    def write(self, lane: Lane, heading: int, run: Outgoing) -> memoryview:
+        """
+        Write one packet of whatever sort; what finds no room is lost.
+
+        @param heading: see L{txrdma.soft.rc._packets.heading}.
+        @return: the packet.
+        """
+        opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
+        pad = -len(payload) & 3
+        head = opcode << 56 | solicited << 55 | pad << 52 | heading
+        start = _HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
+        packet = memoryview(b"".join((start, payload, bytes(pad + ICRC_LENGTH))))
+        lane.put(packet, _NOTHING, len(packet))
+        self._written[lane] = None
+        self._home.wrote(1, len(packet))
+        return packet
+
+    def announce(self) -> None:
+        """Wake those who sleep, for what was written."""
+        if self._written:
+            for lane in self._written:
+                lane.announce()
+            self._written.clear()
+
+    def look(self) -> None:
+        """Take what has come by shared memory."""
+        if self._lanes.isOpen:
+            self._lanes.look()
+
+    def isSocketDue(self) -> bool:
+        """
+        Tell whether to look at the socket, which takes a system call.
+
+        Where all seem to come by memory it is left to the reactor, mostly. Else the socket is looked at
+        first: peers change from UDP to memory, and so their datagrams keep their order.
+        """
+        self._quiet += 1
+        return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
+
+    def arm(self) -> None:
+        """Have peers wake the reactor for what they write from now on; look once more after this."""
+        if self._lanes.isOpen:
+            self._lanes.arm()
+
+    def cameByUDP(self) -> None:
+        """Note that something has come by the socket, which is worth looking at."""
+        self._quiet = 0

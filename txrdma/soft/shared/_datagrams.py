@@ -1,0 +1,152 @@
+"""
+The data path of datagrams between two devices on one host: a ring each way, without a system call.
+
+Boxes and records are those of L{txrdma.soft.shared._layout}; a record's content is a packet of RoCE v2 from
+its BTH on (InfiniBand Architecture vol. 1, annex A17). The four bytes of the ICRC are there, and say nothing:
+memory spoils no packet. As with any datagram nobody waits: a packet that finds the ring full is lost, like
+one for which a socket has no room. It does not go by another way, on which it would overtake those before.
+
+Whatever is read from the peer's box is the peer's word: lengths and positions are checked. A process that
+dies while it writes leaves a header of 0, behind which nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from txrdma.soft.shared._boxes import Boxes
+from txrdma.soft.shared._layout import (
+    barrier,
+    CONSUMED,
+    FIRST,
+    LENGTH,
+    LINE,
+    ORDERED,
+    PADDING,
+    PLAIN,
+    WAKE,
+    Wake,
+)
+
+AT_ONCE: Final = 64
+"""Datagrams of one peer that are taken at once: others have sent some, too."""
+
+_KIND: Final = 0xFF
+
+
+class DatagramLane:
+    """
+    The datagrams between our device and another one.
+
+    @ivar name: IP address and UDP port of the other device.
+    @ivar isUp: whether the other device's box is here, so that datagrams can go this way.
+    @ivar isOver: whether the other process is gone, or we leave: what it has written can still be taken.
+    @ivar lost: datagrams for which the ring had no room.
+    """
+
+    def __init__(self, name: tuple[str, int], box: memoryview, ring: Callable[[], None]) -> None:
+        """
+        @param box: ours, which the other device maps to read.
+        @param ring: wakes the other device.
+        """
+        self.name = name
+        self.isUp = self.isOver = False
+        self.lost = 0
+        self._boxes = Boxes(box)
+        self._ring = ring
+        self._consumed = 0
+        self._epoch = 0
+        self._rungFor = 0
+
+    def attach(self, box: memoryview) -> None:
+        """Read in the other device's box from now on, and write for it."""
+        self._boxes.read(box, FIRST)
+        self.isUp = not self.isOver
+
+    # Out.
+
+    def put(self, head: memoryview, payload: memoryview, length: int) -> bool:
+        """
+        Write a packet: it is there for a peer that looks; L{announce} is for one that sleeps.
+
+        @param length: of all of it, with a few bytes behind C{payload} that say nothing.
+        @return: False when there was no room, and the packet is lost.
+        """
+        if self._boxes.record(PLAIN, 0, (head, payload), length):
+            return True
+        self.lost += 1
+        return False
+
+    def announce(self) -> None:
+        """Wake the peer for what was written, if it has asked for that since it was woken last."""
+        barrier()
+        wake = self._boxes.theirs[WAKE]
+        if wake and wake != self._rungFor:
+            self._rungFor = wake
+            self._ring()
+
+    # In.
+
+    def take(self) -> list[memoryview]:
+        """
+        The next packets, where they stand: L{taken} gives back their room.
+
+        @raise ValueError: what the peer has written can't be.
+        """
+        boxes = self._boxes
+        words = boxes.theirs
+        at = boxes.at
+        header = words[at]
+        found: list[memoryview] = []
+        if not header:
+            return found
+        end, data, consumed = boxes.theirEnd, boxes.theirBytes, self._consumed
+        while header and len(found) < AT_ONCE:
+            if not ORDERED:
+                barrier()
+            length = header & LENGTH
+            kind = header >> 24 & _KIND
+            after = at + ((length + LINE + 7 & -LINE) >> 3)
+            if kind == PADDING:
+                if at == FIRST or length + 8 != end - at << 3:
+                    break
+                consumed += length + 8
+                after = FIRST
+            elif kind != PLAIN or after > end:
+                break
+            else:
+                start = (at << 3) + 8
+                found.append(data[start : start + length])
+                consumed += after - at << 3
+            at = after if after < end else FIRST
+            header = words[at]
+        if at == boxes.at:
+            raise ValueError(f"{header & LENGTH} bytes of kind {header >> 24 & _KIND} at word {at} of a box")
+        boxes.at = at
+        self._consumed = consumed
+        return found
+
+    def taken(self) -> None:
+        """Let the peer write again where the packets stand that were taken."""
+        if not ORDERED:
+            barrier()
+        self._boxes.words[CONSUMED] = self._consumed
+
+    def arm(self) -> None:
+        """Ask to be woken by the next packet; look once more after this."""
+        if not self.isOver:
+            self._epoch += 1
+            self._boxes.words[WAKE] = self._epoch << 8 | Wake.RECEIVES
+            barrier()
+
+    def leave(self) -> None:
+        """Send nothing any more; what was written by the peer can still be taken."""
+        self.isUp = False
+        self.isOver = True
+
+    def close(self) -> None:
+        """Let go of the memory of both boxes. Twice is fine."""
+        self.leave()
+        if len(self._boxes.ours):
+            self._boxes.close()
