@@ -396,6 +396,17 @@ class LiarTests(ModuleTestCase):
         names = ("num_oow_low_recvs", "num_dup_recvs", "num_oow_high_recvs")
         self.assertEqual([self.counted(each) for each in names], [2, 1, 1])
 
+    def test_replay(self) -> None:
+        """A segment below the window is acknowledged at once, though its acknowledgement has been sent before."""
+        first = self.toAlice.received.following
+        self.put(self.lie())
+        self.assertEqual(len(self.bob.module.outgoing(self.world.now + 1.0)), 1)
+        self.assertEqual(self.bob.module.outgoing(self.world.now + 2.0), [])
+        self.put(self.lie(sequence=first))
+        (packet,) = self.bob.module.outgoing(self.world.now + 2.0)
+        segment = Segment.decode(packet.head + bytes(packet.payload))
+        self.assertEqual((segment.kind, segment.acknowledged), (ACK, first))
+
     def test_acknowledgements(self) -> None:
         """What was never sent cannot be acknowledged, by a packet of its own or beside a segment."""
         never = self.toAlice.sent.following
