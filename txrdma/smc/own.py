@@ -30,7 +30,7 @@ from txrdma.smc.carriers.dialing import dial, hasSockets
 from txrdma.smc.carriers.interfaces import IReception
 from txrdma.smc.carriers.listening import listen
 from txrdma.smc.carriers.owners import placeOf
-from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.common.presence import Presence, presenceOn, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.dialing import endpointTo
 from txrdma.smc.group._linkgroup import Role
@@ -50,15 +50,28 @@ from txrdma.smc.wire.clc import Diagnosis
 class _ClientFactory(SteppingFactory):
     """Begins a handshake on each TCP connection."""
 
-    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes) -> None:
+    def __init__(
+        self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes, use: Use
+    ) -> None:
+        """
+        @param use: of SMC on the reactor, which goes on as that of the first negotiation.
+        """
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
         self._outcomes = outcomes
+        self._use: Use | None = use
 
     def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
         """Build the protocol that negotiates SMC on a new TCP connection."""
-        return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
+        use, self._use = self._use, None  # where there are several addresses there may be another one
+        return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr), use)
+
+    def release(self, failure: Failure) -> Failure:
+        """End the use of SMC where there was no negotiation; the failure says why."""
+        if self._use is not None:
+            self._use.release()
+        return failure
 
 
 class _ServerFactory(AcceptingFactory):
@@ -230,20 +243,15 @@ class OwnBackend:
         """
         introspection.appear(reactor, report)
         outcomes = Outcomes(f"connection to {host}:{port}")
-        stepping = _ClientFactory(factory, reactor, options, outcomes)
         # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
         use = presenceOn(reactor).hold()
+        stepping = _ClientFactory(factory, reactor, options, outcomes, use)
         endpoint = endpointTo(
             reactor, host, port, options, partial(dial, reactor, carrierFor(reactor, options))
         )
         connected = cast("Deferred[ClientNegotiation]", endpoint.connect(stepping))
         finished: Deferred[IProtocol] = connected.addCallback(lambda negotiation: negotiation.finished())
-
-        def release(result: IProtocol | Failure) -> IProtocol | Failure:
-            use.release()
-            return result
-
-        return finished.addBoth(release)
+        return finished.addErrback(stepping.release)
 
     def listen(
         self,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from zope.interface import implementer
@@ -34,6 +35,7 @@ class DialedClient(Client):
     """
 
     approach: IApproach | None = None
+    _isBegun = False
     connector: _Connector
     socket: socket.socket
 
@@ -50,6 +52,18 @@ class DialedClient(Client):
             self.approach = self.connector.carrier.approach()
         self.approach.prepare(self, super().resolveAddress)
 
+    def doConnect(self) -> None:
+        """
+        Connect. On this host that is done at once, and is seen by who asks a second time.
+
+        Otherwise the reactor would be told to wait for that, and would find it done in its next turn.
+        """
+        if not self._isBegun and hasattr(self, "connector"):
+            self._isBegun = True
+            with suppress(OSError):  # whatever it is, it is met again
+                self.socket.connect_ex(self.realAddress)
+        super().doConnect()  # type: ignore[no-untyped-call]
+
     def failIfNotConnected(self, err: object) -> None:
         """Fail, but for what the carrier is to blame for: then another socket may do."""
         if self.connected or self.disconnected or not hasattr(self, "connector"):
@@ -62,6 +76,7 @@ class DialedClient(Client):
     def renew(self) -> None:
         """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
         self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
+        self._isBegun = False
         self.socket.close()
         try:
             self.socket = self.createInternetSocket()  # type: ignore[no-untyped-call]

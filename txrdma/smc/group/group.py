@@ -189,7 +189,7 @@ class Group:
                 if not self.core.isOpen:
                     raise Refused("the group takes no more meanwhile", Diagnosis.NOACTLINK)
             except BaseException:
-                buffer.give(element, quiet=True)
+                self.pool.give(element, quiet=True)
                 raise
             finally:
                 self.core.promised -= 1
@@ -252,22 +252,31 @@ class Group:
 
     def linger(self, stream: Member) -> None:
         """The application is gone, the peer has some time for its part."""
-        if not self.isOver:
-            self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
+        if self.isOver:
+            return
+        until = self._reactor.seconds() + LINGER_TIMEOUT
+        self._lingering.pop(stream, None)
+        self._lingering[stream] = until  # the last that is due, at the end of those that are due before
+        timer = self._timer
+        if timer is None or not timer.active() or timer.getTime() > until:
             self._reschedule()
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
         """Let go of a connection that is over; L{trim} comes after the last that is said of it."""
         self._lingering.pop(stream, None)
         self.flows.pop(stream.token, None)
-        element.buffer.give(element, quiet)
+        self.pool.give(element, quiet)
         if not self.isOver:
             self.core.remove(stream.token, self._reactor.seconds())
 
     def trim(self) -> None:
         """Take back buffers that nobody uses, after the last that is said of their connections."""
-        if not self.isOver:
-            self.core.deleteRKeys(self.pool.trim(), self._reactor.seconds())
+        if self.isOver:
+            return
+        rkeys = self.pool.trim()
+        if rkeys:
+            self.core.deleteRKeys(rkeys, self._reactor.seconds())
+        if rkeys or not self.core.connections:
             self._turnCore()
 
     def trimSoon(self) -> None:
@@ -396,8 +405,10 @@ class Group:
 
     def deadline(self) -> float | None:
         """The reactor's time at which something is due; None: at no time."""
-        times = [self.core.deadline(), *self._lingering.values()]
-        return min((each for each in times if each is not None), default=None)
+        due = self.core.deadline()
+        for until in self._lingering.values():  # in their order: the first is due before all others
+            return until if due is None else min(due, until)
+        return due
 
     def _reschedule(self) -> None:
         deadline = self.deadline()

@@ -17,6 +17,7 @@ from txrdma.error import Refused, WireError
 from txrdma.smc.carriers.choice import carrierFor
 from txrdma.smc.carriers.dialing import approachOf
 from txrdma.smc.carriers.interfaces import IApproach
+from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
@@ -50,9 +51,14 @@ class ClientNegotiation(Negotiation):
     _hasAsked = False
 
     def __init__(
-        self, reactor: Any, options: Options, outcomes: Outcomes, build: Callable[[], IProtocol | None]
+        self,
+        reactor: Any,
+        options: Options,
+        outcomes: Outcomes,
+        build: Callable[[], IProtocol | None],
+        use: Use | None = None,
     ) -> None:
-        super().__init__(reactor, options, outcomes, build)
+        super().__init__(reactor, options, outcomes, build, use)
         self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
         self._manager: LinkGroups | None = None
         self._offer: Offer | None = None
@@ -178,7 +184,7 @@ class ClientNegotiation(Negotiation):
         try:
             link = group.leadingTo(accept)
         except Refused:
-            element.buffer.give(element, quiet=True)
+            group.pool.give(element, quiet=True)
             group.trim()
             raise
         self._stream = stream = Stream(link, element, self.transport, self.role)

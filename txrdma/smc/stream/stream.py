@@ -105,9 +105,14 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, companion: Companion) -> None:
-        """Begin to serve an application, with what watches the TCP connection."""
-        self._use = self.link.groups.presence.hold(self._swept)
+    def start(self, front: Front, companion: Companion, use: Use | None) -> None:
+        """
+        Begin to serve an application, with what watches the TCP connection.
+
+        @param use: the handshake's, which ends, or is this stream's from now on.
+        """
+        presence = self.link.groups.presence
+        self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
         self._companion = companion
         self._front = front
         flow = self.flow

@@ -177,8 +177,7 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        values = dict(zip(_NAMES, _valuesOf(fixed), strict=True))
-        return cls(**values, firstContact=first, version=header.version, v2=v2)
+        return cls(*_valuesOf(fixed), first, header.version, v2)  # the fields of both are in one order
 
 
 def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV2:
