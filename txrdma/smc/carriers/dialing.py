@@ -89,9 +89,13 @@ class DialedClient(Client):
 
     def connectionLost(self, reason: Failure) -> None:
         """Lose the connection, and the approach with it."""
-        if self.approach is not None:
-            self.approach.close()
+        approach, self.approach = self.approach, None
+        if approach is not None:
+            approach.close()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        connector = getattr(self, "connector", None)
+        if connector is not None and connector.transport is self:
+            connector.transport = None  # a circle, otherwise, that waits to be collected
 
 
 class _Connector(Connector):
@@ -128,7 +132,12 @@ def dial(
 
 
 def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IApproach:
-    """The approach of a client's connection; a new one of this carrier if none has prepared its socket."""
+    """
+    Take the approach of a client's connection, which whoever takes it closes.
+
+    @return: the one that has prepared the connection's socket; a new one of this carrier if none has.
+    """
     if isinstance(transport, DialedClient) and transport.approach is not None:
-        return transport.approach
+        approach, transport.approach = transport.approach, None
+        return approach
     return carrier().approach()

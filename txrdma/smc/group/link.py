@@ -27,9 +27,10 @@ from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
+from txrdma.smc.group.posting import Bearing
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
 from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Bearing, Flow
+from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 

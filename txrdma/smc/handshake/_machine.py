@@ -413,9 +413,7 @@ class _Handshake:
 
     def events(self) -> list[Event]:
         """Take the events since the last call, each of them once."""
-        events = self._core.pending
-        if events:
-            self._core.pending = []
+        events, self._core.pending = self._core.pending, []
         return events
 
     def established(self) -> None:

@@ -57,9 +57,13 @@ class ClientNegotiation(Negotiation):
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
         use: Use | None = None,
+        finished: Deferred[IProtocol] | None = None,
     ) -> None:
+        """
+        @param finished: fires with the user's protocol; when it is cancelled, so is this, by its owner.
+        """
         super().__init__(reactor, options, outcomes, build, use)
-        self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
+        self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
         self._manager: LinkGroups | None = None
         self._offer: Offer | None = None
 
@@ -221,8 +225,9 @@ class ClientNegotiation(Negotiation):
         if not self._finished.called:
             self._finished.errback(reason)
 
-    def _cancelled(self, finished: Deferred[IProtocol]) -> None:
+    def cancel(self) -> None:
+        """End the connection, as nobody waits for it any more."""
         address = self.transport.getPeer()
         self._end()
         self.transport.abortConnection()
-        finished.errback(ConnectingCancelledError(address))
+        self._finished.errback(ConnectingCancelledError(address))

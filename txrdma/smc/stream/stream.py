@@ -28,10 +28,11 @@ from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.posting import Kept
+from txrdma.smc.group.posting import Bearing, Kept
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._flow import Bearing, ENDS, Flow
+from txrdma.smc.stream._flow import ENDS, Flow
+from txrdma.smc.stream._keeper import NOBODY
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
@@ -477,6 +478,7 @@ class Stream:
         use, self._use = self._use, None
         if use is not None:
             use.release()
+        self._part()
 
     def _mayLeaveTCP(self, how: Ending) -> None:
         """
@@ -512,6 +514,12 @@ class Stream:
         if element is not None:
             self.flow.release()
             self.link.forget(self, element, quiet)
+            self._part()
+
+    def _part(self) -> None:
+        """When nothing is left to be told or sent, let the flow go: a circle would wait to be collected."""
+        if self._element is None and self._front is None and not self.flow.isDirty:
+            self.flow.keeper = NOBODY
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Have no TCP connection any more, when all is posted that is to be said."""

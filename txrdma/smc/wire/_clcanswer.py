@@ -177,7 +177,7 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        return cls(*_valuesOf(fixed), first, header.version, v2)  # the fields of both are in one order
+        return cls(*_valuesOf(fixed), firstContact=first, version=header.version, v2=v2)
 
 
 def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV2:
