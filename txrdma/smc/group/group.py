@@ -115,6 +115,8 @@ class Group:
     def serves(self, key: GroupKey) -> bool:
         """Whether this names our peer, by the first contact or by one of its links."""
         mine = self.key
+        if key.qpn is not None and key.qpn not in (mine.qpn, *[link.farQPN for link in self.links]):
+            return False  # as most of several groups with one peer
         if key == mine:
             return True
         if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
@@ -129,8 +131,7 @@ class Group:
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
         if link.turn.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
-            self.core.isWatched = True
-            self.core.keepToOneLink()
+            self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 

@@ -213,6 +213,11 @@ class Link:
             return False
         return (far.gid, far.mac) == (gid, mac) and qpn in (None, far.qpn)
 
+    @property
+    def farQPN(self) -> QPN | None:
+        """The number of the queue pair at the other end; None before the first contact."""
+        return None if self._far is None else self._far.qpn
+
     def bearing(self, answer: Accept | Confirm, named: Link) -> Bearing:
         """
         The way to the peer's ring by this link.
