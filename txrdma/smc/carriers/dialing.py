@@ -50,7 +50,14 @@ class DialedClient(Client):
             return  # stopped meanwhile
         if self.approach is None:
             self.approach = self.connector.carrier.approach()
-        self.approach.prepare(self, super().resolveAddress)
+        self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
+
+    def _resolved(self) -> None:
+        """Connect to an address in numbers, as what is above does by way of a Deferred."""
+        try:
+            self._setRealAddress(self.addr)  # type: ignore[no-untyped-call]
+        except Exception:
+            self.failIfNotConnected(Failure())
 
     def doConnect(self) -> None:
         """

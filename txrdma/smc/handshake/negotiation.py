@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Generator
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from zope.interface import implementer
 
@@ -37,7 +37,7 @@ from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.smc.stream.companion import Companion
-from txrdma.smc.stream.stream import Stream
+from txrdma.smc.stream.stream import Address, Stream
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
@@ -363,6 +363,11 @@ class Negotiation(Protocol):
         """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
+
+    @property
+    def _addresses(self) -> tuple[Address, Address]:
+        """The addresses of the TCP connection: ours, and the peer's."""
+        return cast("tuple[Address, Address]", self._peer.addresses)
 
     @property
     def _terms(self) -> GroupTerms:

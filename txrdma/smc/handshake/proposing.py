@@ -158,7 +158,7 @@ class ClientNegotiation(Negotiation):
             self._declineAtOnce(Diagnosis(refused.status))
             return
         abilities = self._options.abilities(self._manager.portCount)
-        offer = propose(candidates, abilities, self.transport.getHost().host)
+        offer = propose(candidates, abilities, self._addresses[0].host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
@@ -191,7 +191,7 @@ class ClientNegotiation(Negotiation):
             group.pool.give(element, quiet=True)
             group.trim()
             raise
-        self._stream = stream = Stream(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self._addresses, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.confirm(element, stream.token, accept, agreement, hostName())

@@ -73,7 +73,10 @@ class Stream:
         *("__weakref__",),
     )
 
-    def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
+    def __init__(self, link: Link, element: Element, addresses: tuple[Address, Address], role: Role) -> None:
+        """
+        @param addresses: our address of the TCP connection, and the peer's.
+        """
         self.link = self.named = link
         self.role = role
         self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
@@ -81,8 +84,7 @@ class Stream:
         self._companion: Companion | None = None
         self._use: Use | None = None
         self._front: Front | None = None
-        self.host: Address = tcp.getHost()
-        self.peer: Address = tcp.getPeer()
+        self.host, self.peer = addresses
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
