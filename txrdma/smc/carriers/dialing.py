@@ -53,7 +53,7 @@ class DialedClient(Client):
         self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
 
     def _resolved(self) -> None:
-        """Connect to an address in numbers, as what is above does by way of a Deferred."""
+        """Connect to an address in numbers, without the Deferred that Twisted's clients make for it."""
         try:
             self._setRealAddress(self.addr)  # type: ignore[no-untyped-call]
         except Exception:
