@@ -26,7 +26,7 @@ def _clc() -> Iterator[bytes]:
         for _, _, content in streams(name):
             try:
                 while content:
-                    size = clc.needed(content)
+                    size, _ = clc.decodeFirst(content)
                     yield content[:size]
                     content = content[size:]
             except WireError:

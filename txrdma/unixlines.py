@@ -1,8 +1,8 @@
 """
 Lines between two processes of a host, by a UNIX socket.
 
-What is said in one turn of the reactor goes out together, at the end of that turn: many conversations may
-share the socket, and each of them would cost a system call here and another one there.
+What is said in one turn of the reactor goes out together, at the end of that turn, or when it is much: many
+conversations may share the socket, and each of them would cost a system call here and another one there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _READ: Final = 1 << 16
 
 LONGEST: Final = 256
 """Bytes of a line; who sends more has lost its way."""
+
+MUCH: Final = 1024
+"""Bytes that are sent before the turn ends: the other process can begin with them meanwhile."""
 
 MOST_UNREAD: Final = 1 << 20
 """Bytes that the other process may leave unread."""
@@ -54,6 +57,7 @@ class Lines:
         self._ended = ended
         self._rest = b""
         self._unsent = b""
+        self._isSlow = False  # the other process has not read all that was sent in this turn
         self._call: IDelayedCall | None = None
         self.isOpen = True
         reactor.addReader(self)
@@ -79,15 +83,27 @@ class Lines:
             call = self._call
             if call is None or not call.active():  # somebody may have cancelled it
                 self._call = self._reactor.callLater(0, self._send)
+            if len(self._unsent) >= MUCH and not self._isSlow:
+                self._sendEarly()
+
+    def _sendEarly(self) -> None:
+        """Send what there is, if it can be sent; what goes wrong is met at the end of the turn."""
+        try:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except OSError:
+            pass
+        self._isSlow = bool(self._unsent)
 
     def _send(self) -> None:
         call, self._call = self._call, None
         if call is not None and call.active():
             call.cancel()
-        if not self.isOpen or not self._unsent:
+        self._isSlow = False
+        if not self.isOpen:
             return
         try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            if self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:

@@ -13,8 +13,10 @@ from typing import Any, cast
 from zope.interface import implementer
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.address import IPv6Address
+from twisted.internet.address import HostnameAddress, IPv6Address
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import (
     IAddress,
     IConnector,
@@ -22,6 +24,7 @@ from twisted.internet.interfaces import (
     IHostnameResolver,
     IHostResolution,
     IListeningPort,
+    IProtocol,
     IReactorPluggableNameResolver,
     IReactorTCP,
     IReactorTime,
@@ -29,6 +32,7 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import ClientFactory, ServerFactory
+from twisted.python.failure import Failure
 
 from txrdma.smc.options import Options
 
@@ -126,6 +130,21 @@ class Dialer:
         return self._connect(host, port, factory, timeout, bindAddress)
 
 
+def timeoutOf(options: Options) -> float:
+    """Seconds for a TCP connection."""
+    return 30 if options.timeout is None else options.timeout
+
+
+def bindingOf(options: Options) -> Any:
+    """The address that a TCP client binds to, as Twisted wants it."""
+    return None if options.bindAddress is None else (options.bindAddress, 0)
+
+
+def isNumeric(host: str) -> bool:
+    """Whether a host is named by its IP address, which is not looked up."""
+    return isIPAddress(host) or isIPv6Address(host)
+
+
 def endpointTo(
     reactor: Any, host: str, port: int, options: Options, connect: ConnectTCP
 ) -> IStreamClientEndpoint:
@@ -134,13 +153,31 @@ def endpointTo(
 
     @param connect: makes its TCP clients.
     """
-    timeout = 30 if options.timeout is None else options.timeout
-    binding = None if options.bindAddress is None else (options.bindAddress, 0)
     kind: type[TCP4ClientEndpoint | TCP6ClientEndpoint | HostnameEndpoint] = HostnameEndpoint
     if isIPAddress(host):
         kind = TCP4ClientEndpoint
     elif isIPv6Address(host):
         kind = TCP6ClientEndpoint
     return cast(
-        IStreamClientEndpoint, kind(Dialer(reactor, connect), host, port, timeout, cast(Any, binding))
+        IStreamClientEndpoint,
+        kind(Dialer(reactor, connect), host, port, timeoutOf(options), bindingOf(options)),
     )
+
+
+def cancellable(connecting: Deferred[IProtocol], host: str, port: int) -> Deferred[IProtocol]:
+    """Fail a cancelled connection with ConnectingCancelledError, as TCP does, at every stage."""
+    isCancelled = False
+
+    def cancel(_: Deferred[IProtocol]) -> None:
+        nonlocal isCancelled
+        isCancelled = True
+        connecting.cancel()
+
+    def failed(failure: Failure) -> None:
+        if isCancelled and not failure.check(ConnectingCancelledError):
+            failure = Failure(ConnectingCancelledError(HostnameAddress(host.encode(), port)))
+        connected.errback(failure)
+
+    connected: Deferred[IProtocol] = Deferred(cancel)
+    connecting.addCallbacks(connected.callback, failed)
+    return connected

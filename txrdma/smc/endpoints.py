@@ -8,9 +8,7 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted.internet.address import HostnameAddress
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -18,7 +16,6 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.python.failure import Failure
 
 from txrdma.smc.backends import backendNamed
 from txrdma.smc.options import Options, USUAL
@@ -38,29 +35,11 @@ class SMCClientEndpoint:
         """
         Connect; the protocol is there when the handshake is over.
 
-        Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+        Fails as TCP does, also when it is cancelled, and with L{txrdma.smc.insight.outcomes.NotSMC} where
+        plain TCP would not do.
         """
         backend = backendNamed(self._options.backend)
-        connecting = backend.connect(self._reactor, self._host, self._port, protocolFactory, self._options)
-        return self._cancellable(connecting)
-
-    def _cancellable(self, connecting: Deferred[IProtocol]) -> Deferred[IProtocol]:
-        """Fail a cancelled connection with ConnectingCancelledError, as TCP does, at every stage."""
-        isCancelled = False
-
-        def cancel(_: Deferred[IProtocol]) -> None:
-            nonlocal isCancelled
-            isCancelled = True
-            connecting.cancel()
-
-        def failed(failure: Failure) -> None:
-            if isCancelled and not failure.check(ConnectingCancelledError):
-                failure = Failure(ConnectingCancelledError(HostnameAddress(self._host.encode(), self._port)))
-            connected.errback(failure)
-
-        connected: Deferred[IProtocol] = Deferred(cancel)
-        connecting.addCallbacks(connected.callback, failed)
-        return connected
+        return backend.connect(self._reactor, self._host, self._port, protocolFactory, self._options)
 
     def __repr__(self) -> str:
         return f"<SMCClientEndpoint {self._host}:{self._port}>"

@@ -27,8 +27,8 @@ class ISMCBackend(Interface):
         """
         Connect to a host and a port.
 
-        @return: Fires with the connected protocol. Fails as TCP does, and with
-            L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+        @return: Fires with the connected protocol. Fails as TCP does, also when it is cancelled, at every
+            stage, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
 
     def listen(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 from zope.interface import implementer
@@ -26,39 +25,24 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.dialing import dial, hasSockets
+from txrdma.smc.carriers.dialing import hasSockets
 from txrdma.smc.carriers.interfaces import IReception
 from txrdma.smc.carriers.listening import listen
 from txrdma.smc.carriers.owners import placeOf
 from txrdma.smc.common.presence import Presence, presenceOn
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.dialing import endpointTo
+from txrdma.smc.connecting import connect
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
 from txrdma.smc.handshake.plaintcp import runOnTCP
-from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.options import LOCAL_DEVICE, Options
-from txrdma.smc.stepping import AcceptingFactory, Build, SteppingFactory
+from txrdma.smc.stepping import AcceptingFactory, Build
 from txrdma.smc.wire.clc import Diagnosis
-
-
-class _ClientFactory(SteppingFactory):
-    """Begins a handshake on each TCP connection."""
-
-    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes) -> None:
-        super().__init__(wrapped)
-        self._reactor = reactor
-        self._options = options
-        self._outcomes = outcomes
-
-    def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
-        """Build the protocol that negotiates SMC on a new TCP connection."""
-        return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
 
 
 class _ServerFactory(AcceptingFactory):
@@ -229,21 +213,7 @@ class OwnBackend:
         Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
         introspection.appear(reactor, report)
-        outcomes = Outcomes(f"connection to {host}:{port}")
-        stepping = _ClientFactory(factory, reactor, options, outcomes)
-        # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
-        use = presenceOn(reactor).hold()
-        endpoint = endpointTo(
-            reactor, host, port, options, partial(dial, reactor, carrierFor(reactor, options))
-        )
-        connected = cast("Deferred[ClientNegotiation]", endpoint.connect(stepping))
-        finished: Deferred[IProtocol] = connected.addCallback(lambda negotiation: negotiation.finished())
-
-        def release(result: IProtocol | Failure) -> IProtocol | Failure:
-            use.release()
-            return result
-
-        return finished.addBoth(release)
+        return connect(reactor, host, port, factory, options)
 
     def listen(
         self,

@@ -31,21 +31,31 @@ class Counterpart:
         self._weListen = weListen
         self._user: int | None = None
         self._isKnown = False
+        self._addresses: tuple[IAddress, IAddress] | None = None
         self._place: Place | None = None
         self.process: Credentials | None = None
         self.directory = ""
 
     @property
+    def addresses(self) -> tuple[IAddress, IAddress]:
+        """The addresses of our end and of the other one, for which the system is asked once."""
+        found = self._addresses
+        if found is None:
+            found = cast(IAddress, self._transport.getHost()), cast(IAddress, self._transport.getPeer())
+            self._addresses = found
+        return found
+
+    @property
     def own(self) -> Place | None:
         """Our end's address, None when it is none of TCP."""
-        return placeOf(cast(IAddress, self._transport.getHost()))
+        return placeOf(self.addresses[0])
 
     @property
     def place(self) -> Place | None:
         """The other end's address, None when it is none of TCP."""
         place = self._place
         if place is None:
-            place = self._place = placeOf(cast(IAddress, self._transport.getPeer()))
+            place = self._place = placeOf(self.addresses[1])
         return place
 
     @property

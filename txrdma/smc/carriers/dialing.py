@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from zope.interface import implementer
@@ -34,6 +35,7 @@ class DialedClient(Client):
     """
 
     approach: IApproach | None = None
+    _isBegun = False
     connector: _Connector
     socket: socket.socket
 
@@ -48,7 +50,26 @@ class DialedClient(Client):
             return  # stopped meanwhile
         if self.approach is None:
             self.approach = self.connector.carrier.approach()
-        self.approach.prepare(self, super().resolveAddress)
+        self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
+
+    def _resolved(self) -> None:
+        """Connect to an address in numbers, without the Deferred that Twisted's clients make for it."""
+        try:
+            self._setRealAddress(self.addr)  # type: ignore[no-untyped-call]
+        except Exception:
+            self.failIfNotConnected(Failure())
+
+    def doConnect(self) -> None:
+        """
+        Connect. On this host that is done at once, and is seen by who asks a second time.
+
+        Otherwise the reactor would be told to wait for that, and would find it done in its next turn.
+        """
+        if not self._isBegun and hasattr(self, "connector"):
+            self._isBegun = True
+            with suppress(OSError):  # whatever it is, it is met again
+                self.socket.connect_ex(self.realAddress)
+        super().doConnect()  # type: ignore[no-untyped-call]
 
     def failIfNotConnected(self, err: object) -> None:
         """Fail, but for what the carrier is to blame for: then another socket may do."""
@@ -62,6 +83,7 @@ class DialedClient(Client):
     def renew(self) -> None:
         """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
         self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
+        self._isBegun = False
         self.socket.close()
         try:
             self.socket = self.createInternetSocket()  # type: ignore[no-untyped-call]
@@ -74,9 +96,13 @@ class DialedClient(Client):
 
     def connectionLost(self, reason: Failure) -> None:
         """Lose the connection, and the approach with it."""
-        if self.approach is not None:
-            self.approach.close()
+        approach, self.approach = self.approach, None
+        if approach is not None:
+            approach.close()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        connector = getattr(self, "connector", None)
+        if connector is not None and connector.transport is self:
+            connector.transport = None  # a circle, otherwise, that waits to be collected
 
 
 class _Connector(Connector):
@@ -113,7 +139,12 @@ def dial(
 
 
 def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IApproach:
-    """The approach of a client's connection; a new one of this carrier if none has prepared its socket."""
+    """
+    Take the approach of a client's connection, which whoever takes it closes.
+
+    @return: the one that has prepared the connection's socket; a new one of this carrier if none has.
+    """
     if isinstance(transport, DialedClient) and transport.approach is not None:
-        return transport.approach
+        approach, transport.approach = transport.approach, None
+        return approach
     return carrier().approach()

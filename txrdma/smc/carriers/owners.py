@@ -286,9 +286,9 @@ def sourceFor(target: Place) -> Place | None:
     """From which address we would connect to a place of this host; None when it is not of this host."""
     family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
     try:
-        sockaddr = socket.getaddrinfo(
-            target.host, target.port, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST
-        )[0][4]
+        numeric = target.host.encode("ascii")  # a str would import what is known of international names
+        found = socket.getaddrinfo(numeric, target.port, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
+        sockaddr = found[0][4]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((sockaddr[0], 0, *sockaddr[2:]))
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

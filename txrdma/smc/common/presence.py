@@ -67,6 +67,18 @@ class Use:
         self._presence = presence
         self.swept = swept
 
+    def passOn(self, swept: Callable[[], None]) -> Use:
+        """
+        Go on as the use of something else, for which a new use would begin where this one ends.
+
+        @param swept: of the other.
+        @return: this use; a new one where somebody has removed everything from the reactor since.
+        """
+        if not self._presence.has(self):
+            return self._presence.hold(swept)
+        self.swept = swept
+        return self
+
     def release(self) -> None:
         """End the use. Twice is fine."""
         self._presence.release(self)
@@ -156,6 +168,10 @@ class Presence:
         """The reactor's time, so that what is simulated repeats itself."""
         reactor = self._reactor()
         return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
+
+    def has(self, use: Use) -> bool:
+        """Whether a use has not ended."""
+        return use in self._uses
 
     def release(self, use: Use) -> None:
         """End a use. Twice is fine."""

@@ -235,13 +235,12 @@ class Conversation:
         told = []
         while direction.held and not direction.isOver:
             try:
-                size = clc.needed(direction.held)
-                if len(direction.held) < size:
-                    break
-                message = clc.decode(direction.held[:size])
+                size, message = clc.decodeFirst(direction.held)
             except WireError:
                 direction.isOver = True
                 direction.held = b""
+                break
+            if message is None:
                 break
             direction.held = direction.held[size:]
             told.append(self._clc(key, message))

@@ -54,16 +54,11 @@ class _Flow:
 
 
 class KeyFlows:
-    """
-    The requests of one end about its buffers.
+    """The requests of one end about its buffers, as many at once as the core's window allows."""
 
-    @param window: how many are under way at once; Linux drops a second one.
-    """
-
-    def __init__(self, core: Core, links: LinkFlows, window: int) -> None:
+    def __init__(self, core: Core, links: LinkFlows) -> None:
         self._core = core
         self._links = links
-        self._window = window
         self._waiting: deque[_Flow] = deque()
         self._flows: list[_Flow] = []
         self._isSilent = False  # the last CONFIRM RKEY had no answer, nor has come one since
@@ -128,7 +123,7 @@ class KeyFlows:
     def next(self, now: float) -> None:
         """Begin what waits, as much as may go on at once; not while a link is being added."""
         core = self._core
-        while self._waiting and len(self.untils) < self._window and core.place == "active":
+        while self._waiting and len(self.untils) < core.window and core.place == "active":
             if self._links.isAdding:
                 return
             flow = self._waiting.popleft()

@@ -129,11 +129,11 @@ class LinkGroup:
         self.connections: dict[int, object] = {}
         self.promised = 0
         self._core = core = Core(role is Role.SERVER, local, timing, version)
-        core.offersLink = offersLink
+        core.offersLink, core.window = offersLink, window
         core.maxLinks = maxLinks
         self.first = core.links[0]
         self._linkFlows = LinkFlows(core)
-        self._keyFlows = KeyFlows(core, self._linkFlows, window)
+        self._keyFlows = KeyFlows(core, self._linkFlows)
         core.maxConnections = maxConnections if version > 1 else 0
         self._maxConnections = maxConnections
         self._inputs = makeLink(core)
@@ -245,9 +245,9 @@ class LinkGroup:
         elif port is not None:
             self._linkFlows.renew()
 
-    def keepToOneLink(self) -> None:
-        """Before C{confirm}: no other link is wanted, now or later."""
-        self._core.maxLinks = 1
+    def shareMemory(self) -> None:
+        """Before C{confirm}: the peer is watched, needs no other link, and takes all requests at once."""
+        self.isWatched, self._core.maxLinks, self._core.window = True, 1, MAX_RKEYS
 
     def offer(
         self,

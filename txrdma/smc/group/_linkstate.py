@@ -310,6 +310,7 @@ class Core:
     @ivar arriving: the link by which the message came that is being heard.
     @ivar known: our buffers that the peer knows.
     @ivar maxLinks: the most links that we want; C{peerLinks}: that the peer wants.
+    @ivar window: requests about buffers that are under way at once.
     """
 
     def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
@@ -324,6 +325,7 @@ class Core:
         self.maxLinks = self.peerLinks = 1
         self.maxConnections = 0
         self.offersLink = False
+        self.window = 1
         self.until: float | None = None
         self.output: list[tuple[LinkLife, bytes]] = []
         self.pending: list[Event] = []

@@ -138,6 +138,7 @@ class BufferPool:
     def __init__(self) -> None:
         self.asked: dict[RKey, list[Deferred[None]]] = {}
         self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
+        self._mayTrim = False
 
     def __iter__(self) -> Iterator[RemoteMemoryBuffer]:
         return iter(self._buffers.values())
@@ -207,6 +208,7 @@ class BufferPool:
         buffer = self._buffers.get(rkey)
         if buffer is not None:
             buffer.isAgreed = refused is None
+            self._mayTrim = True
         for waiting in self.asked.pop(rkey, ()):
             if refused is None:
                 waiting.callback(None)
@@ -220,6 +222,15 @@ class BufferPool:
         for rkey in list(self.asked):
             self.answered(rkey, refused)
 
+    def give(self, element: Element, quiet: bool) -> None:
+        """
+        Put an element back into its buffer.
+
+        @param quiet: the peer won't write into it any more.
+        """
+        element.buffer.give(element, quiet)
+        self._mayTrim |= element.buffer.isIdle
+
     def surplus(self) -> RemoteMemoryBuffer | None:
         """A buffer that nobody uses, and not the only one of its kind."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
@@ -230,7 +241,10 @@ class BufferPool:
 
     def trim(self) -> list[RKey]:
         """Mark what is surplus as leaving, if the peer knows of it; the keys of these."""
-        rkeys = []
+        rkeys: list[RKey] = []
+        if not self._mayTrim:
+            return rkeys
+        self._mayTrim = False
         while (buffer := self.surplus()) is not None and buffer.isAgreed:
             buffer.isLeaving = True
             rkeys.append(buffer.rkey)

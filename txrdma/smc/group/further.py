@@ -23,8 +23,8 @@ from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import BufferPool
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.posting import Kept
-from txrdma.smc.stream._flow import Bearing, Flow
+from txrdma.smc.group.posting import Bearing, Kept
+from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import AddLink
 

@@ -115,6 +115,8 @@ class Group:
     def serves(self, key: GroupKey) -> bool:
         """Whether this names our peer, by the first contact or by one of its links."""
         mine = self.key
+        if key.qpn is not None and key.qpn not in (mine.qpn, *[link.farQPN for link in self.links]):
+            return False  # as most of several groups with one peer
         if key == mine:
             return True
         if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
@@ -129,8 +131,7 @@ class Group:
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
         if link.turn.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
-            self.core.isWatched = True
-            self.core.keepToOneLink()
+            self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
@@ -189,7 +190,7 @@ class Group:
                 if not self.core.isOpen:
                     raise Refused("the group takes no more meanwhile", Diagnosis.NOACTLINK)
             except BaseException:
-                buffer.give(element, quiet=True)
+                self.pool.give(element, quiet=True)
                 raise
             finally:
                 self.core.promised -= 1
@@ -252,22 +253,31 @@ class Group:
 
     def linger(self, stream: Member) -> None:
         """The application is gone, the peer has some time for its part."""
-        if not self.isOver:
-            self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
+        if self.isOver:
+            return
+        until = self._reactor.seconds() + LINGER_TIMEOUT
+        self._lingering.pop(stream, None)
+        self._lingering[stream] = until  # the last that is due, at the end of those that are due before
+        timer = self._timer
+        if timer is None or not timer.active() or timer.getTime() > until:
             self._reschedule()
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
         """Let go of a connection that is over; L{trim} comes after the last that is said of it."""
         self._lingering.pop(stream, None)
         self.flows.pop(stream.token, None)
-        element.buffer.give(element, quiet)
+        self.pool.give(element, quiet)
         if not self.isOver:
             self.core.remove(stream.token, self._reactor.seconds())
 
     def trim(self) -> None:
         """Take back buffers that nobody uses, after the last that is said of their connections."""
-        if not self.isOver:
-            self.core.deleteRKeys(self.pool.trim(), self._reactor.seconds())
+        if self.isOver:
+            return
+        rkeys = self.pool.trim()
+        if rkeys:
+            self.core.deleteRKeys(rkeys, self._reactor.seconds())
+        if rkeys or not self.core.connections:
             self._turnCore()
 
     def trimSoon(self) -> None:
@@ -396,8 +406,10 @@ class Group:
 
     def deadline(self) -> float | None:
         """The reactor's time at which something is due; None: at no time."""
-        times = [self.core.deadline(), *self._lingering.values()]
-        return min((each for each in times if each is not None), default=None)
+        due = self.core.deadline()
+        for until in self._lingering.values():  # in their order: the first is due before all others
+            return until if due is None else min(due, until)
+        return due
 
     def _reschedule(self) -> None:
         deadline = self.deadline()

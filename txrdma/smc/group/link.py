@@ -27,9 +27,10 @@ from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
+from txrdma.smc.group.posting import Bearing
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
 from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Bearing, Flow
+from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 
@@ -211,6 +212,11 @@ class Link:
         if far is None:
             return False
         return (far.gid, far.mac) == (gid, mac) and qpn in (None, far.qpn)
+
+    @property
+    def farQPN(self) -> QPN | None:
+        """The number of the queue pair at the other end; None before the first contact."""
+        return None if self._far is None else self._far.qpn
 
     def bearing(self, answer: Accept | Confirm, named: Link) -> Bearing:
         """

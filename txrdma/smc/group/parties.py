@@ -18,9 +18,9 @@ from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.endings import Endings
-from txrdma.smc.group.posting import Kept
+from txrdma.smc.group.posting import Bearing, Kept
 from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Bearing, Flow
+from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.clc import Accept, Confirm
 
 

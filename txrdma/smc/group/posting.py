@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TYPE_CHECKING
+from typing import Any, Final, NamedTuple, Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
@@ -200,6 +200,19 @@ class Poster:
         """Let go of the memory."""
         if self._stage is not None:
             self._stage.close()
+
+
+class Bearing(NamedTuple):
+    """
+    The way of a flow's bytes: what posts them, on which link, and where they go at its other end.
+
+    @ivar address: where the peer's ring begins.
+    @ivar rkey: of the peer's buffer, on that link.
+    """
+
+    poster: Poster
+    address: int
+    rkey: RKey
 
 
 def cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:

@@ -28,11 +28,10 @@ from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
     Decline,
-    decode,
+    decodeFirst,
     Diagnosis,
     MAX_LENGTH,
     Message,
-    needed,
     Proposal,
 )
 from txrdma.values import frozen
@@ -405,8 +404,11 @@ class _Handshake:
 
     def outgoing(self) -> bytes:
         """Take the bytes to send by TCP, each of them once."""
-        data = bytes(self._core.output)
-        self._core.output.clear()
+        output = self._core.output
+        if not output:
+            return b""
+        data = bytes(output)
+        output.clear()
         return data
 
     def events(self) -> list[Event]:
@@ -457,8 +459,7 @@ class _Handshake:
         """
         core = self._core
         with suppress(WireError):
-            size = needed(core.buffer)
-            message = decode(core.buffer[:size])
+            size, message = decodeFirst(core.buffer)
             if isinstance(message, Decline):
                 core.whole = size
                 core.pending.clear()  # what it has proposed, or accepted, needs no answer
@@ -468,14 +469,13 @@ class _Handshake:
         core = self._core
         while core.listening and core.buffer:
             try:
-                size = needed(core.buffer)
-                if len(core.buffer) < size:
-                    if core.deadline is None and core.sniffing:
-                        core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
-                    return
-                message = decode(core.buffer[:size])
+                size, message = decodeFirst(core.buffer)
             except WireError as error:
                 self._inputs.stray(error)
+                return
+            if message is None:
+                if core.deadline is None and core.sniffing:
+                    core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
                 return
             core.whole = size
             self._heard(message, now)

@@ -127,13 +127,13 @@ class ServerNegotiation(Negotiation):
         if not self._enter():
             raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
         groups, candidates = self._ways(isLocal=_meansMemory(proposal))
-        own = self.transport.getHost().host
+        own = self._addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
-        self._stream = stream = Stream(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self._addresses, self.role)
         message = link.accept(element, stream.token, isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Generator
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from zope.interface import implementer
 
@@ -26,7 +26,7 @@ from twisted.python.log import callWithContext
 from txrdma.error import RDMAError, Refused
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.presence import presenceOn, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
@@ -37,7 +37,7 @@ from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.smc.stream.companion import Companion
-from txrdma.smc.stream.stream import Stream
+from txrdma.smc.stream.stream import Address, Stream
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
@@ -87,13 +87,18 @@ class Negotiation(Protocol):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
+        use: Use | None = None,
     ) -> None:
+        """
+        @param use: of SMC on the reactor, which has begun for the connection; None: it begins now.
+        """
         self._reactor: IReactorTime = reactor
         self._options = options
         self._outcomes = outcomes
         self._build = build
         self._over = False
         self._timer: IDelayedCall | None = None
+        self._until = 0.0  # when the timer is due
         self._limit: IDelayedCall | None = None
         self._work: Deferred[None] | None = None
         self._stream: Stream | None = None
@@ -101,7 +106,7 @@ class Negotiation(Protocol):
         self._early = b""
         self._isPaused = False
         self._hasEnded = False
-        self._use = presenceOn(reactor).hold()
+        self._use: Use | None = use or presenceOn(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
         """Begin, with a TCP connection."""
@@ -131,7 +136,7 @@ class Negotiation(Protocol):
         """End the negotiation without success: the TCP connection is lost."""
         self._end()
         self._failed(reason)
-        self._use.release()
+        self._leave()
 
     # The core's turn
 
@@ -150,9 +155,6 @@ class Negotiation(Protocol):
             self._handle(event)
         if self._over:
             return
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
@@ -163,8 +165,17 @@ class Negotiation(Protocol):
             return
         deadline = core.deadline()
         if deadline is not None:
-            delay = max(deadline - self._reactor.seconds(), 0.0)
-            self._timer = self._reactor.callLater(delay, self._late)
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        """Have a timer by then: mostly the one that there is, which will see that it is not time yet."""
+        timer = self._timer
+        if timer is not None and timer.active():
+            if self._until <= deadline:
+                return
+            timer.cancel()
+        self._until = deadline
+        self._timer = self._reactor.callLater(max(deadline - self._reactor.seconds(), 0.0), self._late)
 
     def _pause(self, isFull: bool) -> None:
         """Let the peer wait with what it sends while nobody can say what that is."""
@@ -209,7 +220,7 @@ class Negotiation(Protocol):
             self._end()
             self.transport.abortConnection()
             self._failed(Failure(event.error))
-            self._use.release()
+            self._leave()
         else:
             self._step(self._answer(event))
 
@@ -275,6 +286,12 @@ class Negotiation(Protocol):
                 timer.cancel()
         self._timer = self._limit = None
 
+    def _leave(self) -> None:
+        """Use SMC no longer, unless a stream does so in place of the negotiation. Twice is fine."""
+        use, self._use = self._use, None
+        if use is not None:
+            use.release()
+
     def _runOnTCP(
         self,
         reason: Diagnosis,
@@ -285,7 +302,7 @@ class Negotiation(Protocol):
         try:
             self._startTCP(reason, peerDiagnosis, leftover, foreign)
         finally:
-            self._use.release()
+            self._leave()
 
     def _startTCP(
         self,
@@ -315,7 +332,7 @@ class Negotiation(Protocol):
         try:
             self._startSMC(stream)
         finally:
-            self._use.release()
+            self._leave()
 
     def _startSMC(self, stream: Stream) -> None:
         self._stream = None
@@ -329,7 +346,8 @@ class Negotiation(Protocol):
         transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
         if options.sndbuf != SMCTransport.bufferSize:
             transport.bufferSize = options.sndbuf
-        callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion)
+        use, self._use = self._use, None
+        callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion, use)
         if protocol is None:
             stream.close()
             self._failed(Failure(NoProtocol()))
@@ -345,6 +363,11 @@ class Negotiation(Protocol):
         """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
+
+    @property
+    def _addresses(self) -> tuple[Address, Address]:
+        """The addresses of the TCP connection: ours, and the peer's."""
+        return cast("tuple[Address, Address]", self._peer.addresses)
 
     @property
     def _terms(self) -> GroupTerms:

@@ -17,6 +17,7 @@ from txrdma.error import Refused, WireError
 from txrdma.smc.carriers.choice import carrierFor
 from txrdma.smc.carriers.dialing import approachOf
 from txrdma.smc.carriers.interfaces import IApproach
+from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
@@ -50,10 +51,19 @@ class ClientNegotiation(Negotiation):
     _hasAsked = False
 
     def __init__(
-        self, reactor: Any, options: Options, outcomes: Outcomes, build: Callable[[], IProtocol | None]
+        self,
+        reactor: Any,
+        options: Options,
+        outcomes: Outcomes,
+        build: Callable[[], IProtocol | None],
+        use: Use | None = None,
+        finished: Deferred[IProtocol] | None = None,
     ) -> None:
-        super().__init__(reactor, options, outcomes, build)
-        self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
+        """
+        @param finished: fires with the user's protocol; when it is cancelled, so is this, by its owner.
+        """
+        super().__init__(reactor, options, outcomes, build, use)
+        self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
         self._manager: LinkGroups | None = None
         self._offer: Offer | None = None
 
@@ -148,7 +158,7 @@ class ClientNegotiation(Negotiation):
             self._declineAtOnce(Diagnosis(refused.status))
             return
         abilities = self._options.abilities(self._manager.portCount)
-        offer = propose(candidates, abilities, self.transport.getHost().host)
+        offer = propose(candidates, abilities, self._addresses[0].host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
@@ -178,10 +188,10 @@ class ClientNegotiation(Negotiation):
         try:
             link = group.leadingTo(accept)
         except Refused:
-            element.buffer.give(element, quiet=True)
+            group.pool.give(element, quiet=True)
             group.trim()
             raise
-        self._stream = stream = Stream(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self._addresses, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.confirm(element, stream.token, accept, agreement, hostName())
@@ -215,8 +225,9 @@ class ClientNegotiation(Negotiation):
         if not self._finished.called:
             self._finished.errback(reason)
 
-    def _cancelled(self, finished: Deferred[IProtocol]) -> None:
+    def cancel(self) -> None:
+        """End the connection, as nobody waits for it any more."""
         address = self.transport.getPeer()
         self._end()
         self.transport.abortConnection()
-        finished.errback(ConnectingCancelledError(address))
+        self._finished.errback(ConnectingCancelledError(address))

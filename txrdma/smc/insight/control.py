@@ -78,10 +78,10 @@ def appear(reactor: object, report: Report) -> None:
 
     It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
     """
+    presence = presenceOn(reactor)
+    if not presence.isIdle and _answering.get(reactor) == _owner():
+        return
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
-        presence = presenceOn(reactor)
-        if not presence.isIdle and _answering.get(reactor) == _owner():
-            return
         appearance = _Appearance(reactor, report)
         presence.add(appearance)
         if not presence.isIdle:

@@ -12,7 +12,7 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
 
-from txrdma.smc.dialing import endpointTo
+from txrdma.smc.dialing import cancellable, endpointTo
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
@@ -36,7 +36,7 @@ class KernelBackend:
         introspection.appear(reactor, report)
         terms = Terms(f"connection to {host}:{port}", options.fallback)
         endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, terms))
-        return endpoint.connect(factory)
+        return cancellable(endpoint.connect(factory), host, port)
 
     def listen(
         self,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Final, Protocol, Union
 
 from txrdma.machines import Row, Table
@@ -153,7 +154,7 @@ class Closing:
     def __init__(self) -> None:
         self.flags = 0
         self._pending: list[Event] = []
-        self._behind: list[Ending | None] = []
+        self._behind: tuple[Ending | None, ...] = ()
         self.over = False
         self._peer = 0
         self._inputs = _TABLE.begin(self)
@@ -170,6 +171,8 @@ class Closing:
 
     def events(self) -> list[Event]:
         """Take the events since the last call, in the order in which to act on them."""
+        if not self._pending:
+            return []
         events, self._pending = self._pending, []
         return events
 
@@ -244,7 +247,7 @@ class Closing:
         behind = self._behind
         if behind:
             if behind[0] is None:
-                del behind[0]
+                self._behind = behind[1:]
                 self._pending.append(ReadEnded())
             else:
                 self._inputs.readUp()
@@ -265,13 +268,13 @@ class Closing:
         self._send(_ABORT_FLAG)
 
     def _endOfData(self) -> None:
-        self._behind.append(None)
+        self._behind += (None,)
 
     def _resetLast(self) -> None:
-        self._behind.append(Ending.RESET)
+        self._behind += (Ending.RESET,)
 
     def _lostLast(self) -> None:
-        self._behind.append(Ending.LOST)
+        self._behind += (Ending.LOST,)
 
     def _lastWord(self) -> None:
         """Tell the reason that came from outside (peer, link), unless that is told already."""
@@ -281,7 +284,7 @@ class Closing:
                 break
 
     def _tell(self, how: Ending) -> None:
-        self._behind.clear()
+        self._behind = ()
         if not self.over:
             self.over = True
             self._pending.append(Ended(how))
@@ -300,9 +303,11 @@ class Closing:
 
     def _release(self) -> None:
         self._pending.append(Released(True))
+        self._inputs = _spent()
 
     def _abandon(self) -> None:
         self._pending.append(Released(False))
+        self._inputs = _spent()
 
 
 _INIT = "INIT"
@@ -410,6 +415,12 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
 
 
 _TABLE = Table(Inputs, Closing, _ROWS, _OURS)
+
+
+@lru_cache(1)
+def _spent() -> Inputs:
+    """The inputs of a connection that is over: they do nothing, and keep no connection's data in a circle."""
+    return _TABLE.begin(Closing(), _CLOSED)
 
 
 def diagram() -> str:

@@ -11,13 +11,13 @@ map; elsewhere they are work requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.common.counting import read, SMALL, written
-from txrdma.smc.group.posting import cut, Kept, Poster, SIGNAL_EVERY
+from txrdma.smc.group.posting import Bearing, cut, Kept, Poster, SIGNAL_EVERY
 from txrdma.smc.stream._keeper import Keeper, Receiver
 from txrdma.smc.stream._ring import DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
@@ -35,18 +35,13 @@ _NEWS: Final = SPACE | UPDATE
 _FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION) << 8
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
+_INVALID: Final = memoryview(b"\0")
+"""What says of a peer's buffer, when it is not 1, that bytes can't be put there directly."""
 
-class Bearing(NamedTuple):
-    """
-    The way of a flow's bytes: what posts them, on which link, and where they go at its other end.
+_EMPTY: Final = memoryview(b"")
 
-    @ivar address: where the peer's ring begins.
-    @ivar rkey: of the peer's buffer, on that link.
-    """
-
-    poster: Poster
-    address: int
-    rkey: RKey
+_NOTHING: Final[list[bytes | memoryview]] = []
+"""The bytes of a flow that has none to keep, which is nearly every one: nobody may change this."""
 
 
 class Flow:
@@ -109,16 +104,15 @@ class Flow:
         self._isBegun = self._isReading = self._mustSend = False
         self._address = 0
         self._rkey = RKey(0)
-        self._message = poster.newMessage()
-        # Posted when pending goes out as it stands; its list is this one's, and never another.
-        self._write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, signaled=False)
+        # Made when they are needed: with a direct lane that may be never.
+        self._message: SendRequest | None = None
+        self._write: SendRequest | None = None
         self._target: memoryview | None = None
-        self._valid = memoryview(b"\0")
+        self._valid = _INVALID
         self.bearing: Bearing | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
-        self._posted: list[bytes | memoryview] = []
-        self._again: list[bytes | memoryview] = []
+        self._posted = self._again = _NOTHING
 
     # Begin and end
 
@@ -131,7 +125,9 @@ class Flow:
         self.bearing = bearing
         self.poster = bearing.poster
         self._address = bearing.address
-        self._rkey = self._write.rkey = bearing.rkey
+        self._rkey = bearing.rkey
+        if self._write is not None:
+            self._write.rkey = bearing.rkey
         self._target = None
 
     def move(self, bearing: Bearing, kept: Sequence[Kept]) -> None:
@@ -153,7 +149,7 @@ class Flow:
         if read > 0:
             cut(again, read)
         self._again = again
-        self._posted = []
+        self._posted = _NOTHING
         self._isMoved = self._isNew = True
         self.last = self.written = bearing.poster.sent + 1  # which is not posted yet
         self.touch()
@@ -167,7 +163,7 @@ class Flow:
         """
         if not self._isMoved:  # else there are numbers that the peer may not have had
             self.confirmed = (self.ring.sequence, self.ring.produced)
-        self._posted = []
+        self._posted = _NOTHING
 
     def arrived(self, sequence: int, produced: int) -> None:
         """The peer's adapter has our message of this number, and so many bytes."""
@@ -190,8 +186,8 @@ class Flow:
 
     def release(self) -> None:
         """Let go of both buffers."""
-        self._view = memoryview(b"")
-        self._target = None
+        self._view = _EMPTY
+        self._target = self.bearing = None
 
     @property
     def reads(self) -> int:
@@ -467,7 +463,7 @@ class Flow:
                     pass
                 elif first == backlog and not poster.isStaged and poster.kept is None:
                     self.backlog = 0
-                    write = self._write
+                    write = self._write or self._newWrite()
                     write.remoteAddress = self._address + offset
                     requests.append(write)
                 else:
@@ -489,19 +485,30 @@ class Flow:
             message = ring.message(self.flags)
             if poster.kept is not None:
                 poster.kept.append((number, self, ring.sequence, ring.produced, self._posted))
-                self._posted = []
+                self._posted = _NOTHING
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
 
     def _request(self, requests: list[SendRequest], number: int, signaled: bool, message: bytes) -> None:
         """Append the request for a message."""
-        request = self._message
+        request = self._message or self._newMessage()
         request.identifier = number
         request.signaled = signaled
         request.inline = (message,)
         if self.poster.isStaged:
             self.poster.mark()
         requests.append(request)
+
+    def _newMessage(self) -> SendRequest:
+        """Make the request for messages."""
+        self._message = message = self.poster.newMessage()
+        return message
+
+    def _newWrite(self) -> SendRequest:
+        """Make the request by which C{pending} goes out as it stands: its list is this one's, no other."""
+        write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, rkey=self._rkey, signaled=False)
+        self._write = write
+        return write
 
     def _noteLarge(self, length: int) -> None:
         """Count a write by its size, unless it is a small one."""
@@ -556,12 +563,12 @@ class Flow:
         chunks = cut(pending, first)
         requests.append(poster.write(address + offset, rkey, chunks, first))
         if poster.kept is not None:
-            self._posted += chunks
+            self._posted = self._posted + chunks
         if second:
             chunks = cut(pending, second)
             requests.append(poster.write(address, rkey, chunks, second))
             if poster.kept is not None:
-                self._posted += chunks
+                self._posted = self._posted + chunks
         self.backlog -= first + second
 
     def _goOn(self, requests: list[SendRequest]) -> None:
@@ -569,7 +576,7 @@ class Flow:
         poster, ring = self.poster, self.ring
         if self._isNew:
             self._isNew = False
-            message = self._message
+            message = self._message or self._newMessage()
             poster.number(message)
             message.inline = (ring.validation(self.confirmed[0]),)
             requests.append(message)
@@ -583,7 +590,7 @@ class Flow:
                     chunks = cut(again, count)
                     requests.append(poster.write(self._address + at, self._rkey, chunks, count))
                     if poster.kept is not None:
-                        self._posted += chunks
+                        self._posted = self._posted + chunks
         if most < length:
             poster.isShort = True
         else:

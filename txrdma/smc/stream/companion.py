@@ -14,6 +14,7 @@ from typing import Protocol as Shape
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
+from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -81,7 +82,7 @@ class Companion(Protocol):
         self._stream: Watched | None = stream
         self._reactor = reactor
         self._grace: IDelayedCall | None = None
-        self._hasEnded = self._isLinkGone = False
+        self._hasEnded = self._isLinkGone = self._isCut = False
 
     # What TCP brings
 
@@ -175,6 +176,7 @@ class Companion(Protocol):
 
     def cut(self) -> None:
         """Reset TCP: the peer may be alive, and hears by no other way that there is no link any more."""
+        self._isCut = True
         self.tcp.abortConnection()
 
     # The end
@@ -195,8 +197,12 @@ class Companion(Protocol):
         tcp = self.tcp
         if not inOrder:
             tcp.abortConnection()
-        elif tcp.connected:
+        elif not tcp.connected or self._isCut:
+            pass
+        elif tcp.dataBuffer or tcp._tempDataLen:
             tcp.loseConnection()
             why = tcp.doWrite()
             if why is not None:
                 tcp.connectionLost(Failure(why))
+        else:  # that comes to the same, by five system calls more
+            tcp.connectionLost(Failure(CONNECTION_DONE))

@@ -28,10 +28,11 @@ from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.posting import Kept
+from txrdma.smc.group.posting import Bearing, Kept
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._flow import Bearing, ENDS, Flow
+from txrdma.smc.stream._flow import ENDS, Flow
+from txrdma.smc.stream._keeper import NOBODY
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
@@ -72,7 +73,10 @@ class Stream:
         *("__weakref__",),
     )
 
-    def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
+    def __init__(self, link: Link, element: Element, addresses: tuple[Address, Address], role: Role) -> None:
+        """
+        @param addresses: our address of the TCP connection, and the peer's.
+        """
         self.link = self.named = link
         self.role = role
         self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
@@ -80,8 +84,7 @@ class Stream:
         self._companion: Companion | None = None
         self._use: Use | None = None
         self._front: Front | None = None
-        self.host: Address = tcp.getHost()
-        self.peer: Address = tcp.getPeer()
+        self.host, self.peer = addresses
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
@@ -105,9 +108,14 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, companion: Companion) -> None:
-        """Begin to serve an application, with what watches the TCP connection."""
-        self._use = self.link.groups.presence.hold(self._swept)
+    def start(self, front: Front, companion: Companion, use: Use | None) -> None:
+        """
+        Begin to serve an application, with what watches the TCP connection.
+
+        @param use: the handshake's, which ends, or is this stream's from now on.
+        """
+        presence = self.link.groups.presence
+        self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
         self._companion = companion
         self._front = front
         flow = self.flow
@@ -472,6 +480,7 @@ class Stream:
         use, self._use = self._use, None
         if use is not None:
             use.release()
+        self._part()
 
     def _mayLeaveTCP(self, how: Ending) -> None:
         """
@@ -507,6 +516,12 @@ class Stream:
         if element is not None:
             self.flow.release()
             self.link.forget(self, element, quiet)
+            self._part()
+
+    def _part(self) -> None:
+        """When nothing is left to be told or sent, let the flow go: a circle would wait to be collected."""
+        if self._element is None and self._front is None and not self.flow.isDirty:
+            self.flow.keeper = NOBODY
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Have no TCP connection any more, when all is posted that is to be said."""

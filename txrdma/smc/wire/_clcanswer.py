@@ -6,6 +6,7 @@ Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import ClassVar, TypeVar
 
@@ -177,8 +178,8 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        values = dict(zip(_NAMES, _valuesOf(fixed), strict=True))
-        return cls(**values, firstContact=first, version=header.version, v2=v2)
+        make: Callable[..., Self] = cls  # its fields begin with those, in their order
+        return make(*_valuesOf(fixed), first, header.version, v2)
 
 
 def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV2:

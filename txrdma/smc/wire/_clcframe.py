@@ -193,16 +193,6 @@ FLAG = 2
 """The flag bit in C{Header.typeV2}."""
 
 
-def needed(buffer: Buffer) -> int:
-    """
-    The length of the CLC message that begins here: 8 while even that is not known.
-
-    @raise WireError: CLC does not begin so.
-    """
-    checkEyecatcher(buffer)
-    return readHeader(buffer).length if len(buffer) >= HEADER_LENGTH else HEADER_LENGTH
-
-
 def checkEyecatcher(buffer: Buffer) -> None:
     """
     Look at the first bytes of what may be a message, as many as are there.

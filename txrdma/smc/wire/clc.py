@@ -4,12 +4,12 @@ Connection layer control: the messages by which two ends of a TCP connection agr
 Follows RFC 7609, appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; names of codes
 are Linux's::
 
-    size = needed(buffer)           # what follows is not CLC's
-    message = decode(buffer[:size])
+    size, message = decodeFirst(buffer)     # None while bytes of it are missing
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Union
 
 from typing_extensions import Self
@@ -39,7 +39,6 @@ from txrdma.smc.wire._clcframe import (
     MAX_LENGTH,
     MAX_SIZE_CODE,
     MessageType,
-    needed,
     OSType,
     Path,
     readHeader,
@@ -81,9 +80,9 @@ __all__ = [
     "SMCDArea",
     "SMCDConfirm",
     "decode",
+    "decodeFirst",
     "enterpriseID",
     "enterpriseName",
-    "needed",
     "sizeCode",
 ]
 
@@ -161,7 +160,7 @@ Message = Union[Proposal, Accept, Confirm, SMCDAccept, SMCDConfirm, Decline]
 
 def decode(buffer: Buffer) -> Message:
     """
-    Read one whole message, of exactly the length that L{needed} told.
+    Read one whole message, behind which there is nothing.
 
     @raise WireError: it is none.
     """
@@ -171,17 +170,43 @@ def decode(buffer: Buffer) -> Message:
     size = HEADER_LENGTH if header is None else header.length
     if header is None or len(raw) != size:
         raise WireError("CLC", min(len(raw), size), f"it has {size} bytes, and {len(raw)} are there")
+    return _read(header, raw)
+
+
+def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
+    """
+    Read the message that begins here, if all of it is there.
+
+    @return: its length, 8 while even that is not known, and the message; None while bytes of it are missing.
+    @raise WireError: there is no message.
+    """
+    checkEyecatcher(buffer)
+    if len(buffer) < HEADER_LENGTH:
+        return HEADER_LENGTH, None
+    header = readHeader(buffer)
+    size = header.length
+    return size, _read(header, bytes(buffer[:size])) if len(buffer) >= size else None
+
+
+def _read(header: Header, raw: bytes) -> Message:
+    """Read a whole message, by its header."""
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
-        raise WireError("CLC", size - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
-    body = raw[HEADER_LENGTH:-TRAILER_LENGTH]
+        raise WireError("CLC", len(raw) - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     kind = header.type
     if kind is MessageType.PROPOSAL:
-        return Proposal.read(header, body)
+        return _proposal(raw)
+    body = raw[HEADER_LENGTH:-TRAILER_LENGTH]
     if kind is MessageType.DECLINE:
         return Decline.read(header, body)
     if kind is MessageType.ACCEPT:
         return readAnswer(Accept, SMCDAccept, header, body)
     return readAnswer(Confirm, SMCDConfirm, header, body)
+
+
+@lru_cache(64)
+def _proposal(raw: bytes) -> Proposal:
+    """Read a Proposal, which is the same for all connections of a client."""
+    return Proposal.read(readHeader(raw), raw[HEADER_LENGTH:-TRAILER_LENGTH])
 
 
 MOST_CROSSING = 2
@@ -215,12 +240,11 @@ class Crossed:
             if self._left < MOST_CROSSING and 0 < len(rest) < len(SMCR):
                 break  # CLC does not come in such little pieces, and the application wants to go on
             try:
-                size = needed(rest)
-                if len(rest) < size:
-                    return at, False
-                message = decode(rest[:size])
+                size, message = decodeFirst(rest)
             except WireError:
                 break
+            if message is None:
+                return at, False
             at += size
             self._left -= 1
             if self._isJoining and isinstance(message, Confirm):

@@ -14,7 +14,7 @@ from zope.interface.verify import verifyClass, verifyObject
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc import own
+from txrdma.smc import connecting, own
 from txrdma.smc.carriers.agreed import AgreedApproach, AgreedArrival, AgreedReception
 from txrdma.smc.carriers.approaching import LocalApproach
 from txrdma.smc.carriers.choice import carrierFor
@@ -140,7 +140,7 @@ class ThirdCarrierTests(EndsTestCase):
 
     async def pair(self, carrier: SegmentCarrier) -> tuple[Any, Any]:
         """Client and server, after an echo."""
-        for module in (own, proposing):
+        for module in (own, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
@@ -169,7 +169,7 @@ class ThirdCarrierTests(EndsTestCase):
     async def test_failed(self) -> None:
         """A carrier hears of a connection that was not made."""
         carrier = SegmentCarrier()
-        for module in (own, proposing):
+        for module in (own, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

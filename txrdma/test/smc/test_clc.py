@@ -25,6 +25,7 @@ from txrdma.smc.wire.clc import (
     Confirm,
     Decline,
     decode,
+    decodeFirst,
     Diagnosis,
     enterpriseID,
     enterpriseName,
@@ -34,7 +35,6 @@ from txrdma.smc.wire.clc import (
     ISMDevice,
     MAX_LENGTH,
     Message,
-    needed,
     OSType,
     Path,
     Proposal,
@@ -56,7 +56,7 @@ def recorded() -> list[tuple[str, bytes]]:
     for name in names():
         for _, _, content in streams(name):
             while content[:3] == SMCR[:3]:
-                size = needed(content)
+                size, _ = decodeFirst(content)
                 found.append((name, content[:size]))
                 content = content[size:]
     return found
@@ -315,18 +315,18 @@ class FramingTests(SynchronousTestCase):
         raw = message.encode()
         stream = raw + rest
         seen = stream[: data.draw(st.integers(0, len(stream)))]
-        self.assertEqual(needed(seen), len(raw) if len(seen) >= 8 else 8)
+        self.assertEqual(decodeFirst(seen)[0], len(raw) if len(seen) >= 8 else 8)
 
     def test_notCLC(self) -> None:
         """The first byte that does not fit is enough."""
         for raw in (b"G", b"\xe2\xd4\xc3D", b"\xe2\xd4\xc3\xd9\x05\0\x34\x10", b"\xe2\xd4\xc3\xd9\1\0\x34\0"):
-            self.assertRaises(WireError, needed, raw)
+            self.assertRaises(WireError, decodeFirst, raw)
 
     def test_lengths(self) -> None:
         """A length that no message has is an error at once."""
         for length in (0, 8, 12, MAX_LENGTH + 1, 0xFFFF):
             raw = SMCR + b"\1" + length.to_bytes(2, "big") + b"\x10"
-            self.assertRaises(WireError, needed, raw)
+            self.assertRaises(WireError, decodeFirst, raw)
 
     def test_trailer(self) -> None:
         """The eyecatcher at the end must be the one at the beginning."""

@@ -47,6 +47,8 @@ class TCP:
     """Remembers how it was ended."""
 
     connected = 1
+    dataBuffer = b""
+    _tempDataLen = 0
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -128,8 +130,10 @@ class CompanionTests(SynchronousTestCase):
 
     def test_finish(self) -> None:
         """TCP closes with the stream, in order at once, and leaves no call behind."""
-        for inOrder, ended in ((True, ["closing", "closed"]), (False, ["reset"])):
+        ways = ((True, b"", ["closed"]), (True, b"unsent", ["closing", "closed"]), (False, b"", ["reset"]))
+        for inOrder, unsent, ended in ways:
             self.setUp()
+            self.tcp.dataBuffer = unsent
             self.companion.readConnectionLost()
             self.companion.finish(inOrder)
             self.assertEqual((self.tcp.ended, self.clock.getDelayedCalls()), (ended, []))
@@ -143,4 +147,4 @@ class CompanionTests(SynchronousTestCase):
         """A peer that fell back to TCP hears a reset, not the FIN by which a stream closes that has ended."""
         self.stream.violated = lambda what: self.companion.finish(inOrder=True)  # type: ignore[method-assign]
         self.companion.dataReceived(b"declined")
-        self.assertEqual(self.tcp.ended[0], "reset")
+        self.assertEqual(self.tcp.ended, ["reset"])

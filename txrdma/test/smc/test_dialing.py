@@ -23,9 +23,30 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.smc.carriers import approaching, clientports
 from txrdma.smc.carriers.clientports import bindSomewhere
+from txrdma.smc.carriers.dialing import DialedClient
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorders
+
+
+class TurnTests(EndsTestCase):
+    """TCP connections to this host."""
+
+    async def test_atOnce(self) -> None:
+        """A connection within the host is there in the turn that makes it: nobody waits for it."""
+        waiting = []
+        self.patch(DialedClient, "startWriting", lambda client: waiting.append(client))
+        for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
+            _factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
+            client = await self.connect(f"smc:127.0.0.1:{port}")
+            self.assertEqual((client.smc.mode, waiting), (mode, []))
+
+    async def test_refused(self) -> None:
+        """A connection that is refused fails as with TCP, once."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            with self.assertRaises(ConnectionRefusedError):
+                await self.connect(f"smc:127.0.0.1:{probe.getsockname()[1]}")
 
 
 class PortTests(SynchronousTestCase):

@@ -580,6 +580,17 @@ class IdleTests(SynchronousTestCase):
         text = "the peer has answered no TEST LINK for too long"
         self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
 
+    def test_sharedMemory(self) -> None:
+        """A peer by shared memory is told of several buffers at once, which Linux would drop."""
+        for shares, told in ((False, 1), (True, 3)):
+            pair = Pair()
+            if shares:
+                pair.client.shareMemory()
+            pair.confirm()
+            for number in range(3):
+                pair.client.confirmRKey(RKey(number + 1), 0x1000, 0.0)
+            self.assertEqual(len(answers(pair.client)), told)
+
     def test_watched(self) -> None:
         """Where somebody else tells of the peer's death, nobody asks."""
         server = alone(Role.SERVER)

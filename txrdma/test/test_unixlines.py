@@ -1,0 +1,80 @@
+"""
+Tests for L{txrdma.unixlines}: what is said in one turn, and what goes out before it ends.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.unixlines import Lines, MUCH
+
+
+class SayingTests(SynchronousTestCase):
+    """One end that speaks; of the other there is a socket."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        ours, self.other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.addCleanup(self.other.close)
+        for each in (ours, self.other):
+            each.setblocking(False)
+        self.lines = Lines(cast(Any, self.reactor), ours, lambda lines: None, lambda: None)
+        self.addCleanup(self.lines.close)
+
+    def arrived(self) -> bytes:
+        """What the other end can read by now."""
+        found = b""
+        try:
+            while piece := self.other.recv(1 << 20):
+                found += piece
+        except BlockingIOError:
+            pass
+        return found
+
+    def test_together(self) -> None:
+        """Some lines of one turn go out together, when it ends."""
+        self.lines.say(b"one")
+        self.lines.say(b"two")
+        self.assertEqual(self.arrived(), b"")
+        self.reactor.advance(0)
+        self.assertEqual(self.arrived(), b"one\ntwo\n")
+
+    def test_much(self) -> None:
+        """Many lines go out before the turn ends, so that the other process has something to do meanwhile."""
+        line = b"x" * 99
+        for _ in range(2 * MUCH // 100):
+            self.lines.say(line)
+        early = self.arrived()
+        self.assertGreaterEqual(len(early), MUCH)
+        self.reactor.advance(0)
+        self.assertEqual(early + self.arrived(), (line + b"\n") * (2 * MUCH // 100))
+
+    def test_slowReader(self) -> None:
+        """What the other process has no room for follows, whole and in order; then nobody waits for room."""
+        lines = [b"%0250d" % number for number in range(3000)]
+        for line in lines:
+            self.lines.say(line)
+        self.reactor.advance(0)
+        self.assertIn(self.lines, self.reactor.getWriters())
+        found = b""
+        while piece := self.arrived():
+            found += piece
+            self.lines.doWrite()
+        self.assertEqual(found, b"".join(line + b"\n" for line in lines))
+        self.assertNotIn(self.lines, self.reactor.getWriters())
+
+    def test_roomMeanwhile(self) -> None:
+        """What waited for room, and went out with later lines, leaves nobody waiting for room."""
+        while not self.reactor.getWriters():
+            self.lines.say(b"x" * 250)
+            self.reactor.advance(0)
+        self.arrived()
+        for _ in range(MUCH // 100):
+            self.lines.say(b"y" * 99)
+        self.reactor.advance(0)
+        self.lines.doWrite()
+        self.assertNotIn(self.lines, self.reactor.getWriters())
