@@ -397,7 +397,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual([self.counted(each) for each in names], [2, 1, 1])
 
     def test_replay(self) -> None:
-        """A segment below the window is acknowledged at once, though its acknowledgement has been sent before."""
+        """A segment below the window is acknowledged at once, though it has been acknowledged before."""
         first = self.toAlice.received.following
         self.put(self.lie())
         self.assertEqual(len(self.bob.module.outgoing(self.world.now + 1.0)), 1)
