@@ -77,6 +77,7 @@ FOUND_BY_TWO_PORTS = (
     1795244844532,  # a group's end, by one link, overtakes the last message that another one brings
     1057,  # a link fails between Accept and Confirm, and the client goes on where the server falls back
     1795248757819,  # a client sends its Confirm behind the server's Decline, which it has not read yet
+    1795340243575,  # the simulated TCP sent what a process that was killed would have said
 )
 """Seeds that failed once between hosts with two ports."""
 

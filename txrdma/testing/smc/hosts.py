@@ -519,7 +519,7 @@ class MemorySocket:
 
     def send(self, data: bytes | memoryview) -> int:
         """Send as much as there is room for."""
-        if self._isReset or self._isShut:
+        if self._isReset or self._isShut or self.isClosed:  # with a killed process, that does not know of it
             raise BrokenPipeError(errno.EPIPE, "nobody there")
         sent = bytes(data[: _WINDOW - self.peer._unread])
         if not sent:
