@@ -22,6 +22,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 import txrdma
 from txrdma.cm.rsocket.interfaces import IMappedMemory, IMappingTransport
+from txrdma.cm.rsocket.messages import immediate, Kind
 from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.test.cm.test_rsocket import SocketCase
 from txrdma.test.kernel.riostreamer import MappedStreaming
@@ -190,6 +191,17 @@ class SharedMemoryTests(SocketCase):
         for late in (client.transport.writeMapped(0, b"x"), client.transport.whenMapped(0)):
             await self.assertFailure(late, ConnectionLost)
         self.assertEqual(client.transport.peerMappings, [])
+
+    async def test_liar(self) -> None:
+        """A peer that tells of an entry which there is not loses its connection, and so do those who wait."""
+        client, server = await self.both()
+        waiting = server.transport.whenMapped(0)
+        server.transport.stream.writeReceived(24, immediate(Kind.MAPPING, 8))
+        await self.assertFailure(waiting, ConnectionLost)
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionLost)
 
     async def test_abort(self) -> None:
         """Writes that wait fail when either end aborts the connection."""
