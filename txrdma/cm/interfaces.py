@@ -123,6 +123,13 @@ class IRDMATransport(IMessageTransport):
     def allocateMemory(length: int) -> IMemoryRegion:
         """Allocate memory that the peer may read and write while there is the connection, and no longer."""
 
+    def freeMemory(region: IMemoryRegion) -> None:
+        """
+        Let go of memory that C{allocateMemory} gave, before the connection ends.
+
+        The peer's requests for it fail from now on, by which the connection ends. Twice is fine.
+        """
+
     def write(segment: Segment, remoteAddress: int, rkey: RKey, immediate: int | None = None) -> int:
         """
         Write into the peer's memory, after all that was sent and written before.

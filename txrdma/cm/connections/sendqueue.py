@@ -27,11 +27,30 @@ OVERHEAD: Final = 4
 _EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
-def allocateAmong(regions: list[IMemoryRegion], domain: IProtectionDomain, length: int) -> IMemoryRegion:
-    """Allocate memory that the peer may read and write, and put it among the regions of a connection."""
-    region = domain.allocateMemory(length, _EVERYTHING)
-    regions.append(region)
-    return region
+class Regions:
+    """Memory of one connection that its peer may read and write while there is the connection."""
+
+    def __init__(self, domain: IProtectionDomain) -> None:
+        self._domain = domain
+        self._regions: list[IMemoryRegion] = []
+
+    def allocate(self, length: int) -> IMemoryRegion:
+        """Allocate memory of so many bytes, zeros, and keep it until C{free} or C{close}."""
+        region = self._domain.allocateMemory(length, _EVERYTHING)
+        self._regions.append(region)
+        return region
+
+    def free(self, region: IMemoryRegion) -> None:
+        """Let go of memory before the connection ends."""
+        if region in self._regions:
+            self._regions.remove(region)
+            region.close()
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        for region in self._regions:
+            region.close()
+        self._regions.clear()
 
 
 class Request:

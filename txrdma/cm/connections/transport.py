@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from zope.interface import implementer
@@ -26,7 +25,7 @@ from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections.adapter import Adapter, Shelf
 from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.receives import Part
-from txrdma.cm.connections.sendqueue import allocateAmong, FIRST, OVERHEAD, Request, SendQueue
+from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Regions, Request, SendQueue
 from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.cm.events import (
     AlternatePathRequested,
@@ -95,8 +94,8 @@ class MessageTransport:
         self._credits = Credits(terms.receives, None)
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
-        self._regions: list[IMemoryRegion] = []
-        self._sends = SendQueue(terms.sends, partial(allocateAmong, self._regions, adapter.domain))
+        self._regions = Regions(adapter.domain)
+        self._sends = SendQueue(terms.sends, self._regions.allocate)
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
         self._isArmed, self._isProducerPaused, self._probe, self._farewell = False, False, 0, b""
@@ -108,11 +107,10 @@ class MessageTransport:
         self._pair: IQueuePair | None = None
         self._memory: Part | None = None
         try:
-            self._shelf = adapter.join(self._depth)
+            shelf = self._shelf = adapter.join(self._depth)
             capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1)
-            queue = self._shelf.queue
-            self._pair = adapter.domain.createQueuePair(QPKind.RC, queue, queue, capacity)
-            adapter.enter(self._shelf, self._pair, self)
+            self._pair = adapter.domain.createQueuePair(QPKind.RC, shelf.queue, shelf.queue, capacity)
+            adapter.enter(shelf, self._pair, self)
             self._memory = adapter.receives.take(self._receives, terms.messageBytes)
             self._pair.modify(toInit(port, terms.reads, adapter.partitionFrom(port, pkey)))
             self._pair.postReceive(self._memory.requests)
@@ -223,7 +221,11 @@ class MessageTransport:
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
         """Allocate memory that the peer may read and write while there is the connection, and no longer."""
-        return allocateAmong(self._regions, self.adapter.domain, length)
+        return self._regions.allocate(length)
+
+    def freeMemory(self, region: IMemoryRegion) -> None:
+        """Let go of memory before the connection ends: the peer's requests for it fail from now on."""
+        self._regions.free(region)
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
@@ -595,6 +597,4 @@ class MessageTransport:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.giveBack()
-        for region in self._regions:
-            region.close()
-        self._regions.clear()
+        self._regions.close()

@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from typing import Final, NamedTuple
 
+from txrdma.cm.rsocket._mapping import Entry, Event, Mappings, Place, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving, Violation
 from txrdma.cm.rsocket._sending import Post, Sending
 from txrdma.cm.rsocket.messages import (
@@ -20,7 +21,11 @@ from txrdma.cm.rsocket.messages import (
     IGNORED,
     immediate,
     Kind,
+    LittleMapped,
     LittleTarget,
+    Mapped,
+    MAPPED_BYTES,
+    MAPPINGS,
     meaning,
     NETWORK_ORDER,
     Target,
@@ -36,7 +41,8 @@ TARGETS: Final = 2
 CONTROLS: Final = 4
 """Messages beside those of data that may be under way; they need no credit."""
 
-_CONTROL_BYTES: Final = CONTROLS * TARGET_BYTES
+_CONTROL_BYTES: Final = CONTROLS * MAPPED_BYTES
+_ADDRESSES: Final = 1 << 64
 _NO_KEY: Final = RKey(0)
 
 
@@ -47,21 +53,29 @@ class Sizes(NamedTuple):
     @ivar receives: messages that the peer may send before the first of them is read, 16 to 65534.
     @ivar sends: messages of this end that may be under way, C{CONTROLS} included.
     @ivar receiveBuffer: bytes, in two halves; C{sendBuffer}: bytes, 2048 at least.
+    @ivar mappings: pieces of memory that the peer may have mapped for writes of this end, 0 to 128; each is
+        24 bytes of the table.
     """
 
     receives: int = 128
     sends: int = 128
     receiveBuffer: int = 1 << 19
     sendBuffer: int = 1 << 18
+    mappings: int = 8
+
+    @property
+    def table(self) -> int:
+        """Bytes of the table: of targets, and of entries for mapped memory behind these."""
+        return TARGETS * TARGET_BYTES + self.mappings * MAPPED_BYTES
 
     @property
     def remote(self) -> int:
-        """Bytes of memory that the peer writes into: the table of targets, and the buffer."""
-        return TARGETS * TARGET_BYTES + self.receiveBuffer
+        """Bytes of memory that the peer writes into: the table, and the buffer."""
+        return self.table + self.receiveBuffer
 
     @property
     def local(self) -> int:
-        """Bytes of memory that is sent from: the buffer, and a place for each target that is told."""
+        """Bytes of memory that is sent from: the buffer, and places for what is written into tables."""
         return self.sendBuffer + _CONTROL_BYTES
 
 
@@ -73,20 +87,26 @@ class RSocket:
     @ivar isOver: the peer has ended the connection, or both ends have ended their half of it.
     @ivar wasCut: the peer has ended the connection before it had all bytes that were written here.
     @ivar hasParted: the peer has had our word that the connection ends.
+    @ivar events: those of mapped memory, for whoever asks to take out.
     """
+
+    events: list[Event]
 
     def __init__(self, sizes: Sizes, remote: memoryview, local: memoryview) -> None:
         """
         @param remote: C{sizes.remote} bytes that the peer writes into; C{local}: C{sizes.local} to send from.
         """
-        table, buffer = remote[: TARGETS * TARGET_BYTES], remote[TARGETS * TARGET_BYTES :]
+        table, buffer = remote[: sizes.table], remote[sizes.table :]
         table[:] = bytes(len(table))
+        targets, entries = table[: TARGETS * TARGET_BYTES], table[TARGETS * TARGET_BYTES :]
         self._sizes = sizes
         self._isLittle = sys.byteorder == "little"
         self._controls = local[sizes.sendBuffer :]
-        self._sending = Sending(local[: sizes.sendBuffer], table, sizes.sends - CONTROLS, self._isLittle)
+        self._sending = Sending(local[: sizes.sendBuffer], targets, sizes.sends - CONTROLS, self._isLittle)
         self._receiving = Receiving(buffer, sizes.receives)
-        self._flying: deque[bool] = deque()
+        self._mappings = Mappings(entries, self._isLittle)
+        self._orders, self.events = self._mappings.orders, self._mappings.events
+        self._flying: deque[bool | Write] = deque()
         self._controlAt = self._controlsFlying = 0
         self._own = self._peer = ConnectionData()
         self._peerAt = 0
@@ -102,12 +122,13 @@ class RSocket:
         """The connection data of this end, whose memory for the peer begins at that address."""
         return ConnectionData(
             version=VERSION,
-            flags=0 if self._isLittle else NETWORK_ORDER,
+            flags=MAPPINGS if self._isLittle else MAPPINGS | NETWORK_ORDER,
+            mappings=self._sizes.mappings,
             credits=self._sizes.receives,
             tableAddress=address,
             tableKey=rkey,
             tableLength=TARGETS,
-            bufferAddress=address + TARGETS * TARGET_BYTES,
+            bufferAddress=address + self._sizes.table,
             bufferKey=rkey,
             bufferLength=self._receiving.half,
         )
@@ -117,18 +138,19 @@ class RSocket:
         self._own, self._peer, self._peerAt = own, peer, 1 % peer.tableLength
         target = Target(address=peer.bufferAddress, rkey=peer.bufferKey, length=peer.bufferLength)
         self._sending.begin(target, peer.credits)
+        self._mappings.begin(peer.room)
 
     # Requests of the program
 
     @property
     def backlog(self) -> int:
-        """Bytes that were written and are not posted yet."""
-        return self._sending.backlog
+        """Bytes that were written, to the stream or to mapped memory, and are not posted yet."""
+        return self._sending.backlog + self._mappings.held
 
     @property
     def isDelivered(self) -> bool:
         """Whether all that was written is in the peer's memory."""
-        return self._sending.isIdle
+        return self._sending.isIdle and not self._orders
 
     @property
     def isQuiet(self) -> bool:
@@ -143,13 +165,17 @@ class RSocket:
     def write(self, data: bytes) -> None:
         """Send bytes, as soon as there is room for them; after the end of writing they are dropped."""
         if self.isWritable and not self.isOver:
-            self._sending.write(data)
+            if self._orders:
+                self._mappings.hold(data)
+            else:
+                self._sending.write(data)
         elif data and self.isOver:
             self.wasCut = True
 
     def drop(self) -> None:
         """Forget all that is not posted."""
         self._sending.drop()
+        self._mappings.drop()
 
     def read(self) -> bytes:
         """Read some of the bytes that have come; empty if there are none."""
@@ -170,6 +196,42 @@ class RSocket:
         """Find out whether the peer's queue pair answers, if nothing is under way that does so."""
         self._isProbing = self.isQuiet
 
+    # Mapped memory: see txrdma.cm.rsocket.interfaces
+
+    def checkMapping(self, offset: int, length: int) -> None:
+        """
+        Find out whether so many bytes can be mapped at an offset.
+
+        @raise txrdma.error.InvalidRequest: the offsets are no offsets, or are mapped already.
+        @raise txrdma.error.ResourceExhausted: the peer has no room for another mapping.
+        """
+        self._mappings.check(offset, length)
+
+    def map(self, offset: int, length: int, address: int, rkey: RKey) -> int:
+        """Tell the peer of memory that it may write to, behind all that was written: the entry's number."""
+        return self._mappings.map(Place(offset, length, address, rkey))
+
+    def unmap(self, index: int) -> None:
+        """Tell the peer that memory is mapped no more, if it is to hear anything more."""
+        self._mappings.unmap(index, not (self.isOver or self._said is Control.DISCONNECT))
+
+    def writeMapped(self, offset: int, data: bytes) -> int | None:
+        """
+        Write to memory that the peer has mapped, behind all that was written.
+
+        @return: a number, which comes back in an event; None if the peer has mapped nothing there.
+        """
+        return self._mappings.write(offset, data)
+
+    def cancelMapped(self, number: int) -> None:
+        """Forget what is not posted of a write to mapped memory."""
+        self._mappings.cancel(number)
+
+    @property
+    def places(self) -> list[Place]:
+        """The memory that the peer has mapped, by its offsets."""
+        return self._mappings.places
+
     # The queue pair
 
     def arrived(self, number: int, length: int) -> None:
@@ -189,13 +251,15 @@ class RSocket:
             self._sending.credited(value, length > 0)
         elif operation == Kind.CONTROL:
             self._told(value)
-        elif operation not in (IGNORED, Kind.MAPPING):
+        elif operation == Kind.MAPPING:
+            self._mappings.told(value)
+        elif operation != IGNORED:
             raise Violation(f"operation {operation} has no meaning")
 
     def _told(self, value: int) -> None:
         if value == Control.DISCONNECT:
-            self.wasCut = self.wasCut or not self._sending.isIdle
-            self._sending.drop()
+            self.wasCut = self.wasCut or not self.isDelivered
+            self.drop()
             self.isOver = True
             self.isReadable = False
         elif value == Control.SHUTDOWN:
@@ -211,9 +275,14 @@ class RSocket:
 
         @return: False if this changes nothing of what can be posted, nor that the connection goes on.
         """
-        if self._flying.popleft():
-            self._sending.completed()
-            return self._sending.backlog > 0 or self._wanted is not None
+        flown = self._flying.popleft()
+        if flown:
+            sending = self._sending
+            sending.completed()
+            if flown is not True:
+                self.events.append(WriteCompleted(flown.number))
+                return True
+            return sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
         self._controlsFlying -= 1
         if self._said is Control.DISCONNECT and not self._flying:
             self.hasParted = True
@@ -232,8 +301,10 @@ class RSocket:
         while sending.backlog and (post := sending.next()) is not None:
             self._flying.append(True)
             posts.append(post)
-        wanted = self._wanted
-        if wanted is not None and not self.backlog and self._controlsFlying < CONTROLS:
+        while self._orders and not sending.backlog and self._postOrder(posts):
+            pass
+        wanted = None if sending.backlog or self._orders else self._wanted
+        if wanted is not None and self._controlsFlying < CONTROLS:
             self._wanted, self._said = None, wanted
             posts.append(self._control(Post(0, 0, 0, _NO_KEY, immediate(Kind.CONTROL, wanted))))
         if self._isProbing and not self._flying:
@@ -241,21 +312,66 @@ class RSocket:
         self._isProbing = False
         return posts
 
+    def _postOrder(self, posts: list[Post]) -> bool:
+        """Post the first of the orders, or bytes up to the next one; False if something is missing for it."""
+        first, sending, mappings = self._orders[0], self._sending, self._mappings
+        if isinstance(first, Write):
+            return self._postWrite(first, posts)
+        if isinstance(first, Entry):
+            if self._controlsFlying >= CONTROLS:
+                return False
+            posts.append(self._tellEntry(first))
+            mappings.held -= MAPPED_BYTES
+        else:
+            sending.write(first)
+            mappings.held -= len(first)
+        self._orders.popleft()
+        while sending.backlog and (post := sending.next()) is not None:
+            self._flying.append(True)
+            posts.append(post)
+        return True
+
+    def _postWrite(self, write: Write, posts: list[Post]) -> bool:
+        """Post a write to mapped memory, as far as there is room."""
+        while (post := self._sending.aside(write.rest, write.address % _ADDRESSES, write.rkey)) is not None:
+            posts.append(post)
+            write.posted(post.length)
+            self._mappings.held -= post.length
+            if not write.rest:
+                self._flying.append(write)
+                self._orders.popleft()
+                return True
+            self._flying.append(True)
+        return False
+
     def _tell(self, limit: int, half: int | None) -> Post:
         """The message that gives credits, and the target if there is one."""
         number = immediate(Kind.CREDITS, limit)
         if half is None:
             return self._control(Post(0, 0, 0, _NO_KEY, number))
-        peer, begin = self._peer, self._controlAt * TARGET_BYTES
+        own, peer = self._own, self._peer
         kind = Target if peer.flags & NETWORK_ORDER else LittleTarget
-        own = self._own
         target = kind(address=own.bufferAddress + half, rkey=own.bufferKey, length=self._receiving.half)
-        self._controls[begin : begin + TARGET_BYTES] = target.encode()
-        self._controlAt = (self._controlAt + 1) % CONTROLS
-        address = peer.tableAddress + self._peerAt * TARGET_BYTES
+        at = self._peerAt * TARGET_BYTES
         self._peerAt = (self._peerAt + 1) % peer.tableLength
-        post = Post(self._sizes.sendBuffer + begin, TARGET_BYTES, address, peer.tableKey, number)
-        return self._control(post)
+        return self._tellTable(target.encode(), at, number)
+
+    def _tellEntry(self, entry: Entry) -> Post:
+        """The message with an entry for mapped memory of this end."""
+        index, place = entry.index, entry.place
+        kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
+        mapped = kind(offset=place.offset, address=place.address, rkey=place.rkey, length=place.length)
+        at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
+        return self._tellTable(mapped.encode(), at, immediate(Kind.MAPPING, index))
+
+    def _tellTable(self, data: bytes, at: int, number: int) -> Post:
+        """The message that writes into the peer's table, at so many bytes from its beginning."""
+        begin = self._controlAt * MAPPED_BYTES
+        self._controls[begin : begin + len(data)] = data
+        self._controlAt = (self._controlAt + 1) % CONTROLS
+        peer = self._peer
+        address = (peer.tableAddress + at) % _ADDRESSES
+        return self._control(Post(self._sizes.sendBuffer + begin, len(data), address, peer.tableKey, number))
 
     def _control(self, post: Post) -> Post:
         self._flying.append(False)

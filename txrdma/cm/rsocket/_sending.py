@@ -122,6 +122,23 @@ class Sending:
         self.flying += 1
         return post
 
+    def aside(self, data: memoryview, address: int, rkey: RKey) -> Post | None:
+        """
+        A message with the first of some bytes that are no part of the stream; None while there is no room.
+
+        @param address: memory of the peer for these, which is no target and takes no credit.
+        """
+        if self.flying >= self._places or self._free < min(len(data), LEAST):
+            return None
+        begin = self._place
+        length = min(len(data), self._free, len(self._buffer) - begin)
+        self._buffer[begin : begin + length] = data[:length]
+        self._free -= length
+        self._place = (begin + length) % len(self._buffer)
+        self._lengths.append(length)
+        self.flying += 1
+        return Post(begin, length, address, rkey, None)
+
     def _fill(self, length: int) -> None:
         """Move the first bytes that wait into the send buffer."""
         at, waiting, left = self._place, self._waiting, length

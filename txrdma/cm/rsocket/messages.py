@@ -51,13 +51,40 @@ TARGET_BYTES: Final = 16
 """The length of a target in a table."""
 
 
+@wire(24)
+class Mapped(Layout):
+    """Memory that the peer has mapped at an offset for writes: an entry behind the targets of a table."""
+
+    offset: int = bits(64)
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    length: int = bits(32)
+
+
+@wire(24, little=True)
+class LittleMapped(Layout):
+    """Memory that the peer has mapped at an offset, in the table of a host that is little-endian."""
+
+    offset: int = bits(64)
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    length: int = bits(32)
+
+
+MAPPED_BYTES: Final = 24
+"""The length of an entry for mapped memory in a table."""
+
+MOST_MAPPINGS: Final = 128
+"""The most entries for mapped memory that connection data have unscaled."""
+
+
 @wire(40)
 class ConnectionData(Layout):
     """
     The private data of a REQ, behind the addresses, and of a REP: the beginning of the end that sends it.
 
     C{credits} are messages that may be sent to it. C{tableLength} counts targets, and C{bufferLength} bytes
-    of the first half of its buffer. C{mappings} are entries for mapped memory, scaled above 128.
+    of the first half of its buffer. C{mappings} are entries for mapped memory, scaled above 128: see C{room}.
     """
 
     version: int = bits(8)
@@ -71,6 +98,14 @@ class ConnectionData(Layout):
     bufferAddress: int = bits(64)
     bufferKey: RKey = bits(32)
     bufferLength: int = bits(32)
+
+    @property
+    def room(self) -> int:
+        """Entries for mapped memory that the sender of these data has behind its targets."""
+        if not self.flags & MAPPINGS:
+            return 0
+        scaled = self.mappings
+        return scaled if scaled <= MOST_MAPPINGS else (scaled & ~MOST_MAPPINGS) << 8
 
 
 class Kind(Code):

@@ -10,15 +10,19 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
+from twisted.python.log import callWithContext
 
 from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
 from txrdma.cm.messages import CMPath
 from txrdma.cm.rsocket._core import RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
+from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
 from txrdma.cm.rsocket.messages import ConnectionData
+from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.streamends import StreamEnd
@@ -60,6 +64,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._peerData = ConnectionData()
         self._local: IMemoryRegion | None = None
         self._probing: IDelayedCall | None = None
+        self._mapped: EndMappings | None = None
 
     def __repr__(self) -> str:
         return f"<RSocketEnd {'client' if self.isClient else 'server'} {self._transport!r}>"
@@ -118,6 +123,56 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self.setKeepAlive(self.keepalive)
         self._turn()
 
+    # Mapped memory: see IMappingTransport
+
+    @property
+    def _mappings(self) -> EndMappings | None:
+        """Mapped memory; None when the connection can't be written to."""
+        if self._core is None or self._transport is None or not self.isOpen:
+            return None
+        if self._mapped is None:
+            self._mapped = EndMappings(self._core, self._transport, self._ordered)
+        return self._mapped
+
+    def _ordered(self) -> None:
+        """Post, soon, what mapped memory has brought: producers wait for that, too."""
+        self._mustFlush = True
+        self._soon()
+
+    @property
+    def peerMappings(self) -> list[range]:
+        """The offsets that the peer has mapped."""
+        places = [] if self._core is None else self._core.places
+        return [range(place.offset, place.offset + place.length) for place in places]
+
+    def mapMemory(self, length: int, offset: int) -> MappedMemory:
+        """
+        Map memory for writes of the peer.
+
+        @raise txrdma.error.RDMAError: there is none, or it can't be mapped there.
+        """
+        mappings = self._mappings
+        if mappings is None:
+            raise InvalidRequest("the connection is being closed")
+        return mappings.map(length, offset)
+
+    def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
+        """Write to memory that the peer has mapped."""
+        mappings = self._mappings
+        return over() if mappings is None else mappings.write(offset, data)
+
+    def whenMapped(self, offset: int, length: int) -> Deferred[None]:
+        """Wait until the peer has mapped memory."""
+        mappings = self._mappings
+        return over() if mappings is None else mappings.wait(offset, length)
+
+    def _report(self, core: RSocket) -> None:
+        """Report what has become of mapped memory to whoever waits for that."""
+        events = list(core.events)
+        core.events.clear()
+        if self._mapped is not None:
+            callWithContext(self.context, self._mapped.heard, events)
+
     # What the connection brings: see IRDMAProtocol
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
@@ -133,12 +188,17 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
             core.arrived(immediate, length)
         except Violation as error:
             self._violated(str(error))
+        if core.events:
+            self._report(core)
         self._turn()
 
     def writeCompleted(self, identifier: int) -> None:
         """Note that a message is in the peer's memory."""
         # A producer that has written in its turn has its next one when that has arrived.
-        if self._core is not None and (self._core.completed() or self._mustFlush):
+        core = self._core
+        if core is not None and (core.completed() or self._mustFlush):
+            if core.events:
+                self._report(core)
             self._turn()
 
     def pathMigrated(self, path: CMPath) -> None:
@@ -152,6 +212,9 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """End, by what the connection beneath says and by what the peer has said before."""
         self._lost(reason)
         self.setKeepAlive(None)
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            callWithContext(self.context, mapped.end)
 
     def _send(self, core: RSocket, transport: IRDMATransport) -> None:
         assert self._local is not None

@@ -55,6 +55,7 @@ def _options(keys: Keys) -> Options:
     """The options that either side's keys have."""
     from txrdma.cm.rsocket._core import Sizes
     from txrdma.cm.rsocket.endpoints import Options
+    from txrdma.cm.rsocket.messages import MOST_MAPPINGS
     from txrdma.cm.rsocket.transport import KEEPALIVE
 
     usual = Sizes()
@@ -63,6 +64,7 @@ def _options(keys: Keys) -> Options:
         keys.number("sends", usual.sends, 16, 0xFFFE - 8),
         keys.number("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
         keys.number("sndbuf", usual.sendBuffer, 2048, 1 << 29),
+        keys.number("mappings", usual.mappings, 0, MOST_MAPPINGS),
     )
     keepalive = keys.number("keepalive", int(KEEPALIVE), 0, 1 << 20)
     return Options(sizes, keepalive or None)
@@ -72,11 +74,12 @@ def _options(keys: Keys) -> Options:
 class RSocketClientParser:
     """
     C{rsocket:HOST:PORT}, with C{device} or C{bindAddress}, C{receives}, C{sends}, C{rcvbuf}, C{sndbuf},
-    C{keepalive}.
+    C{mappings}, C{keepalive}.
 
-    Hosts are IP addresses. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never. Without a
-    device the software device is used, where the way to the host begins; to a loopback address it begins at
-    one that the process has for itself.
+    Hosts are IP addresses. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never; C{mappings}
+    are pieces of memory that the peer may have mapped for writes of this end. Without a device the software
+    device is used, where the way to the host begins; to a loopback address it begins at one that the process
+    has for itself.
     """
 
     prefix = "rsocket"

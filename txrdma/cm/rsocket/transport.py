@@ -8,9 +8,12 @@ from typing import Final
 
 from zope.interface import implementer
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
 from txrdma.cm.interfaces import IRDMATransport
+from txrdma.cm.rsocket.interfaces import IMappingTransport
+from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.streams import StreamTransport
 
@@ -18,7 +21,7 @@ KEEPALIVE: Final = 15.0
 """Seconds between probes of a peer that says nothing."""
 
 
-@implementer(ITCPTransport, ITLSTransport)
+@implementer(ITCPTransport, ITLSTransport, IMappingTransport)
 class RSocketTransport(StreamTransport[RSocketEnd]):
     """The transport that a protocol sees of an rsocket connection: Twisted's interfaces to its end."""
 
@@ -37,6 +40,29 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
     def connection(self) -> IRDMATransport:
         """The RDMA connection beneath: its route, its manager, what was agreed on."""
         return self.stream.connection
+
+    # IMappingTransport
+
+    @property
+    def peerMappings(self) -> list[range]:
+        """The offsets that the peer has mapped."""
+        return self.stream.peerMappings
+
+    def mapMemory(self, length: int, offset: int = 0) -> MappedMemory:
+        """
+        Map memory for writes of the peer: see L{IMappingTransport}.
+
+        @raise txrdma.error.RDMAError: there is none, or it can't be mapped there.
+        """
+        return self.stream.mapMemory(length, offset)
+
+    def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
+        """Write to memory that the peer has mapped: see L{IMappingTransport}."""
+        return self.stream.writeMapped(offset, data)
+
+    def whenMapped(self, offset: int, length: int = 1) -> Deferred[None]:
+        """Wait until the peer has mapped memory: see L{IMappingTransport}."""
+        return self.stream.whenMapped(offset, length)
 
     # ITCPTransport
 

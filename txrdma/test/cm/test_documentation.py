@@ -38,9 +38,8 @@ class PageTests(SynchronousTestCase):
             for address in ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
         }
         programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
-        self.server, self.client, self.stream, self.manager, self.migration, self.datagrams = map(
-            self.elsewhere, programs
-        )
+        self.server, self.client, self.stream, self.mapped, *rest = map(self.elsewhere, programs)
+        self.manager, self.migration, self.datagrams = rest
 
     def elsewhere(self, program: str) -> str:
         """The program with loopback addresses that hardly anybody else has."""
@@ -76,6 +75,10 @@ class PageTests(SynchronousTestCase):
     def test_stream(self) -> None:
         """The stream's client hears its own words in capitals, and ends in order."""
         self.assertEqual(self.run_(self.stream), "Connection was closed cleanly.\nHELLO, RSOCKETS\n")
+
+    def test_mapped(self) -> None:
+        """The memory of the server has what its client has written, and the connection ends in order."""
+        self.assertEqual(self.run_(self.mapped), "look: mapped\nConnection was closed cleanly.\n")
 
     def test_migration(self) -> None:
         """The connection of the walk-through carries on by the other path, and is given the first again."""

@@ -35,11 +35,13 @@ class End:
 
     @ivar sent: posts on their way to the peer; C{arrived}: those that wait in this end's completion queue.
     @ivar acknowledged: completions that this end has not looked at.
+    @ivar regions: memory that the peer may write to, and its address, by keys.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.remote, self.local = bytearray(sizes.remote), bytearray(sizes.local)
+        self.regions = {KEY: (ADDRESS, self.remote)}
         self.core = RSocket(sizes, memoryview(self.remote), memoryview(self.local))
         self.greeting = self.core.greeting(ADDRESS, KEY)
         self.sent: deque[tuple[Post, bytes]] = deque()
@@ -57,9 +59,10 @@ class End:
         post, data = self.sent.popleft()
         assert data == self.local[post.begin : post.begin + post.length], "changed under way"
         if data:
-            begin = post.address - ADDRESS
-            assert post.rkey == KEY and 0 <= begin <= len(peer.remote) - len(data)
-            peer.remote[begin : begin + len(data)] = data
+            address, memory = peer.regions[post.rkey]
+            begin = post.address - address
+            assert 0 <= begin <= len(memory) - len(data)
+            memory[begin : begin + len(data)] = data
         if post.immediate is not None:
             peer.arrived.append((post.immediate, post.length))
             assert len(peer.arrived) <= peer.sizes.receives + CONTROLS, "no receive left"
@@ -193,7 +196,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(post.immediate, 0x8000_0000 + 16)
         kind = LittleTarget if sys.byteorder == "little" else Target
         said = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
-        self.assertEqual(said, kind(address=ADDRESS + 32 + 2048, rkey=KEY, length=2048))
+        self.assertEqual(said, kind(address=ADDRESS + SMALL.table + 2048, rkey=KEY, length=2048))
 
     def test_order(self) -> None:
         """Targets are in the byte order of the end that has the table."""
@@ -205,7 +208,7 @@ class StreamTests(SynchronousTestCase):
             one.core.begin(one.greeting, understood(said))
             (post,) = one.core.outgoing()
             target = kind.decode(bytes(one.local[post.begin : post.begin + 16]))
-            self.assertEqual((target.address, target.length), (ADDRESS + 32 + 2048, 2048))
+            self.assertEqual((target.address, target.length), (ADDRESS + SMALL.table + 2048, 2048))
 
     def test_probe(self) -> None:
         """A probe is a write of nothing that the peer does not hear of, only where nothing is under way."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -20,14 +21,18 @@ from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.protocols.wire import Echo
 from twisted.python.failure import Failure
 
-from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket._core import Sizes
+from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.cmworld import CMTestCase, counted, Program, since
+from txrdma.test.kernel.riostreamer import MappedStreaming
 from txrdma.test.kernel.world import HERE, NAMESPACE, THERE
 
 BOXES = (Box(rxe=False, timeout=420),)
 
 MiB: Final = 1 << 20
+MAPPED_SHAPES: Final = ((64, 1, 20), (1000, 10, 5), (65536, 3, 3), (300_000, 2, 2))
+"""Bytes, transfers and iterations of C{riostream}: below and above what one message may have."""
 SOURCE: Final = Path(__file__).with_name("tcpclient.c")
 PRELOAD: Final = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
@@ -205,22 +210,68 @@ class CopyTests(StreamCase):
 
 
 class MappingTests(StreamCase):
-    """A program that wants memory of ours mapped."""
+    """C{riostream}, which writes into memory of ours, as we do into its."""
 
     skip = OUTSIDE
-    witness = Witness("rsocket: over the software device", "riostream on rxe", "refused: there is no riomap")
+    witness = Witness(
+        "rsocket: over the software device", "riostream on rxe", "mapped memory, both ways, verified"
+    )
     programs = ("riostream",)
 
-    def test_refused(self) -> None:
-        """riostream ends with an error, since ours has no room for mappings, and our server serves on."""
-        self.streamServer(7471, Ending)
+    def options(self, shape: tuple[int, int, int]) -> tuple[str, ...]:
+        """The program's options for bytes of a transfer, transfers of a turn, turns; it verifies."""
+        size, count, iterations = map(str, shape)
+        return ("-S", size, "-C", count, "-I", iterations, "-T", "v")
+
+    def check(self, program: Program, played: Any, iterations: int) -> None:
+        """Both ends have played to the end, and have found what they should."""
+        self.assertEqual(self.result(played, 15.0), iterations)
+        status, said = self.ends(program)
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("verification failed", said)
+        self.assertIn("custom", said)
+
+    def test_theirClient(self) -> None:
+        """riostream's client plays with our server."""
+        coming = deque(MAPPED_SHAPES)
+        self.streamServer(7471, lambda: MappedStreaming(self.reactor, False, *coming.popleft()))
+        begun = time.monotonic()
+        for number, shape in enumerate(MAPPED_SHAPES):
+            program = self.start("riostream", "-s", THERE, *self.options(shape))
+            self.untilSaid(program, lambda number=number: len(self.made) > number)  # type: ignore[misc]
+            self.check(program, self.made[-1].played, shape[2])
+            self.untilLost(self.made[-1])
+        record("seconds", round(time.monotonic() - begun, 1))
+
+    def test_theirServer(self) -> None:
+        """Our client plays with riostream's server, which ends after one connection."""
+        for shape in MAPPED_SHAPES[1:3]:
+            program = self.start("riostream", *self.options(shape))
+            self.hears(program, "usec/xfer")
+            client = MappedStreaming(self.reactor, True, *shape)
+            endpoint = RSocketClientEndpoint(self.reactor, HERE, 7471, self.soft)
+            self.result(endpoint.connect(Factory.forProtocol(lambda one=client: one)))  # type: ignore[misc]
+            self.check(program, client.played, shape[2])
+            self.untilLost(client)
+
+    def test_noRoom(self) -> None:
+        """riostream ends with an error where ours offers no entries, and our server serves on."""
+        options = Options(Sizes(mappings=0))
+        endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
+        self.listening(endpoint, Factory.forProtocol(self.kept))
         for _ in range(2):
-            program = self.start("riostream", "-s", THERE, "-S", "64", "-C", "1", "-I", "1")
+            program = self.start("riostream", "-s", THERE, *self.options((64, 1, 1)))
             status, said = self.ends(program)
             self.assertIn("riomap", said)
         self.assertEqual(len(self.made), 2)
         for each in self.made:
             self.untilLost(each)
+
+    def kept(self) -> Ending:
+        """An echo that is kept in C{made}."""
+        kept = Ending()
+        self.made.append(kept)
+        return kept
 
 
 class PreloadTests(StreamCase):
