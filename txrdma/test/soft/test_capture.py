@@ -198,14 +198,15 @@ class CaptureTests(Recorded):
                 found[route, side] = self.asked(packets, one, other)
                 self.assertEqual(self.acknowledgedAll(packets, one, other), [True, True])
                 for end in (one, other):
-                    results = [
-                        each.get(AtomicAckETH)
+                    results = {  # on a busy machine one that was asked again is answered again
+                        each.bth.psn: each.get(AtomicAckETH)
                         for each in self.answers(packets, end.qp.number)
                         if each.bth.opcode is Opcode.RC_ATOMIC_ACKNOWLEDGE
-                    ]
+                    }
                     before = int.from_bytes(bytes(index % 251 for index in range(8184, 8192)), sys.byteorder)
                     self.assertEqual(
-                        results, [AtomicAckETH(original=before), AtomicAckETH(original=before - 3)]
+                        [*results.values()],
+                        [AtomicAckETH(original=before), AtomicAckETH(original=before - 3)],
                     )
         expected = found["rocev2", "one"]
         self.assertEqual([len(each) for each in expected.values()], [17, 17])
