@@ -36,7 +36,7 @@ _FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION) << 8
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 _INVALID: Final = memoryview(b"\0")
-"""What says of a peer's buffer, when it is not 1, that bytes can't be put there directly."""
+"""Mark of a peer's ring that no bytes may be put into directly; that of one that takes them is 1."""
 
 _EMPTY: Final = memoryview(b"")
 

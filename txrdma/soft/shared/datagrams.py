@@ -319,7 +319,7 @@ class SharedDatagrams:
             self._seek()
 
     def _drop(self, lane: DatagramLane, reason: str) -> None:
-        """What stands there is not to be understood: that costs the peer its connection, and nobody else."""
+        """Close the lane of a peer whose ring holds no records, and all that it has with us; others stay."""
         _seldom.warn(
             lane.name,
             "datagrams of the device at {address} are not to be understood: {reason}",
