@@ -48,6 +48,7 @@ from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import Bundle, Rail
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
+from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
@@ -101,8 +102,13 @@ def _addressOf(source: Hashable) -> str:
 
 
 def deviceAt(host: str) -> str:
-    """The string of the software device at an IP address."""
-    return "soft:" + host.partition("%")[0].replace(":", "\\:")
+    """
+    The string of the software device at an IP address.
+
+    On loopback it leaves UDP port 4791 to programs that others look for there: introductions name the port.
+    """
+    isLoopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return softDeviceAt(host) + (":port=0" if isLoopback else "")
 
 
 class Lifeline(StreamProtocol):

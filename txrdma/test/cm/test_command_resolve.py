@@ -17,11 +17,11 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 
 import txrdma
-from txrdma.cm.connections.endpoints import softDeviceAt
 from txrdma.cm.datagrams import DatagramProtocol, DatagramServerEndpoint
 from txrdma.cm.errors import HostUnknown
 from txrdma.command import Options
 from txrdma.commands.resolve import lines, resolved
+from txrdma.ports.softdevices import softDeviceAt
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
