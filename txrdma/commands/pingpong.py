@@ -356,7 +356,7 @@ def _isAddress(host: str) -> bool:
 
 def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
     """Endpoint of a server process of our own, connected by its standard input and output."""
-    command = [sys.executable, "-m", "txrdma.command", "pingpong", "--listen", "stdio:", "--once"]
+    command = [sys.executable, "-m", "txrdma", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
     command += ["--qp-timeout", str(options["qp-timeout"])]
     for name in ("device", "gid-index"):

@@ -56,6 +56,7 @@ FLOORS = {
     "monitor": 5,
     "sim": 5,
     "tap": 6,
+    "__main__": 6,
     "command": 6,
     "commands": 6,
     "web": 6,

@@ -80,7 +80,7 @@ class ResolveTests(TestCase):
             ("17899823", {"id": 0x111212F, "portSpace": "UDP", "port": 0x212F}),
             ("66", {"id": 66, "portSpace": None, "port": None}),
         ):
-            command = [sys.executable, "-m", "txrdma.command", "resolve", word]
+            command = [sys.executable, "-m", "txrdma", "resolve", word]
             done = subprocess.run([*command, "--json"], cwd=CHECKOUT, capture_output=True, text=True)
             self.assertEqual(json.loads(done.stdout), told)
             done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)

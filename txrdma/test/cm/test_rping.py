@@ -197,7 +197,7 @@ class CommandTests(TestCase):
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start one."""
-        command = [sys.executable, "-m", "txrdma.command", "rping", *words]
+        command = [sys.executable, "-m", "txrdma", "rping", *words]
         process = subprocess.Popen(
             command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

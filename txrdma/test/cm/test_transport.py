@@ -153,7 +153,7 @@ class OpeningTests(MessagingCase):
             told.clear()
             expected = list(advices)
             asked = self.ask(Terms(mtu=MTU.MTU_4096))
-            self.wait(lambda asked=asked: asked.called)
+            self.pause(1.0)
             error = self.failureResultOf(asked, Rejected).value
             self.assertEqual((error.status, told), (RejectReason.INVALID_PATH_MTU, expected))
         port.stopListening()
