@@ -41,6 +41,7 @@ FLOORS = {
     "iba": 2,
     "ports": 2,
     "interfaces": 3,
+    "stopping": 3,
     "streams": 3,
     "streamends": 3,
     "streamports": 3,
