@@ -426,7 +426,7 @@ class Module:
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state = GONE
+        peer.state, peer.others = GONE, ()
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
@@ -467,9 +467,13 @@ class Module:
             self._forget(peer)
             return
         oldest = peer.assembly.deadline()
+        isMissed = peer.sent.expired(now) and not peer.isHeardElsewhere(now)
         if oldest is not None and oldest <= now:
-            self.lose(peer, "the peer has stopped in the middle of a message")
-        elif peer.sent.expired(now):
+            if peer.isHeardElsewhere(now):
+                peer.assembly.excuse(now)
+            else:
+                self.lose(peer, "the peer has stopped in the middle of a message")
+        elif isMissed:
             if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))

@@ -56,6 +56,7 @@ class Peer:
     @ivar mtu: bytes of the longest packet that both ends take.
     @ivar context: whatever the module's program wants to know the peer by.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
+    @ivar others: what other modules know of the same end, where a connection has several.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Peer:
             "mtu",
             "name",
             "order",
+            "others",
             "queuedBytes",
             "received",
             "sender",
@@ -106,6 +108,7 @@ class Peer:
         self.received = ReceiveWindow(firstReceived)
         self.assembly = Assembly(budget)
         self.order = Ordering()
+        self.others: tuple[Peer, ...] = ()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
         self.queuedBytes = 0
@@ -194,6 +197,10 @@ class Peer:
         """All messages that are not over, in the queues and in the window, in no order; C{BYE} is none."""
         found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
+
+    def isHeardElsewhere(self, now: float) -> bool:
+        """Tell whether the same end still answers another module, so that only the way here may be cut."""
+        return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
     def deadline(self, keepAlive: float) -> float | None:
         """Time at which something is due for this peer, acknowledgements apart."""

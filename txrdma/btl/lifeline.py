@@ -253,6 +253,7 @@ class Lifeline(StreamProtocol):
             self.send, self.soon = bundle.peer.send, bundle.soon
             for number, (rail, its, _interface) in enumerate(chosen):
                 rail.meet(its, bundle.program(number))
+            bundle.met()
         self._isIntroduced = True
         for rail in rails:
             for which, size in (("small", _SMALL), ("full-size", rail.peer.mtu)):
