@@ -192,7 +192,7 @@ class _Waiting(StreamProtocol):
             self._accepting.waiting.pop(self, None)
 
     def begin(self, lifeline: Lifeline) -> None:
-        """Have the lifeline's exchange."""
+        """Let the client have its exchange; the lifeline hears what came before."""
         self._lifeline, transport = lifeline, cast(Any, self.transport)
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
         early, self._early = self._early, b""
