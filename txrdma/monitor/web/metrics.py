@@ -16,9 +16,9 @@ from txrdma.monitor.exposition import (
     CONTENT_TYPE,
     CounterExposition,
     fabricText,
-    FAMILIES,
     family,
     labels,
+    METRICS,
 )
 from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.poller import FabricPoller
@@ -44,13 +44,13 @@ class Metrics(Resource):
     isLeaf = True
 
     def __init__(
-        self, poller: FabricPoller, writer: HistoryWriter | None, counters: tuple[str, ...] = tuple(FAMILIES)
+        self, poller: FabricPoller, writer: HistoryWriter | None, counters: tuple[str, ...] = METRICS
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._poller = poller
         self._writer = writer
         self._wanted = counters
-        self._counters = CounterExposition(counters)
+        self._counters, self._corrections = CounterExposition(counters), CounterExposition(counters)
         self._version = 0
         self._fabricText = ""
 
@@ -62,6 +62,7 @@ class Metrics(Resource):
     def _parts(self) -> Iterator[str]:
         poller = self._poller
         yield from self._counters.families(poller.meters)
+        yield from self._corrections.families(poller.corrections.meters)
         yield from causeText(poller.details.causes, self._wanted)
         fabric = poller.fabric
         if fabric is not None:

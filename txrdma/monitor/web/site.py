@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.ledger import LedgerEvent
 from txrdma.monitor.web.access import Access, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
@@ -95,7 +95,7 @@ class MonitorSite:
         self,
         reactor: IReactorTime,
         watch: Watch,
-        counters: tuple[str, ...] = tuple(FAMILIES),
+        counters: tuple[str, ...] = METRICS,
         access: Access | None = None,
     ) -> None:
         """

@@ -29,7 +29,7 @@ from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
 from txrdma.monitor.settings import PollerSettings
@@ -141,7 +141,7 @@ class ConfigTests(SynchronousTestCase):
         """An empty file is the usual configuration: on loopback, without a history."""
         config = parseConfig("")
         self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
-        self.assertEqual((config.settings, config.counters), (PollerSettings(), tuple(FAMILIES)))
+        self.assertEqual((config.settings, config.counters), (PollerSettings(), METRICS))
         self.assertIn("127.0.0.1", config.listen)
 
     def test_whole(self) -> None:
