@@ -14,7 +14,7 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts, shownName, Thresholds, UNCORRECTABLE
 from txrdma.fabric.health import Finding, hasLink
-from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.linkspeeds import LaneSpeed, mayHaveFDR10
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.mad.errors import MADError, MADFailure
@@ -53,16 +53,19 @@ def correctingPorts(node: Node) -> Iterator[Port]:
 
 async def formOf(
     rpcs: RPCs, port: Port, path: IBPath, capabilities: int, **options: Any
-) -> type[PortExtendedSpeedsCounters] | type[PortExtendedSpeedsCountersRSFEC]:
+) -> type[PortExtendedSpeedsCounters] | type[PortExtendedSpeedsCountersRSFEC] | None:
     """
-    Form in which a port has the counters of its error correction.
+    Form in which a port has the counters of its error correction; None for a port that may not be asked.
+
+    No capability tells of the older form. Devices that are known have it; others are not asked: ibsim hands
+    the unknown attribute to the OpenSM at that port, which ends by it.
 
     @param capabilities: CapabilityMask of the ClassPortInfo of its performance management agent.
     @param options: options of the call, as C{timeoutSeconds}.
     @raise MADFailure: the port could not be asked for its mode; who refuses to tell is judged by its speed.
     """
     if not capabilities & PerformanceCapability.RS_FEC:
-        return PortExtendedSpeedsCounters
+        return PortExtendedSpeedsCounters if mayHaveFDR10(port.node.info) else None
     try:
         told = await rpcs.SubnGet(PortInfoExtended, path, port.number, **options)
     except MADError:  # four levels of voltage have no other code
@@ -134,6 +137,8 @@ async def correctionFindings(
             for port in ports:
                 path = toLID(endPort, port.lid)
                 kind: Any = await formOf(schedule, port, path, told.capabilityMask)
+                if kind is None:
+                    return
                 counted = await schedule.PerformanceGet(kind(portSelect=port.number), path)
                 count = valuesOf(counted, LANES)[0]
                 if count > most:

@@ -1,9 +1,8 @@
 """
 Reader of the counters of forward error correction, of all ports with fast links, in turn with their states.
 
-Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional, and
-nothing but its refusal tells that an agent does not have it: who refuses, or is silent about it alone, is not
-asked again while it is in the fabric.
+Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: who
+refuses it, or is silent about it alone, is not asked again while it is in the fabric.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class CorrectionReader:
         self._judge = judge
         self._seconds = seconds
         self._capabilities: dict[GUID, int] = {}
-        self._forms: dict[Place, tuple[object, type[Attribute]]] = {}
+        self._forms: dict[Place, tuple[object, type[Attribute] | None]] = {}
         self._unable: set[GUID | Place] = set()
         self._silences: dict[GUID, int] = {}
 
@@ -125,6 +124,9 @@ class CorrectionReader:
         guid = port.node.guid
         place = (guid, port.number)
         kind: Any = await self._formOf(port, rpcs, path, options)
+        if kind is None:
+            self._unable.add(guid)
+            return
         told = await rpcs.PerformanceGet(kind(portSelect=port.number), path, **options)
         layout = layoutOf(kind, port.width)
         meter = self.meters.get(place)
@@ -142,7 +144,7 @@ class CorrectionReader:
 
     async def _formOf(
         self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]
-    ) -> type[Attribute]:
+    ) -> type[Attribute] | None:
         """Form of a port's counters, asked for once for each time that its link has come up."""
         guid = port.node.guid
         place = (guid, port.number)

@@ -14,7 +14,7 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcorrection import correctionFindings, namesOf, valuesOf
 from txrdma.fabric.errorcounters import parseThresholds, UNCORRECTABLE
 from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
-from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.config import parseConfig
@@ -107,6 +107,19 @@ class CorrectionTestCase(PollerTestCase):
 class ReadingTests(CorrectionTestCase):
     """Who is asked, how often, and in which form."""
 
+    def known(self, name: str) -> None:
+        """Let a node be a device that is known to have the older form."""
+        node = self.fabric.node(name)
+        node.info = NodeInfo.decode(node.info).replace(deviceID=0x1003, vendorID=0x2C9).encode()
+
+    def test_unknown(self) -> None:
+        """Nobody is asked of whom nothing tells that he has such counters."""
+        self.known("h00002")
+        asked = self.watched(0x1F)
+        self.started(200.0)
+        self.assertEqual(set(self.poller.corrections.meters), {self.place("h00002", 1)})
+        self.assertLess(len(asked), 10)
+
     def test_reedSolomon(self) -> None:
         """Ports with RS-FEC are read in their form, all of them once in a turn, lanes in use alone."""
         self.fabric.correct()
@@ -126,8 +139,9 @@ class ReadingTests(CorrectionTestCase):
         self.assertTrue(linked <= len(asked) < 2 * linked, asked)  # a turn of few nodes is a shorter one
 
     def test_lanes(self) -> None:
-        """Ports with another code, and agents without the capability, are read in the older form."""
+        """Ports with another code, and known devices without the capability, are read in the older form."""
         self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
+        self.known("h00002")
         for name in ("leaf0000", "h00002"):
             self.fabric.setCounters(name, 1, fecUncorrectableBlockCounterLanes1=2)
         self.started(100.0)
@@ -159,6 +173,7 @@ class ReadingTests(CorrectionTestCase):
     def test_unable(self) -> None:
         """Who refuses the attribute is not asked again, and nothing is found of it."""
         self.patch(pma, "GROUPS", {key: group for key, group in pma.GROUPS.items() if key != 0x1F})
+        self.fabric.correct()
         asked = self.watched(0x1F)
         self.started(100.0)
         assert self.poller.fabric is not None
@@ -169,6 +184,7 @@ class ReadingTests(CorrectionTestCase):
 
     def test_silent(self) -> None:
         """Who is silent about this attribute alone is asked three times, and is no silent node."""
+        self.fabric.correct()
         agents = self.fabric.wire._pma
         answer = agents.answer
         self.patch(
@@ -186,6 +202,7 @@ class ReadingTests(CorrectionTestCase):
 
     def test_slow(self) -> None:
         """Ports of slow links are not asked."""
+        self.fabric.correct()
         for node in self.fabric.nodes.values():
             for port in node.external:
                 port.info[:] = PortInfo.decode(port.info).replace(linkSpeedExtActive=0).encode()
