@@ -8,13 +8,13 @@ C{port}; names, which repeat and change, are in C{infiniband_node_info}.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import CORRECTED, LANES, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.linkspeeds import LaneSpeed
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor.details import CAUSES
@@ -305,14 +305,18 @@ def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[st
 # States.
 
 
-def fabricText(fabric: Fabric) -> str:
-    """Names, links, states and rates of a fabric, as text: the same until the next sweep."""
+def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
+    """
+    Names, links, states and rates of a fabric, as text: the same until the next sweep.
+
+    @param nameOf: returns the name of a node.
+    """
     nodes = fabric.ordered()
     ports = [port for node in nodes for port in node.ports.values() if port.raw]
     named = [
         labels(
             guid=guidText(node.guid),
-            name=node.description,
+            name=nameOf(node),
             type=node.type.name.lower(),
             lid=int(node.lid),
         )

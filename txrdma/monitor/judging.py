@@ -6,7 +6,7 @@ Whether a fault has lasted long enough to be told is the matter of L{txrdma.moni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -192,6 +192,14 @@ class ErrorJudge:
         if grown:
             self._tallies.add(place, UNCORRECTABLE, grown, now)
             self._bitErrors.add(place, UNCORRECTABLE, grown, now)
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget what was counted at nodes that are neither in the fabric nor known as gone."""
+        for tallies in (self._tallies, self._bitErrors):
+            tallies.keep(lambda place: place[0] in known)
+        for places in (self._downs, self._links):
+            for place in [place for place in places if place[0] not in known]:
+                del places[place]
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""

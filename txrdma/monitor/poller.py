@@ -313,6 +313,7 @@ class FabricPoller:
             self._judge.restarted(guid, now)
             self._reader.forget(guid)
         self._reader.keep(fabric.nodes, self.presence.nodes)
+        self._judge.keep(fabric.nodes.keys() | self.presence.nodes.keys())
         for one in self._optional:
             one.keep(fabric.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)

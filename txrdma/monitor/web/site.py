@@ -111,7 +111,7 @@ class MonitorSite:
         root.putChild(b"api", api)
         for name in ("static", "files"):
             root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-        root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, counters)))
+        root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, watch.seconds, counters)))
         self.factory = _Site(root, access or Access())
 
     def start(self) -> None:

@@ -344,7 +344,7 @@ class PageTests(PollerTestCase):
         """A scrape has counters, states, and the monitor's own work; states are those of now."""
         if isMissing:
             self.skipTest(MISSING)
-        page = Metrics(self.poller, None)
+        page = Metrics(self.poller, None, self.clock.seconds)
         self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
         self.started()
         self.fabric.cut("c")
