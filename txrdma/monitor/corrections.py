@@ -92,8 +92,9 @@ class CorrectionReader:
         guid = node.guid
         options = {"timeoutSeconds": timeoutSeconds, "retries": retries}
         wanted = {port.number: port for port in correctingPorts(node)}
-        for place in [place for place in self.meters if place[0] == guid and place[1] not in wanted]:
-            del self.meters[place]  # its link is gone, or is a slow one by now
+        for number in range(node.numPorts + 1):
+            if number not in wanted:  # its link is gone, or is a slow one by now
+                self.meters.pop((guid, number), None)
         for port in wanted.values():
             if guid in self._unable or not self._isWanted(port):
                 self._missed(port)

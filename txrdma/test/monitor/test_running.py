@@ -346,6 +346,16 @@ class TerminalTests(PollerTestCase):
         self.assertIn("32.00", said)
         self.assertNotIn("\x1b", said)
 
+    def test_idle(self) -> None:
+        """A fabric without traffic has words in place of a table without rows."""
+        from rich.console import Console
+
+        self.started()
+        out = io.StringIO()
+        Console(file=out, width=60, color_system=None).print(command.screenOf(self.poller, 3))
+        self.assertIn("no link carries data", out.getvalue())
+        self.assertNotIn("Gbit/s", out.getvalue())
+
     def test_loads(self) -> None:
         """Loads are shares of the data that a link can carry, the busiest first."""
         self.fabric.growCounters("left", 3, portXmitData=1e9)
