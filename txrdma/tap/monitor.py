@@ -50,6 +50,9 @@ _log = Logger()
 
 _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
+_UNHEARD: Final = (CannotListenError, OSError, OverflowError)
+"""Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
+
 _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
 
@@ -323,7 +326,7 @@ class MonitorService(MultiService):
         """
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (CannotListenError, OSError, RDMAError) as error:
+        except (*_UNHEARD, RDMAError) as error:
             raise SystemExit(f"fabric-monitor: {error}") from error
 
     def startService(self) -> None:
@@ -334,7 +337,7 @@ class MonitorService(MultiService):
         """
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (CannotListenError, OSError) as error:
+        except _UNHEARD as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
         if self._writer is not None:

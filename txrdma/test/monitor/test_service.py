@@ -328,13 +328,19 @@ class StartTests(SynchronousTestCase):
     def test_taken(self) -> None:
         """A port that is taken ends C{twistd}, and a command, with a sentence."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            listen = f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"
-            config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "{listen}"')
-            for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
-                service = MonitorService(reactor, config)
-                self.addCleanup(service._agent.close)
-                error = self.assertRaises(kind, getattr(service, start))
-                self.assertIn("Address already in use", str(error))
+            self.unheard(taken.getsockname()[1], "Address already in use")
+
+    def test_noSuchNumber(self) -> None:
+        """A number that no port has ends them with a sentence, too."""
+        self.unheard(99999, "65535")
+
+    def unheard(self, number: int, why: str) -> None:
+        config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "tcp:{number}:interface=127.0.0.1"')
+        for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
+            service = MonitorService(reactor, config)
+            self.addCleanup(service._agent.close)
+            error = self.assertRaises(kind, getattr(service, start))
+            self.assertIn(why, str(error))
 
 
 class PageTests(PollerTestCase):
