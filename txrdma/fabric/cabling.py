@@ -93,7 +93,7 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
     Cables that are at another port than the plan says, are missing, or are not in it.
 
     Of nodes that several have the name of nothing is said, and of nodes that are missing once, not by cable.
-    Nodes that the plan does not have are not meant where it has none of their kind: it may be one of switches.
+    Nodes that are not in the plan are not meant where it has none of their kind: it may be one of switches.
     """
     nodes = _named(fabric, plan)
     for name in sorted(plan.nodes - nodes.keys()):
