@@ -12,6 +12,7 @@ from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.error import RDMAError
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.cabling import cableFindings, readCables
+from txrdma.fabric.errorcorrection import correctionFindings
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import readNodeNames
@@ -69,6 +70,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
                         node for node in fabric.nodes.values() if node.lid
                     ]  # others are findings already
                     found += counterFindings(await counted(session, fabric, thresholds, nodes))
+                    found += await correctionFindings(
+                        session.agent, session.endPort, fabric, thresholds, options["outstanding"]
+                    )
     except RDMAError as error:
         print(f"txrdma check: {error}", file=sys.stderr)
         raise SystemExit(COULD_NOT_LOOK) from error

@@ -103,6 +103,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)
     fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
     with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
+        fabric.correct()  # HDR has no links without
         config = parseConfig(_CONFIG.format(history=os.path.join(folder, "history.db")))
         service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
         weather = Weather(fabric, options["seed"])

@@ -145,7 +145,8 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
         share = f"{100 * load.share:.0f} %" if load.share is not None else ""
         busy.add_row(*(Text(_plain(cell)) for cell in (load.port, load.peer, share, f"{load.gigabits:.2f}")))
     well = Text("all is well", style="green")
-    return Group(Text(summaryOf(poller)), findings if entries else well, busy)
+    shown = busy if busy.row_count else Text("no link carries data")
+    return Group(Text(summaryOf(poller)), findings if entries else well, shown)
 
 
 def _plain(text: str) -> str:

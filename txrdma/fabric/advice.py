@@ -56,6 +56,9 @@ ADVICE: Final[dict[str, Advice]] = {
     "constraint-errors": Advice(_WARNING, "See that both ends of the traffic are in the same partition."),
     "integrity-errors": Advice(_WARNING, f"The link fails more often than it allows. {_CABLE}"),
     "overruns": Advice(_WARNING, "The peer sends more than it may: update the firmware of both ends."),
+    "fec-uncorrectable": Advice(
+        _WARNING, f"The signal is worse than error correction can mend, so that packets are lost. {_CABLE}"
+    ),
     "vl15-dropped": Advice(_INFO, "Management datagrams come too fast: pace whoever sends so many."),
     "counters-silent": Advice(_WARNING, "See that the node is alive, and that its SL and VL 0 lead to it."),
     "node-silent": Advice(_WARNING, "The link is up and the node does not answer: see whether it hangs."),

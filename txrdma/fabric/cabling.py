@@ -93,12 +93,14 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
     Cables that are at another port than the plan says, are missing, or are not in it.
 
     Of nodes that several have the name of nothing is said, and of nodes that are missing once, not by cable.
+    Nodes that are not in the plan are not meant where it has none of their kind: it may be one of switches.
     """
     nodes = _named(fabric, plan)
     for name in sorted(plan.nodes - nodes.keys()):
         if not any(node.description == name for node in fabric.nodes.values()):
             yield Finding("node-missing", name, "the topology has this node, and the fabric has not")
     ends = {(id(node), number): name for name, node in nodes.items() for number in node.ports}
+    kinds = {node.type for node in nodes.values()}
     told: set[End] = set()
     for one, other in plan.cables.items():
         node, beyond = nodes.get(one[0]), nodes.get(other[0])
@@ -108,8 +110,11 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
         here, there = node.known(one[1]), beyond.known(other[1])
         yield from _compared(node, one, here, beyond, other, there)
     for port, peer in fabric.links():
+        if (id(port.node), port.number) not in ends:
+            port, peer = peer, port  # from the end that the plan knows
         one, other = ((ends.get((id(end.node), end.number), ""), end.number) for end in (port, peer))
-        if one[0] and other[0] and one not in plan.cables and other not in plan.cables:
+        isMeant = other[0] or (peer.node.type in kinds and peer.node.description not in plan.nodes)
+        if one[0] and isMeant and one not in plan.cables and other not in plan.cables:
             text = f"the topology has no cable to {peer}"
             yield Finding("cable-extra", str(port), text, port.node.guid, port.number)
 

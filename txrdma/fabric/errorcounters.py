@@ -57,6 +57,12 @@ UNICAST_COUNTERS: Final = (
     "portMulticastXmitPkts",
     "portMulticastRcvPkts",
 )
+UNCORRECTABLE: Final = "portFECUncorrectableBlockCtr"
+"""
+Counter of blocks that were beyond error correction. It has an attribute of its own, which is read apart: see
+L{txrdma.fabric.errorcorrection}.
+"""
+
 COMMON: Final = ("portRcvSwitchRelayErrors",)
 """Counters that grow in healthy fabrics, too: multicast packets that return to the port they came from."""
 
@@ -119,10 +125,11 @@ def counterName(text: str) -> str:
 
     @raise InvalidRequest: no port counts such errors.
     """
-    for name in ERROR_COUNTERS:
+    known = (*ERROR_COUNTERS, UNCORRECTABLE)
+    for name in known:
         if name.lower() == text.strip().lower():
             return name
-    raise InvalidRequest(f"there is no counter {text!r}, but {', '.join(map(shownName, ERROR_COUNTERS))}")
+    raise InvalidRequest(f"there is no counter {text!r}, but {', '.join(map(shownName, known))}")
 
 
 def shownName(name: str) -> str:

@@ -28,7 +28,8 @@ from txrdma.rawfields import peek
 _ZERO: Final = GUID(bytes(8))
 _HIGHEST_UNICAST: Final = 0xBFFF
 _widthSupported, _widthEnabled = peek(PortInfo, "linkWidthSupported"), peek(PortInfo, "linkWidthEnabled")
-_neighborMTU = peek(PortInfo, "neighborMTU")
+_neighborMTU, _physicalState = peek(PortInfo, "neighborMTU"), peek(PortInfo, "portPhysicalState")
+_LINK_UP: Final = int(PhysicalState.LINK_UP)
 _FDR10: Final = int(LaneSpeed.FDR10)
 
 
@@ -111,7 +112,7 @@ def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
 
 def hasLink(port: Port) -> bool:
     """True when the physical state of the port is LinkUp."""
-    return port.physicalState is PhysicalState.LINK_UP
+    return bool(port.raw) and _physicalState(port.raw) == _LINK_UP
 
 
 def _linkFindings(fabric: Fabric) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ Only ports that have counted errors take memory, and each of them a bounded numb
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 from txrdma.values import frozen
@@ -108,6 +108,10 @@ class Tallies(Generic[Place]):
             if tally is None:
                 tally = self._tallies[place, limit] = Tally(limit.seconds)
             tally.add(count, now)
+
+    def keep(self, isKnown: Callable[[Place], bool]) -> None:
+        """Forget ports that are not known any more."""
+        self._tallies = {key: tally for key, tally in self._tallies.items() if isKnown(key[0])}
 
     def exceeded(self, now: float) -> list[Exceeded[Place]]:
         """Limits that ports are beyond at present; tallies that are zero again are dropped."""

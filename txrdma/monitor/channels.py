@@ -8,6 +8,7 @@ Webhooks speak as Prometheus' Alertmanager does, in one of its two formats: that
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -255,6 +256,23 @@ class MailChannel:
 # Lines.
 
 
+def _append(path: str, content: bytes) -> None:
+    """
+    Append all of this to a file, or nothing: what a full disk took of it would be there twice in the end.
+
+    @raise OSError: the file cannot be written.
+    """
+    with open(path, "ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while content:
+                content = content[os.write(file.fileno(), content) :]
+        except OSError:
+            if file.seekable():
+                file.truncate(size)
+            raise
+
+
 class LineChannel:
     """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
 
@@ -275,8 +293,7 @@ class LineChannel:
                 sys.stdout.write(lines)
                 sys.stdout.flush()
             else:
-                with open(self._path, "a", encoding="ascii") as file:
-                    file.write(lines)
+                _append(self._path, lines.encode("ascii"))
         except OSError as error:
-            raise DeviceUnavailable(f"{self.name}: {error}") from error
+            raise DeviceUnavailable(error.strerror or str(error)) from error
         return succeed(None)

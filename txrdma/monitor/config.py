@@ -16,7 +16,7 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.channels import MailSettings
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.files import FileSettings
 from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
@@ -133,10 +133,10 @@ def _share(value: object) -> float:
 
 
 def _counter(text: str) -> str:
-    for name in FAMILIES:
+    for name in METRICS:
         if name.lower() == text.lower():
             return name
-    raise _Mistake(f"names of counters, of which {text!r} is none: {', '.join(map(shownName, FAMILIES))}")
+    raise _Mistake(f"names of counters, of which {text!r} is none: {', '.join(map(shownName, METRICS))}")
 
 
 def _counters(value: object) -> tuple[str, ...]:
@@ -437,7 +437,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         listen=values.get("web.listen", DEFAULT_LISTEN),
         tokens=values.get("web.tokens", ""),
         users=values.get("web.users", ""),
-        counters=values.get("metrics.counters", tuple(FAMILIES)),
+        counters=values.get("metrics.counters", METRICS),
         history=values.get("history.url") or values.get("history.file", ""),
         settings=settings,
         rules=rules,

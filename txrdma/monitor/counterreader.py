@@ -262,9 +262,13 @@ class CounterReader:
 
     def _stopsOf(self, node: Node) -> list[_Stop]:
         end, guid = self._agent.port.endPort, node.guid
-        ports = [port for port in countingPorts(node) if port.lid]
-        paths = {lid: toLID(end, lid) for lid in {port.lid for port in ports}}
-        return [_Stop((guid, port.number), paths[port.lid], hasLink(port)) for port in ports]
+        if node.isSwitch:  # one LID for all of its ports
+            if not node.lid:
+                return []
+            path = toLID(end, node.lid)
+            return [_Stop((guid, port.number), path, hasLink(port)) for port in countingPorts(node)]
+        ports = [(port, port.lid) for port in countingPorts(node)]
+        return [_Stop((guid, port.number), toLID(end, lid), hasLink(port)) for port, lid in ports if lid]
 
     def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
         """Ports whose states are read, and paths to them."""

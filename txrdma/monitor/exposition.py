@@ -8,11 +8,13 @@ C{port}; names, which repeat and change, are in C{infiniband_node_info}.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from txrdma.fabric.errorcorrection import CORRECTED, LANES, SYMBOLS
+from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.linkspeeds import LaneSpeed
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor.details import CAUSES
@@ -57,6 +59,41 @@ FAMILIES: Final = {
     "portXmitWait": ("port_transmit_wait", "Ticks with data to send and no credits for it"),
 }
 """Names of families without C{infiniband_} and C{_total}, and what each is, by the name of the counter."""
+
+_LANES: Final = {
+    "fecCorrectableSymbolCtrLanes": (
+        "port_fec_lane_corrected_symbols",
+        "Symbols of one lane that were corrected",
+    ),
+    "fecCorrectableBlockCounterLanes": (
+        "port_fec_lane_corrected_blocks",
+        "Blocks of one lane that were corrected",
+    ),
+    "fecUncorrectableBlockCounterLanes": (
+        "port_fec_lane_uncorrectable_blocks",
+        "Blocks of one lane that were beyond correction",
+    ),
+    "errorDetectionCounterLanes": (
+        "port_fec_lane_detected_errors",
+        "Errors of one lane that were detected by its code",
+    ),
+}
+"""Names of families of counters of lanes, and what each is, by the names of their fields."""
+
+CORRECTION_FAMILIES: Final = {
+    UNCORRECTABLE: ("port_fec_uncorrectable_blocks", "Blocks beyond correction, whose packets are lost"),
+    CORRECTED: ("port_fec_corrected_blocks", "Blocks with wrong symbols that were corrected"),
+    SYMBOLS: ("port_fec_corrected_symbols", "Symbols that were corrected; from HDR on there are always some"),
+    "syncHeaderErrorCounter": ("port_sync_header_errors", "Wrong headers of blocks on all lanes"),
+    "unknownBlockCounter": ("port_unknown_blocks", "Blocks of an unknown type on all lanes"),
+    **_LANES,
+}
+"""
+Names of families of counters of error correction, by their names: fields of lanes have one for all of these.
+"""
+
+METRICS: Final = (*FAMILIES, *CORRECTION_FAMILIES)
+"""Names of all counters that Prometheus can be told."""
 
 CAUSE_FAMILIES: Final = {
     "portLocalPhysicalErrors": "port_local_physical_errors",
@@ -119,6 +156,40 @@ def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]
 # Counters.
 
 
+class _Shown(NamedTuple):
+    """
+    A counter as Prometheus is told it.
+
+    @ivar name: name of its family, and C{text} what that is.
+    @ivar lane: number of the lane that it counts for; None for all of a port.
+    @ivar standsFull: it is told when it is full, too: it counts errors that hardly happen.
+    """
+
+    name: str
+    text: str
+    lane: int | None = None
+    standsFull: bool = True
+
+
+def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
+    """Counters of readings for those that are wanted, in order: those of one family follow each other."""
+    for counter in counters:
+        if counter in FAMILIES:
+            name, text = FAMILIES[counter]
+            yield counter, _Shown(f"infiniband_{name}_total", text)
+            continue
+        name, text = CORRECTION_FAMILIES[counter]
+        lanes = range(LANES) if counter in _LANES else [None]
+        for lane in lanes:
+            shown = _Shown(f"infiniband_{name}_total", text, lane, standsFull=False)
+            yield counter if lane is None else f"{counter}{lane}", shown
+
+
+def correctionMeanings() -> dict[str, str]:
+    """Meanings of all counters of error correction, by their names: those of lanes have the lane's number."""
+    return {name: shown.text for name, shown in _shown(CORRECTION_FAMILIES)}
+
+
 class _Group:
     """
     Ports with one layout of counters that have answered, in an order.
@@ -136,37 +207,40 @@ class _Group:
         self._formats: dict[str, str] = {}
         self._texts: dict[str, tuple[Sequence[int], str]] = {}
 
-    def text(self, counter: str, name: str, values: Sequence[int]) -> str:
+    def text(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
         """
-        Series of one counter of all ports; not of those whose counter of data is full.
+        Series of one counter of all ports; not of those whose counter is full, if it is such a one.
 
         Most counters of errors stand still from scrape to scrape, and so does their text.
         """
-        before = self._texts.get(name)
+        before = self._texts.get(counter)
         if before is not None and before[0] == values:
             return before[1]
-        text = self._made(counter, name, values)
-        self._texts[name] = (values, text)
+        text = self._made(counter, shown, values)
+        self._texts[counter] = (values, text)
         return text
 
-    def _made(self, counter: str, name: str, values: Sequence[int]) -> str:
-        layout = self.layout
+    def _made(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
+        layout, name = self.layout, shown.name
         unit = layout.unit(counter)
         if not self._labels:
             self._labels = [_ofPort(place) for place in self.places]
-        if unit != 1:
+        labels = self._labels
+        if shown.lane is not None:
+            labels = [f'{label[:-1]},lane="{shown.lane}"}}' for label in labels]
+        if unit != 1 or not shown.standsFull:
             at = layout.places[counter]
             known = [not layout.isFull(at, value) for value in set(values)]
             if not all(known):
                 return "".join(
                     f"{name}{label} {value * unit}\n"
-                    for label, value in zip(self._labels, values, strict=True)
+                    for label, value in zip(labels, values, strict=True)
                     if not layout.isFull(at, value)
                 )
             values = [value * unit for value in values]
-        form = self._formats.get(name)
+        form = self._formats.get(counter)
         if form is None:
-            form = self._formats[name] = "".join([f"{name}{label} %d\n" for label in self._labels])
+            form = self._formats[counter] = "".join([f"{name}{label} %d\n" for label in labels])
         return form % tuple(values)
 
 
@@ -174,16 +248,16 @@ class CounterExposition:
     """
     Counters of all ports as text.
 
-    A port that does not answer has no series, and neither has a counter of data that is full: what is not
-    known is not zero.
+    A port that does not answer has no series, and neither has a counter of data or of error correction that
+    is full, as the latter are within hours: what is not known is not zero.
     """
 
-    def __init__(self, counters: Iterable[str] = FAMILIES) -> None:
+    def __init__(self, counters: Iterable[str] = METRICS) -> None:
         """
         @param counters: names of the counters that are wanted: each of them is a series for each port.
         @raise KeyError: there is no such counter.
         """
-        self._families = {counter: FAMILIES[counter] for counter in counters}
+        self._families = dict(_shown(counters))
         self._groups: dict[CounterLayout, _Group] = {}
 
     def families(self, meters: Mapping[Place, Meter]) -> Iterator[str]:
@@ -202,13 +276,17 @@ class CounterExposition:
                 group = _Group(layout, places)
             self._groups[layout] = group
             columns.append((group, dict(zip(layout.names, zip(*readings, strict=True), strict=True))))
-        for counter, (short, text) in self._families.items():
-            name = f"infiniband_{short}_total"
+        last = ""
+        for counter, shown in self._families.items():
             parts = [
-                group.text(counter, name, values[counter]) for group, values in columns if counter in values
+                group.text(counter, shown, values[counter]) for group, values in columns if counter in values
             ]
-            if parts:
-                yield f"# HELP {name} {text}.\n# TYPE {name} counter\n{''.join(parts)}"
+            text = "".join(parts)
+            if text and shown.name != last:
+                last = shown.name
+                text = f"# HELP {last} {shown.text}.\n# TYPE {last} counter\n{text}"
+            if text:
+                yield text
 
 
 def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
@@ -227,14 +305,18 @@ def causeText(causes: Mapping[Place, Mapping[str, int]], counters: Collection[st
 # States.
 
 
-def fabricText(fabric: Fabric) -> str:
-    """Names, links, states and rates of a fabric, as text: the same until the next sweep."""
+def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
+    """
+    Names, links, states and rates of a fabric, as text: the same until the next sweep.
+
+    @param nameOf: returns the name of a node.
+    """
     nodes = fabric.ordered()
     ports = [port for node in nodes for port in node.ports.values() if port.raw]
     named = [
         labels(
             guid=guidText(node.guid),
-            name=node.description,
+            name=nameOf(node),
             type=node.type.name.lower(),
             lid=int(node.lid),
         )

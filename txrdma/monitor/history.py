@@ -44,7 +44,8 @@ class HistoryWriter:
     """
     Writer of a history, from L{start} to L{stop}.
 
-    @ivar dropped: number of rows that were dropped, since they could not be written in time.
+    @ivar dropped: number of rows that were dropped, since they could not be written in time, or were of too
+        many ports.
     @ivar problem: reason for which the last batch was not written; C{""} when it was.
     """
 
@@ -136,8 +137,9 @@ class HistoryWriter:
         writing = self._writing = self._inThread(self._store.write, rows, int(self._wallSeconds()), several)
         return writing.addCallbacks(self._written, self._failed, errbackArgs=(rows, remembered))
 
-    def _written(self, _: object) -> None:
+    def _written(self, dropped: int) -> None:
         self._writing = None
+        self.dropped += dropped
         if self.problem:
             _log.info("history is written again")
             self.problem = ""

@@ -31,6 +31,20 @@ _VERSION: Final = 1
 _LATE_SECONDS: Final = 30
 """Seconds by which readings may be late, and still count in their minute."""
 
+MOST_PORTS: Final = 250_000
+"""
+Most ports that a history has; a fabric of 10,368 hosts has 65,000. When there are more, what is known of
+those that came last and have gone is dropped: a broken node may have another GUID each minute.
+"""
+
+_IDLE_SECONDS: Final = 3600
+"""Seconds without a reading after which a port may be dropped for others."""
+
+_FULL_SECONDS: Final = 60
+"""Seconds until room is looked for again where there was none."""
+
+_AT_ONCE: Final = 500
+
 _MOST: Final = 1 << 50
 """Growth in one reading beyond which a counter is not believed: sums of it would not fit."""
 
@@ -180,10 +194,13 @@ def _shown(where: str) -> str:
 class HistoryStore:
     """Store of the history of one fabric."""
 
-    def __init__(self, where: str, levels: Sequence[Level] = DEFAULT_LEVELS) -> None:
+    def __init__(
+        self, where: str, levels: Sequence[Level] = DEFAULT_LEVELS, mostPorts: int = MOST_PORTS
+    ) -> None:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
+        @param mostPorts: most ports that are known; readings of others are dropped.
         @raise DeviceUnavailable: the database cannot be opened, or is not such a store.
         @raise ValueError: a period of a level is no multiple of the next one's step.
         """
@@ -191,7 +208,12 @@ class HistoryStore:
             if finer.periodSeconds % coarser.stepSeconds:
                 raise ValueError(f"a table of {finer.name} is no whole number of {coarser.name}")
         self._levels = tuple(levels)
+        self._mostPorts = mostPorts
         self._ports: dict[Place, int] = {}
+        self._next = 1
+        self._last: dict[int, int] = {}
+        self._since: int | None = None
+        self._fullAt = -_FULL_SECONDS
         self._name = f"history {_shown(where)}"
         with self._named():
             self._database = openDatabase(where)
@@ -222,6 +244,7 @@ class HistoryStore:
         database.make("remembered", _REMEMBERED, ("room", "name"))
         for number, guid, port in database.execute("SELECT id, guid, number FROM ports"):
             self._ports[GUID(bytes(guid)), port] = number
+        self._next = max(self._ports.values(), default=0) + 1
 
     def own(self) -> None:
         """
@@ -270,18 +293,19 @@ class HistoryStore:
 
     # Writing.
 
-    def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> None:
+    def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> int:
         """
         Store readings and what is to be remembered, all or nothing; compute what of minutes and hours is
         over; drop what is old.
 
         @param now: present time, in seconds since 1970: readings come in order of time.
+        @return: number of readings that were dropped, as there are too many ports.
         @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
         known = dict(self._ports)
         try:
             with self._transaction():
-                self._insert(rows)
+                dropped = self._insert(rows)
                 self._remember(remembered)
                 for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
                     self._summarize(finer, coarser, now)
@@ -290,22 +314,63 @@ class HistoryStore:
         except DeviceUnavailable:
             self._ports = known
             raise
+        return dropped
 
-    def _insert(self, rows: Iterable[Row]) -> None:
+    def _insert(self, rows: Iterable[Row]) -> int:
         level = self._levels[0]
+        dropped = 0
         tables: dict[int, list[tuple[Any, ...]]] = {}
         for place, at, values in rows:
-            row = (self._numberOf(place), at, *values)
-            tables.setdefault(at // level.periodSeconds, []).append(row)
+            number = self._numberOf(place, at)
+            if number is None:
+                dropped += 1
+            else:
+                tables.setdefault(at // level.periodSeconds, []).append((number, at, *values))
         for period, several in tables.items():
             self._database.put(self._table(level, period), several)
+        return dropped
 
-    def _numberOf(self, place: Place) -> int:
+    def _numberOf(self, place: Place, at: int) -> int | None:
+        """Number of a port, which it gets if it has none; None if there is no room for another one."""
+        if self._since is None:
+            self._since = at
         number = self._ports.get(place)
         if number is None:
-            number = self._ports[place] = len(self._ports) + 1
+            if len(self._ports) >= self._mostPorts and not self._makeRoom(at):
+                return None
+            number = self._ports[place] = self._next
+            self._next += 1
             self._database.put("ports", [(number, place[0].raw, place[1])])
+        self._last[number] = at
         return number
+
+    def _makeRoom(self, at: int) -> bool:
+        """
+        Drop all of some ports that came last and are not read any more: a tenth of the most.
+
+        @param at: time of the last reading.
+        @return: False if there is none, or it is not known yet which are read.
+        """
+        quiet = at - _IDLE_SECONDS
+        if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
+            return False
+        idle = [place for place, number in self._ports.items() if self._last.get(number, 0) < quiet]
+        idle.sort(key=lambda place: self._ports[place])
+        dropped = idle[-max(1, self._mostPorts // 10) :]
+        if not dropped:
+            self._fullAt = at
+            return False
+        numbers = [self._ports.pop(place) for place in dropped]
+        tables = [f"{level.name}_{period}" for level in self._levels for period in self._periods(level)]
+        for begin in range(0, len(numbers), _AT_ONCE):
+            some = numbers[begin : begin + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            for table in tables:
+                self._database.execute(f"DELETE FROM {table} WHERE port IN ({marks})", *some)
+            self._database.execute(f"DELETE FROM ports WHERE id IN ({marks})", *some)
+        for number in numbers:
+            self._last.pop(number, None)
+        return True
 
     def _table(self, level: Level, period: int) -> str:
         """Name of a table, which is made if it is not there."""

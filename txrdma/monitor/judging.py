@@ -6,18 +6,18 @@ Whether a fault has lasted long enough to be told is the matter of L{txrdma.moni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
-from txrdma.fabric.errorcounters import shownName
+from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding, findings
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._tallies import Limit, Tallies
+from txrdma.monitor._tallies import Exceeded, Limit, Tallies
 
 Place = tuple[GUID, int]
 """A port, by the GUID of its node and its number: fabrics come and go, this stays."""
@@ -36,6 +36,7 @@ DEFAULT_LIMITS: Final = (
     Limit("localLinkIntegrityErrors", 0, _HOUR),
     Limit("excessiveBufferOverrunErrors", 0, _HOUR),
     Limit("vl15Dropped", 50, _HOUR),
+    Limit(UNCORRECTABLE, 10, _HOUR),
 )
 """
 Most errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait are missing, as
@@ -44,6 +45,12 @@ they grow in healthy fabrics; LinkDowned has a rule of its own.
 
 BER_LIMIT: Final = Limit("symbolErrorCounter", 2, 720.0)
 """Fewest symbol errors that a rate of bit errors is computed from, and the time that they are counted in."""
+
+_BER_LIMITS: Final = (BER_LIMIT, Limit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
+"""
+The same for blocks beyond correction, each of which is one error at least. What is corrected does not count:
+with four levels of voltage (PAM4, from HDR on) wrong symbols are normal.
+"""
 
 MOST_BIT_ERRORS: Final = 1e-14
 """Rate of bit errors beyond which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
@@ -65,6 +72,7 @@ _KINDS: Final = {
     "localLinkIntegrityErrors": "integrity-errors",
     "excessiveBufferOverrunErrors": "overruns",
     "vl15Dropped": "vl15-dropped",
+    UNCORRECTABLE: "fec-uncorrectable",
 }
 
 
@@ -132,7 +140,7 @@ class ErrorJudge:
         """Judge by other limits from now on: what was counted for limits that stay goes on."""
         self._limits = tuple(limits)
         self._tallies.change(self._limits)
-        self._bitErrors.change([] if mostBitErrors is None else [BER_LIMIT])
+        self._bitErrors.change([] if mostBitErrors is None else _BER_LIMITS)
         self._mostBitErrors = mostBitErrors or 0.0
         self._flaps = flaps
         counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
@@ -174,6 +182,25 @@ class ErrorJudge:
                     self._tallies.add(place, counter, grown[at], now)
                     self._bitErrors.add(place, counter, grown[at], now)
 
+    def corrected(self, place: Place, meter: Meter, now: float) -> None:
+        """
+        Take a reading of the counters of a port's error correction.
+
+        Such counters may begin anew with each link, so that their reset says nothing about the node.
+        """
+        grown = meter.grown[meter.layout.places[UNCORRECTABLE]]
+        if grown:
+            self._tallies.add(place, UNCORRECTABLE, grown, now)
+            self._bitErrors.add(place, UNCORRECTABLE, grown, now)
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget what was counted at nodes that are neither in the fabric nor known as gone."""
+        for tallies in (self._tallies, self._bitErrors):
+            tallies.keep(lambda place: place[0] in known)
+        for places in (self._downs, self._links):
+            for place in [place for place in places if place[0] not in known]:
+                del places[place]
+
     def restarted(self, guid: GUID, now: float) -> None:
         """Note that a node may have restarted: it was gone or silent, and answers again."""
         self._restarts[guid] = now
@@ -192,16 +219,28 @@ class ErrorJudge:
                 f"{limit.most} are allowed"
             )
             found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.place, text))
+        found += self._bitErrorFindings(fabric, now)
+        return found + self._flapping(fabric, now, gone)
+
+    def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
+        """Ports with too many bit errors, each once: by the symbols, or by the blocks beyond correction."""
+        worst: dict[Place, Exceeded[Place]] = {}
         for beyond in self._bitErrors.exceeded(now):
-            port = _portAt(fabric, beyond.place)
+            known = worst.get(beyond.place)
+            if known is None or known.count < beyond.count:
+                worst[beyond.place] = beyond
+        found = []
+        for place, beyond in worst.items():
+            port = _portAt(fabric, place)
             rate = 0.0 if port is None else bitErrorRate(port, beyond.count, beyond.limit.seconds)
             if rate > self._mostBitErrors:
+                what = " blocks beyond correction" if beyond.limit.counter == UNCORRECTABLE else ""
                 text = (
                     f"its rate of bit errors is {rate:.1e}, {self._mostBitErrors:.0e} is allowed: "
-                    f"{beyond.count} in {_period(beyond.limit.seconds)}"
+                    f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
                 )
-                found.append(_at(fabric, "symbol-ber", beyond.place, text))
-        return found + self._flapping(fabric, now, gone)
+                found.append(_at(fabric, "symbol-ber", place, text))
+        return found
 
     def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]]) -> list[Finding]:
         self._expire(now)

@@ -35,6 +35,7 @@ from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
+from txrdma.monitor.corrections import CorrectionReader
 from txrdma.monitor.counterreader import CounterReader
 from txrdma.monitor.details import DetailReader
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
@@ -42,7 +43,7 @@ from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
 from txrdma.monitor.managers import ManagerWatch
 from txrdma.monitor.presence import Presence
 from txrdma.monitor.settings import PollerSettings
-from txrdma.values import record
+from txrdma.monitor.statistics import PollerStatistics
 
 _log = Logger()
 
@@ -73,43 +74,13 @@ DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
 """Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
 
 
-@record
-class PollerStatistics:
-    """
-    Work of a poller so far.
-
-    @ivar readings: ports whose counters were read.
-    @ivar silences: nodes that did not answer when they were asked.
-    @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
-    @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
-    @ivar looks: ports whose states were looked at between sweeps.
-    @ivar refreshes: times that nodes with a sign of change were asked again.
-    @ivar notices: notices that the SA has reported.
-    @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
-        that had no answer in time.
-    """
-
-    readings: int = 0
-    silences: int = 0
-    turns: int = 0
-    overruns: int = 0
-    turnSeconds: float = 0.0
-    sweeps: int = 0
-    sweepSeconds: float = 0.0
-    looks: int = 0
-    refreshes: int = 0
-    notices: int = 0
-    requests: int = 0
-    timeouts: int = 0
-
-
 class FabricPoller:
     """
     Poller of one fabric, from L{start} to L{stop}.
 
     @ivar fabric: the fabric as it is known at present; None before the first sweep.
     @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
-        of them have dropped.
+        of them have dropped, C{corrections} the counters of error correction.
     @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -153,6 +124,8 @@ class FabricPoller:
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
+        self.corrections = CorrectionReader(self.meters, self._judge, reactor.seconds)
+        self._optional = (self.details, self.corrections)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
         self._strangers: set[GUID] = set()
@@ -231,7 +204,7 @@ class FabricPoller:
         """Handle the loss, the return or a change of our own port."""
         if isinstance(event, PortLost):
             self._lost = event.reason
-            self._reader.missed()
+            self._unread()
             for work in list(self._running):
                 work.cancel()
         else:
@@ -240,6 +213,11 @@ class FabricPoller:
                 self._reader.backOff.clear()
             self._sweepIn(0.0)
         self._tellPort()
+
+    def _unread(self) -> None:
+        """Note that no port can be read at present."""
+        self._reader.missed()
+        self.corrections.missed()
 
     def _isDeaf(self) -> bool:
         """True while nobody can be asked, or heard."""
@@ -308,7 +286,7 @@ class FabricPoller:
     def _blind(self, fabric: Fabric) -> None:
         """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
         self._isBlind = True
-        self._reader.missed()
+        self._unread()
         self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
 
     def _untilSweep(self, now: float) -> float:
@@ -335,7 +313,9 @@ class FabricPoller:
             self._judge.restarted(guid, now)
             self._reader.forget(guid)
         self._reader.keep(fabric.nodes, self.presence.nodes)
-        self.details.keep(fabric.nodes)
+        self._judge.keep(fabric.nodes.keys() | self.presence.nodes.keys())
+        for one in self._optional:
+            one.keep(fabric.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
 
     def _judgeTouched(self) -> None:
@@ -490,10 +470,11 @@ class FabricPoller:
         try:
             await reader.read(nodes, self.version, toLook)
             changed = [node for node in nodes if node.guid in reader.changed]
-            dropping = [node for node in nodes if node.guid in toLook and self.details.isWanted(node)]
+            looked = [node for node in nodes if node.guid in toLook]
+            optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
             how = schedule, self._agent.port.endPort, self._settings.timeoutSeconds, _RETRIES
             states = (self._look(refresh, node) for node in changed)
-            reasons = (self.details.look(node, *how) for node in dropping)
+            reasons = (reader.look(node, *how) for reader, node in optional)
             await schedule.run(mqueue=chain(states, reasons))
             await refresh.finish()
         finally:

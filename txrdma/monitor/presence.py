@@ -4,8 +4,9 @@ Presence of nodes and links from sweep to sweep: which of them are gone, and sin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeVar
+from collections.abc import Collection, Mapping
+from math import inf
+from typing import Any, Final, TypeVar
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
@@ -15,6 +16,12 @@ from txrdma.values import record
 
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a node or a link that is gone is forgotten."""
+
+MOST_GONE: Final = 20_000
+"""
+Most nodes, and most links, that are known as gone: a broken node may have another GUID each minute. When
+there are more, those are forgotten first that were there for the shortest time.
+"""
 
 _FEWEST: Final = 2
 """Fewest nodes that two fabrics have in common to be the same."""
@@ -53,8 +60,10 @@ class Presence:
     @ivar changes: number of times that nodes or links were others than before.
     """
 
-    def __init__(self, forgetSeconds: float = FORGET_SECONDS) -> None:
+    def __init__(self, forgetSeconds: float = FORGET_SECONDS, mostGone: int = MOST_GONE) -> None:
         self._forgetSeconds = forgetSeconds
+        self._mostGone = mostGone
+        self._came: dict[Any, float] = {}
         self.present: Mapping[GUID, tuple[str, str]] = {}
         self.linked: Mapping[Link, tuple[str, str]] = {}
         self.nodes: dict[GUID, Gone] = {}
@@ -109,10 +118,35 @@ class Presence:
         for link in [link for link in self.links if link in links or taken.intersection(link)]:
             del self.links[link]  # it is back, or a port of it is linked elsewhere
         self.changes += nodes != self.present or links != self.linked
+        self._follow(nodes, links, now)
         self.present, self.linked = nodes, links
-        _forget(self.nodes, now - self._forgetSeconds)
-        _forget(self.links, now - self._forgetSeconds)
+        several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
+        for gone in several:
+            _forget(gone, now - self._forgetSeconds)
+            self._bound(gone)
         return returned
+
+    def _follow(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
+        """Note since when nodes and links are there: who was there at the beginning always was."""
+        known: dict[Any, float] = self._came
+        came = self._came = {}
+        several: tuple[tuple[Any, Any, Any], ...] = (
+            (nodes, self.present, self.nodes),
+            (links, self.linked, self.links),
+        )
+        for present, before, gone in several:
+            for key in present:
+                came[key] = known.get(key, now if before and key not in before else -inf)
+            for key in gone:
+                came[key] = known.get(key, -inf)
+
+    def _bound(self, gone: dict[Any, Gone]) -> None:
+        """Forget who was there for the shortest time, while there are too many."""
+        excess = len(gone) - self._mostGone
+        if excess > 0:
+            shortest = sorted(gone, key=lambda key: gone[key].since - self._came.get(key, -inf))
+            for key in shortest[:excess]:
+                del gone[key]
 
     def findings(self) -> list[Finding]:
         """Faults that nodes and links which are gone make; a node's links go with it."""

@@ -192,7 +192,7 @@ class Teller:
 
     def _refused(self, failure: Failure, outlet: _Outlet, news: list[News]) -> None:
         outlet.isTelling = False
-        outlet.waiting[:0] = news
+        outlet.waiting = [*news, *outlet.waiting][-_MOST_NEWS:]
         why = failure.getErrorMessage() or type(failure.value).__name__
         if not outlet.problem:
             _log.warn("{channel} takes no news: {why}", channel=outlet.channel.name, why=why)

@@ -50,6 +50,9 @@ _log = Logger()
 
 _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
+_UNHEARD: Final = (CannotListenError, OSError, OverflowError)
+"""Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
+
 _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
 
@@ -171,7 +174,7 @@ class MonitorService(MultiService):
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
-        access = readAccess(config.tokens, config.users)
+        access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
@@ -189,7 +192,7 @@ class MonitorService(MultiService):
             inThread = partial(deferToThreadPool, reactor, self._pool)
             self._writer = HistoryWriter(reactor, store, inThread, reactor.seconds)
         self._seconds = reactor.seconds
-        self.config = config
+        self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
         self._reactor = reactor
         self._notifier = SystemNotifier(reactor, os.environ)
@@ -278,14 +281,17 @@ class MonitorService(MultiService):
         try:
             config = self._reload()
             channels, check = channelsOf(self._reactor, config), checkOf(config)
+            access = readAccess(config.tokens, config.users)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=str(error))
             return False
         finally:
             self._notifier.ready("")
         for name in _FIXED:
-            if getattr(config, name) != getattr(self.config, name):
+            if getattr(config, name) != getattr(self._first, name):
                 _log.warn("{name} has changed, which takes a restart", name=name)
+        if not self._access.change(access):
+            _log.warn("tokens and users came or went, which takes a restart")
         self.config = config
         self._judge.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)
@@ -320,7 +326,7 @@ class MonitorService(MultiService):
         """
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (CannotListenError, OSError, RDMAError) as error:
+        except (*_UNHEARD, RDMAError) as error:
             raise SystemExit(f"fabric-monitor: {error}") from error
 
     def startService(self) -> None:
@@ -331,7 +337,7 @@ class MonitorService(MultiService):
         """
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (CannotListenError, OSError) as error:
+        except _UNHEARD as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
         if self._writer is not None:

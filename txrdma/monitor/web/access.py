@@ -95,6 +95,17 @@ class Access:
             return fail(UnauthorizedLogin("there is no such token or password"))
         return succeed(name or b"token")
 
+    def change(self, other: Access) -> bool:
+        """
+        Let those in that another one lets in, and nobody else.
+
+        @return: False if one of the two lets in everybody: then nothing has changed.
+        """
+        if self.isOpen or other.isOpen:
+            return self.isOpen and other.isOpen
+        self._tokens, self._users = other._tokens, other._users
+        return True
+
     def guard(self, resource: IResource) -> IResource:
         """Resource that asks who comes, where somebody is to be asked."""
         if self.isOpen:

@@ -4,7 +4,7 @@ Metrics of a monitor for Prometheus: C{/metrics}.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from twisted.web.resource import Resource
@@ -16,12 +16,13 @@ from txrdma.monitor.exposition import (
     CONTENT_TYPE,
     CounterExposition,
     fabricText,
-    FAMILIES,
     family,
     labels,
+    METRICS,
 )
 from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.steadynames import SteadyNames
 
 _HEALTH: Final = (
     ("readings", "readings_total", "counter", "Ports whose counters were read"),
@@ -44,13 +45,19 @@ class Metrics(Resource):
     isLeaf = True
 
     def __init__(
-        self, poller: FabricPoller, writer: HistoryWriter | None, counters: tuple[str, ...] = tuple(FAMILIES)
+        self,
+        poller: FabricPoller,
+        writer: HistoryWriter | None,
+        seconds: Callable[[], float],
+        counters: tuple[str, ...] = METRICS,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._poller = poller
         self._writer = writer
+        self._seconds = seconds
+        self._names = SteadyNames()
         self._wanted = counters
-        self._counters = CounterExposition(counters)
+        self._counters, self._corrections = CounterExposition(counters), CounterExposition(counters)
         self._version = 0
         self._fabricText = ""
 
@@ -62,11 +69,14 @@ class Metrics(Resource):
     def _parts(self) -> Iterator[str]:
         poller = self._poller
         yield from self._counters.families(poller.meters)
+        yield from self._corrections.families(poller.corrections.meters)
         yield from causeText(poller.details.causes, self._wanted)
         fabric = poller.fabric
         if fabric is not None:
-            if poller.version != self._version:
-                self._version, self._fabricText = poller.version, fabricText(fabric)
+            now = self._seconds()
+            if poller.version != self._version or now >= self._names.dueAt:
+                self._names.observe(fabric.nodes.values(), now)
+                self._version, self._fabricText = poller.version, fabricText(fabric, self._names.of)
             yield self._fabricText
         for name, short, kind, text in _HEALTH:
             series = [("", getattr(poller.statistics, name))]

@@ -4,7 +4,7 @@ Pages of the monitor for people: tables that work without JavaScript, and places
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -13,8 +13,9 @@ from twisted.web.template import Tag
 from txrdma.fabric.errorcounters import shownName
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
+from txrdma.monitor._counters import Meter
 from txrdma.monitor.details import CAUSES
-from txrdma.monitor.exposition import FAMILIES, guidText
+from txrdma.monitor.exposition import correctionMeanings, FAMILIES, guidText
 from txrdma.monitor.journal import KINDS
 from txrdma.monitor.web.layout import (
     ago,
@@ -61,6 +62,7 @@ Row = dict[str, Any]
 _DAY: Final = 86400
 _RANGES: Final = ((3600, "hour"), (_DAY, "day"), (7 * _DAY, "week"), (28 * _DAY, "4 weeks"))
 _FEW: Final = 8
+_CORRECTIONS: Final = correctionMeanings()
 _MOST_SUGGESTED: Final = 500
 
 
@@ -297,17 +299,8 @@ def _port(look: Look, values: Values) -> Tag:
         for entry in look.open
         if entry.finding.guid == node.guid and entry.finding.port in (None, port.number)
     ]
-    counters = [
-        [
-            shownName(name),
-            text,
-            amount(meter.value(name)),
-            amount(meter.rate(name), "/s"),
-            f"{meter.total(name):,}",
-        ]
-        for name, (_family, text) in FAMILIES.items()
-        if meter is not None and name in meter.layout.places
-    ]
+    counters = _counterRows(meter, {name: text for name, (_family, text) in FAMILIES.items()})
+    corrections = _counterRows(look.corrections(port), _CORRECTIONS)
     causes = look.causes(port)
     reasons = [
         [shownName(name), text, amount(causes[name])]
@@ -352,9 +345,29 @@ def _port(look: Look, values: Values) -> Tag:
             )
             if reasons
             else "",
+            section(
+                "Error correction", table("Error correction", heads, corrections, ""), name="error-correction"
+            )
+            if corrections
+            else "",
         ],
         "charts",
     )
+
+
+def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[Part]]:
+    """Rows for the counters of a meter that have a meaning; none without a meter."""
+    return [
+        [
+            shownName(name),
+            text,
+            amount(meter.value(name)),
+            amount(meter.rate(name), "/s"),
+            f"{meter.total(name):,}",
+        ]
+        for name, text in meanings.items()
+        if meter is not None and name in meter.layout.places
+    ]
 
 
 def _charts(look: Look, guid: str, number: int, values: Values) -> Tag:

@@ -14,6 +14,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 from twisted.web.template import flattenString, Tag
 
+from txrdma.monitor.web.beneath import prefixOf, putBeneath
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
@@ -51,6 +52,9 @@ class People(Resource):
             code, page = 400, _mistake(look, "This cannot be shown", str(error))
         except Missing as error:
             code, page = 404, _mistake(look, "Not there", str(error))
+        prefix = prefixOf(request)
+        if prefix:
+            putBeneath(prefix, page)
         text = await flattenString(request, page)
         request.setResponseCode(code)
         request.setHeader("Content-Type", "text/html; charset=utf-8")

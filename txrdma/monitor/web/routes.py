@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.types import GUID
+from txrdma.monitor._counters import Meter
 from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
 from txrdma.monitor.historystore import DEFAULT_LEVELS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
@@ -120,7 +121,20 @@ def _port(look: Look, values: Values) -> Answer:
     known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
     rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
     causes = {name: look.causes(port).get(name) for name in CAUSE_FAMILIES}
-    return {**PORTS.toDict(look, port), "counters": known, "rates": rates, "causes": causes}
+    corrections = look.corrections(port)
+    return {
+        **PORTS.toDict(look, port),
+        "counters": known,
+        "rates": rates,
+        "causes": causes,
+        "errorCorrection": _every(corrections, Meter.value),
+        "errorCorrectionRates": _every(corrections, Meter.rate),
+    }
+
+
+def _every(meter: Meter | None, take: Callable[[Meter, str], float | None]) -> Answer:
+    """A figure of each counter of a meter; none without one."""
+    return {} if meter is None else {name: take(meter, name) for name in meter.layout.names}
 
 
 def _findings(look: Look, values: Values) -> Answer:
@@ -240,7 +254,14 @@ ROUTES: Final = (
     Route(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
         (_GUID, _PORT),
-        _more(PORTS.schema, counters=_COUNTERS, rates=_COUNTERS, causes=_COUNTERS),
+        _more(
+            PORTS.schema,
+            counters=_COUNTERS,
+            rates=_COUNTERS,
+            causes=_COUNTERS,
+            errorCorrection=_COUNTERS,
+            errorCorrectionRates=_COUNTERS,
+        ),
         _port,
     ),
     Route(

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.ledger import LedgerEvent
 from txrdma.monitor.web.access import Access, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
@@ -95,7 +95,7 @@ class MonitorSite:
         self,
         reactor: IReactorTime,
         watch: Watch,
-        counters: tuple[str, ...] = tuple(FAMILIES),
+        counters: tuple[str, ...] = METRICS,
         access: Access | None = None,
     ) -> None:
         """
@@ -111,7 +111,7 @@ class MonitorSite:
         root.putChild(b"api", api)
         for name in ("static", "files"):
             root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-        root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, counters)))
+        root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, watch.seconds, counters)))
         self.factory = _Site(root, access or Access())
 
     def start(self) -> None:

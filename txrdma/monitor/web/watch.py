@@ -123,6 +123,10 @@ class Look:
         """Causes for which a port has dropped packets, with their numbers; none where they are not known."""
         return self.poller.details.causes.get((port.node.guid, port.number), {})
 
+    def corrections(self, port: Port) -> Meter | None:
+        """Meter of the error correction of a port; None if its counters were never read."""
+        return self.poller.corrections.meters.get((port.node.guid, port.number))
+
     def rate(self, port: Port, counter: str) -> float | None:
         """Growth of a port's counter each second; None if it is not known."""
         meter = self.meter(port)

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
-from txrdma.mad.layouts.values import PortCapability
+from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG
@@ -25,6 +25,7 @@ from txrdma.sim.fabric.model.nodes import (
     bringUp,
     buildNodes,
     endPorts,
+    learnCorrection,
     learnFDR10,
     negotiate,
     SimulatedNode,
@@ -321,6 +322,15 @@ class SimulatedFabric:
                         learnFDR10(end)
                 if port.way is not None:
                     negotiate(port, port.way)
+
+    def correct(self, *names: str, mode: FECMode = FECMode.RS_FEC) -> None:
+        """
+        Let all ports of these nodes, by default of all, tell the mode of their error correction
+        (PortInfoExtended), and count in the form that goes with it.
+        """
+        for node in map(self.node, names) if names else self.nodes.values():
+            for port in node.external:
+                learnCorrection(port, mode)
 
     def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
         """Let a switch have a random forwarding table in place of a linear one."""

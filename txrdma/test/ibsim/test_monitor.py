@@ -7,14 +7,16 @@ The tools of infiniband-diags have to tell the same at the same moment.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from twisted.internet.task import deferLater
 
+from txrdma.fabric.errorcorrection import correctingPorts
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.settings import PollerSettings
 from txrdma.test.ibsim.fabric import IbsimTestCase
 
@@ -117,6 +119,24 @@ class MonitorTestCase(IbsimTestCase):
 
 class MonitorTests(MonitorTestCase):
     """Links, counters and managers that change; another manager may stand by at d."""
+
+    async def test_errorCorrection(self) -> None:
+        """
+        Nobody is asked for counters of error correction who does not have them, and nothing is found.
+
+        An OpenSM in ibsim would end by the question, as it does by perfquery's.
+        """
+        self.poller.change(replace(self.settings, lookSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
+        await self.started()
+        corrections = self.poller.corrections
+        fabric = self.poller.fabric
+        assert fabric is not None
+        nodes = list(fabric.nodes.values())
+        self.assertTrue(any(any(True for _port in correctingPorts(node)) for node in nodes))
+        await self.until(lambda: not any(map(corrections.isWanted, nodes)))
+        turns = self.poller.statistics.turns
+        await self.until(lambda: self.poller.statistics.turns > turns + 2)
+        self.assertEqual((corrections.meters, self.told), ({}, []))
 
     async def test_cut(self) -> None:
         """A host's link that is cut makes it gone within two intervals, and iblinkinfo tells the same."""

@@ -216,6 +216,9 @@ class CableTests(SurveyedTestCase):
         self.assertEqual(
             self.compared(TWO_SWITCHES.replace('[4] "right"[4]\n', "")), [("cable-extra", "left")]
         )
+        self.assertEqual(self.compared(TWO_SWITCHES.replace('[1] "c"[1]\n', "")), [("cable-extra", "right")])
+        switches = 'Switch 8 "left"\n[3] "right"[3]\n[4] "right"[4]\n'
+        self.assertEqual(self.compared(switches), [])  # a plan of switches alone
         more = TWO_SWITCHES.replace('[5] "b"[2]', '[5] "b"[2]\n[6] "z"[1]')
         self.assertEqual(self.compared(more), [("node-missing", "z")])
 

@@ -68,12 +68,19 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
         for host in range(1, HOSTS + 1):
             (fabric.cut if isCut(host, at, kills) else fabric.heal)(f"h{host:05}", 1)
 
+    def changeSeen(at: int) -> None:
+        """Change what the monitor has seen before: it tells nothing of hosts that it has never known."""
+        if service.poller.fabric is None:
+            reactor.callLater(0.02, changeSeen, at)
+        else:
+            change(at)
+
     change(number)
     config = parseConfig(CONFIG.format(history=history, log=log))
     rules = LedgerRules({}, clearSeconds=config.rules.clearSeconds)  # found is found: there is no time
     service = MonitorService(reactor, replace(config, rules=rules), fabric.attach)
     reactor.callWhenRunning(service.startService)
-    reactor.callLater(Random(number).uniform(0.1, longest / 2), change, number + 1)
+    reactor.callLater(Random(number).uniform(0.1, longest / 2), changeSeen, number + 1)
     reactor.run()
 
 

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.historystore import COUNTERS, HistoryStore, Level, Row, rowOf
+from txrdma.monitor.historystore import COUNTERS, DEFAULT_LEVELS, HistoryStore, Level, Row, rowOf
 from txrdma.monitor.judging import Place
 
 PORT: Place = (GUID(bytes(7) + b"\1"), 3)
@@ -44,7 +44,7 @@ class StoreContract(SynchronousTestCase):
         self.store = self.opened()
 
     def opened(self, *levels: Level) -> HistoryStore:
-        store = HistoryStore(self.path, *([levels] if levels else []))
+        store = HistoryStore(self.path, levels or DEFAULT_LEVELS)
         self.addCleanup(store.close)
         return store
 
@@ -175,3 +175,28 @@ class StoreContract(SynchronousTestCase):
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 19_500)
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 9_000)
         self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 72))
+
+    def test_manyPorts(self) -> None:
+        """Ports that came last and have gone make room for others; those that are read are kept."""
+        self.store.close()
+        self.store = HistoryStore(self.path, DEFAULT_LEVELS, mostPorts=10)
+        self.addCleanup(self.store.close)
+
+        def port(number: int) -> Place:
+            return GUID(number.to_bytes(8, "big")), 1
+
+        def written(at: int, *numbers: int) -> int:
+            return self.store.write([reading(at, 1, place=port(each)) for each in numbers], at)
+
+        self.assertEqual(written(10_000, *range(12)), 2)
+        self.assertEqual(written(12_000, *range(5), 20), 1)  # it is not known yet who is gone
+        self.assertEqual(written(15_000, *range(5), 20, 21), 0)
+        self.assertEqual(written(15_010, *range(5), 20, 21, 22, 23, 24), 0)
+        self.assertEqual(written(15_020, 25), 1)
+        known = {number for number in range(30) if self.sent(0, 20_000, "readings", port(number))}
+        self.assertEqual(known, {*range(5), 20, 21, 22, 23, 24})
+        self.assertEqual(len(self.sent(0, 20_000, "readings", port(0))), 4)
+        self.store.close()
+        self.store = HistoryStore(self.path, DEFAULT_LEVELS, mostPorts=10)
+        self.assertEqual(written(15_030, 30), 1)
+        self.assertEqual(len(self.sent(0, 20_000, "readings", port(24))), 1)

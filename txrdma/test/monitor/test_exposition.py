@@ -155,7 +155,7 @@ class FabricTextTests(FabricTestCase):
     def test_states(self) -> None:
         """Each port has its state and rate, each node its name, each link its ends."""
         self.fabric.cut("c")
-        found = parsed(fabricText(self.swept()))
+        found = parsed(fabricText(self.swept(), lambda node: node.description))
         guid = f"{int(self.fabric.node('left').guid):#018x}"
         where = frozenset({("guid", guid), ("port", "2")})
         self.assertEqual(found["infiniband_state_id", where], 4)

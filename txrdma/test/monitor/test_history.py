@@ -166,10 +166,11 @@ class FakeStore:
         self.error: Exception | None = None
         self.isClosed = False
 
-    def write(self, rows: list[Row], now: int, remembered: list[Remembered]) -> None:
+    def write(self, rows: list[Row], now: int, remembered: list[Remembered]) -> int:
         if self.error is not None:
             raise self.error
         self.batches.append(rows)
+        return 0
 
     def close(self) -> None:
         self.isClosed = True

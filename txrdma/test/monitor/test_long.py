@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,8 +25,12 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row
+from txrdma.monitor.exposition import guidText, labels
+from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row, rowOf
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.presence import Presence
 from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.web.metrics import Metrics
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.monitor.killing import HOSTS
@@ -104,6 +109,78 @@ class DayTests(PollerTestCase):
             self.fabric.growCounters(name, 1, symbolErrorCounter=0.0)
 
 
+class ChurnTests(PollerTestCase):
+    """
+    Nodes that break rules for days: names and GUIDs that change each minute.
+
+    Whatever is kept of such nodes has an end, and takes no room from those that keep to the rules.
+    """
+
+    at = "h00000"
+    settings = PollerSettings(intervalSeconds=30.0, sweepSeconds=60.0)
+    changing = ("h00004", "h00005", "h00006", "h00007", "h00008", "h00009")
+    mostGone = 300
+    mostPorts = 400
+
+    def net(self) -> Net:
+        return fatTree(16)
+
+    def made(self) -> FabricPoller:
+        self.store = HistoryStore(self.mktemp(), mostPorts=self.mostPorts)
+        self.addCleanup(self.store.close)
+        poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
+        poller.presence = Presence(mostGone=self.mostGone)
+        self.metrics = Metrics(poller, None, self.clock.seconds)
+        return poller
+
+    def stored(self, since: float) -> None:
+        now = self.clock.seconds()
+        rows = (rowOf(place, meter, now) for place, meter in self.poller.meters.items())
+        self.store.write([row for row in rows if row is not None], int(now))
+
+    def scraped(self) -> list[str]:
+        lines = "".join(self.metrics._parts()).splitlines()
+        return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+
+    def test_churn(self) -> None:
+        """Series, names, findings, history and memory are bounded; who is gone for good stays known."""
+        random = Random(SEED)
+        self.fabric.correct()
+        self.started(120.0)
+        usual = len(self.scraped())
+        renamed = labels(guid=guidText(self.fabric.node("h00003").guid))[1:-1]
+        names: set[str] = set()
+        objects: list[int] = []
+        self.fabric.cut("h00002")
+        minutes = int(DAYS * 1440)
+        guids = 0
+        for minute in range(minutes):
+            self.fabric.node("h00003").description = f"{random.getrandbits(256):064x}"
+            for name in self.changing:
+                guids += 1
+                self.fabric.rename(name, GUID(b"evil" + guids.to_bytes(4, "big")))
+            self.pump(60.0)
+            series = self.scraped()
+            self.assertLessEqual(len(series), usual, f"seed {SEED}, minute {minute}")
+            names |= {one for one in series if renamed in one and one.startswith("infiniband_node_info")}
+            if minute % 20 == 19:
+                gc.collect()
+                objects.append(len(gc.get_objects()))
+        self.assertLessEqual(len(names), 2 + 11 * math.ceil(DAYS))
+        self.assertLessEqual(len(self.poller.presence.nodes), self.mostGone)
+        self.assertLessEqual(len(self.store._ports), self.mostPorts)
+        self.assertLess(len(self.poller.ledger.open), self.mostGone + 50)
+        self.assertIn(self.fabric.node("h00002").guid, self.poller.presence.nodes)
+        self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
+        points = self.store.series(self.place("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
+        self.assertGreater(len(points), min(minutes, 350))  # two a minute, for six hours
+        half = len(objects) // 2
+        self.assertLess(min(objects[half:]), 1.05 * min(objects[half // 2 : half]) + 2000)
+
+    def found(self) -> set[tuple[str, GUID | None]]:
+        return {(one.finding.kind, one.finding.guid) for one in self.poller.ledger.open.values()}
+
+
 class KillTests(SynchronousTestCase):
     """Whole monitors that are killed at any moment, from their first instruction on."""
 
@@ -132,10 +209,11 @@ class KillTests(SynchronousTestCase):
     def longestLife(self) -> float:
         """Seconds in which a monitor comes to announce something here and now, and half as many."""
         begun = time.monotonic()
-        pid = self.begin(1, SHORT_LIFE)
+        pid = self.begin(0, SHORT_LIFE)  # before it no host is cut off, and while it runs the first one is
         while "node-gone" not in self.written() and time.monotonic() < begun + PATIENCE:
             time.sleep(0.01)
         self.kill(pid)
+        self.assertIn("node-gone", self.written())
         return max(SHORT_LIFE, 1.5 * (time.monotonic() - begun))
 
     def written(self) -> str:

@@ -52,9 +52,9 @@ class Seen(HTMLParser):
 class PageTestCase(SiteTestCase):
     """A site whose pages may take a while."""
 
-    def page(self, path: str) -> Answer:
+    def page(self, path: str, **heads: str) -> Answer:
         connection = Connection(self.site.factory)
-        connection.ask(path)
+        connection.ask(path, **heads)
         self.pump(0.5)
         return connection.answer
 
@@ -84,6 +84,20 @@ class PageTests(PageTestCase):
             links = {link.partition("#")[0] for link in page.links} - {""}
             waiting |= {link for link in links if "sort=" not in link and "since=" not in link} - seen
         self.assertGreater(len(seen), 30)
+
+    def test_beneath(self) -> None:
+        """Beneath a path of a proxy all links lead there, and scripts know of it; nonsense is no path."""
+        self.started()
+        for path in ("/", "/links", "/trace", f"/nodes/{self.guid('left')}/ports/2"):
+            seen = Seen(self.page(path, **{"x-forwarded-prefix": "/fabric/one/"}).text)
+            links = {link for link in (*seen.links, *seen.scripts) if link and not link.startswith("#")}
+            self.assertGreater(len(links), 10)
+            self.assertEqual({link for link in links if not link.startswith("/fabric/one/")}, set())
+            self.assertIn("data-prefix", seen.attributes)
+        plain = Seen(self.page("/").text).links
+        for nonsense in ("//evil.example", "/a b", '/"><script>', "javascript:x", "/..", "/" + "x" * 99):
+            seen = Seen(self.page("/", **{"x-forwarded-prefix": nonsense}).text)
+            self.assertEqual((seen.links, "data-prefix" in seen.attributes), (plain, False), nonsense)
 
     def test_overview(self) -> None:
         """The overview tells in words whether all is well, and what is not."""

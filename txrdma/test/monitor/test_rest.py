@@ -122,6 +122,21 @@ class RESTTests(SiteTestCase):
         self.assertIn("PortLocalPhysicalErrors", self.get(f"{where}/2").text)
         self.assertNotIn("Why packets were dropped", self.get(f"{where}/1").text)
 
+    def test_errorCorrection(self) -> None:
+        """Counters of error correction are on a port's page, in JSON and in metrics."""
+        self.fabric.correct("left")
+        self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7, fecCorrectableSymbolCtrLanes1=5)
+        self.started(100.0)
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        self.assertEqual(told["errorCorrection"]["portFECUncorrectableBlockCtr"], 7)
+        self.assertEqual(told["errorCorrectionRates"]["fecCorrectableSymbolCtrLanes1"], 0.0)
+        told = self.get(f"/api/v1/ports/{self.guid('a')}/1").json
+        self.assertEqual((told["errorCorrection"], told["errorCorrectionRates"]), ({}, {}))
+        series = f'infiniband_port_fec_uncorrectable_blocks_total{{guid="{self.guid("left")}",port="2"}} 7'
+        self.assertIn(series, self.get("/metrics").text)
+        self.assertIn("PortFECUncorrectableBlockCtr", self.get(f"/nodes/{self.guid('left')}/ports/2").text)
+        self.assertNotIn("Error correction", self.get(f"/nodes/{self.guid('a')}/ports/1").text)
+
     def test_links(self) -> None:
         """Links come once, with both directions' load."""
         self.fabric.growCounters("a", 1, portXmitData=1e9)

@@ -16,13 +16,14 @@ from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock, deferLater
+from twisted.logger import capturedLogs
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor._tallies import Limit
-from txrdma.monitor.config import parseConfig
+from txrdma.monitor.config import MonitorConfig, parseConfig
 from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerRules
@@ -32,6 +33,7 @@ from txrdma.monitor.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
+from txrdma.test.monitor.fetching import fetch
 from txrdma.test.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -203,6 +205,49 @@ class ReloadTests(TestCase):
             await deferLater(reactor, 0.02)
         self.fail("it does not come to it")
 
+    def test_tokens(self) -> Deferred[None]:
+        """Tokens are read again, too: who had one that is not there any more is not let in."""
+        return Deferred.fromCoroutine(self._tokens())
+
+    async def _tokens(self) -> None:
+        path = Path(self.mktemp())
+
+        def holding(token: str) -> MonitorConfig:
+            path.write_text(token)
+            path.chmod(0o600)
+            return parseConfig(f'port = "sim:fattree:4"\n[web]\nlisten = ""\ntokens = "{path}"\n')
+
+        service = MonitorService(reactor, holding("first-first-first"))
+        self.addCleanup(service.stopService)
+        factory = service.site.factory
+
+        def fetchable(token: str) -> bool:
+            return fetch(factory, "/metrics", authorization=f"Bearer {token}").code == 200
+
+        self.assertTrue(fetchable("first-first-first"))
+        service.reloadBy(lambda: holding("other-other-other"))
+        self.assertTrue(service.reload())
+        self.assertFalse(fetchable("first-first-first"))
+        self.assertTrue(fetchable("other-other-other"))
+        service.reloadBy(lambda: parseConfig('port = "sim:fattree:4"\n[web]\nlisten = ""\n'))
+        self.assertTrue(service.reload())
+        self.assertTrue(fetchable("other-other-other"))  # nobody opens it to all by leaving a line out
+        self.assertFalse(fetchable("first-first-first"))
+
+    def test_changedBack(self) -> None:
+        """What takes a restart is told while it differs from what runs, and not when it is back."""
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n'
+        texts = iter([text.replace("4", "8"), text.replace("4", "8"), text])
+        service = MonitorService(reactor, parseConfig(text))
+        self.addCleanup(service.stopService)
+        service.reloadBy(lambda: parseConfig(next(texts)))
+        told: list[int] = []
+        for _ in range(3):
+            with capturedLogs() as logs:
+                service.reload()
+            told.append(sum("takes a restart" in event["log_format"] for event in logs))
+        self.assertEqual(told, [1, 1, 0])
+
     async def _hup(self) -> None:
         text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
         more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
@@ -300,6 +345,16 @@ class TerminalTests(PollerTestCase):
         self.assertIn("node-gone", said)
         self.assertIn("32.00", said)
         self.assertNotIn("\x1b", said)
+
+    def test_idle(self) -> None:
+        """A fabric without traffic has words in place of a table without rows."""
+        from rich.console import Console
+
+        self.started()
+        out = io.StringIO()
+        Console(file=out, width=60, color_system=None).print(command.screenOf(self.poller, 3))
+        self.assertIn("no link carries data", out.getvalue())
+        self.assertNotIn("Gbit/s", out.getvalue())
 
     def test_loads(self) -> None:
         """Loads are shares of the data that a link can carry, the busiest first."""

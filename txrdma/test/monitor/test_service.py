@@ -29,7 +29,7 @@ from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.exposition import FAMILIES
+from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import DEFAULT_LIMITS
 from txrdma.monitor.settings import PollerSettings
@@ -141,7 +141,7 @@ class ConfigTests(SynchronousTestCase):
         """An empty file is the usual configuration: on loopback, without a history."""
         config = parseConfig("")
         self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
-        self.assertEqual((config.settings, config.counters), (PollerSettings(), tuple(FAMILIES)))
+        self.assertEqual((config.settings, config.counters), (PollerSettings(), METRICS))
         self.assertIn("127.0.0.1", config.listen)
 
     def test_whole(self) -> None:
@@ -328,13 +328,19 @@ class StartTests(SynchronousTestCase):
     def test_taken(self) -> None:
         """A port that is taken ends C{twistd}, and a command, with a sentence."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            listen = f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"
-            config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "{listen}"')
-            for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
-                service = MonitorService(reactor, config)
-                self.addCleanup(service._agent.close)
-                error = self.assertRaises(kind, getattr(service, start))
-                self.assertIn("Address already in use", str(error))
+            self.unheard(taken.getsockname()[1], "Address already in use")
+
+    def test_noSuchNumber(self) -> None:
+        """A number that no port has ends them with a sentence, too."""
+        self.unheard(99999, "65535")
+
+    def unheard(self, number: int, why: str) -> None:
+        config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "tcp:{number}:interface=127.0.0.1"')
+        for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
+            service = MonitorService(reactor, config)
+            self.addCleanup(service._agent.close)
+            error = self.assertRaises(kind, getattr(service, start))
+            self.assertIn(why, str(error))
 
 
 class PageTests(PollerTestCase):
@@ -344,7 +350,7 @@ class PageTests(PollerTestCase):
         """A scrape has counters, states, and the monitor's own work; states are those of now."""
         if isMissing:
             self.skipTest(MISSING)
-        page = Metrics(self.poller, None)
+        page = Metrics(self.poller, None, self.clock.seconds)
         self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
         self.started()
         self.fabric.cut("c")

@@ -5,8 +5,10 @@ Telling others: when, once, to whom, in which words; and what a killed process h
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from email import message_from_bytes
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +295,25 @@ class FormatTests(SynchronousTestCase):
         lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
         self.assertEqual([line["status"] for line in lines], ["firing", "resolved"])
         self.assertRaises(DeviceUnavailable, LineChannel("/nonexistent/log").tell, newsOf("leaf 1"))
+
+    def test_fullLog(self) -> None:
+        """Of lines that the disk has no room for none is there, so that none is there twice later."""
+        path = self.mktemp()
+        channel = LineChannel(path)
+        self.successResultOf(channel.tell(newsOf("leaf 1")))
+        before, write, sizes = Path(path).read_bytes(), os.write, [7]
+
+        def full(descriptor: int, content: bytes) -> int:
+            if not sizes:
+                raise OSError(ENOSPC, "No space left on device")
+            return write(descriptor, content[: sizes.pop()])
+
+        self.patch(os, "write", full)
+        error = self.assertRaises(DeviceUnavailable, channel.tell, newsOf("leaf 2"))
+        self.assertEqual((Path(path).read_bytes(), str(error)), (before, "No space left on device"))
+        self.patch(os, "write", write)
+        self.successResultOf(channel.tell(newsOf("leaf 2")))
+        self.assertEqual(len(Path(path).read_text().splitlines()), 2)
 
 
 class _Hook(Resource):

@@ -70,7 +70,7 @@
         if (events !== null || document.hidden) {
             return;
         }
-        events = new EventSource("/api/v1/events");
+        events = new EventSource(`${document.documentElement.dataset.prefix || ""}/api/v1/events`);
         events.addEventListener("open", () => {
             status.textContent = "Live";
         });

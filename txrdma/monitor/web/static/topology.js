@@ -10,6 +10,7 @@
     const search = document.getElementById("topology-search");
     const colouring = document.getElementById("topology-colour");
     const legend = document.getElementById("topology-legend");
+    const prefix = document.documentElement.dataset.prefix || "";
     const BUSY = [0.01, 0.25, 0.5, 0.8];
     const WRONG = [1e-9, 0.01, 1, 100];
     const LEGENDS = {
@@ -241,12 +242,12 @@
             renderer.refresh({ skipIndexation: true });
         });
         renderer.on("clickNode", ({ node }) => {
-            location.href = `/nodes/${node.split("/")[0]}`;
+            location.href = `${prefix}/nodes/${node.split("/")[0]}`;
         });
     }
 
     async function load() {
-        const answer = await fetch("/api/v1/topology");
+        const answer = await fetch(`${prefix}/api/v1/topology`);
         if (!answer.ok) {
             return;
         }

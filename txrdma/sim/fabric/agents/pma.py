@@ -14,11 +14,12 @@ from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
+from txrdma.mad.layouts.values import FECMode
 from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import Counters
-from txrdma.sim.fabric.model.nodes import SimulatedPort
+from txrdma.sim.fabric.model.nodes import correctionOf, SimulatedPort
 
 GET: Final = int(Method.GET)
 SET: Final = int(Method.SET)
@@ -107,6 +108,10 @@ share one.
 """
 
 
+_REED_SOLOMON: Final = _group(pma.PortExtendedSpeedsCountersRSFEC)
+_REED_SOLOMON_MODES: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
+
+
 class PerformanceManagementAgents:
     """Performance management agents of all nodes of a simulated fabric."""
 
@@ -149,6 +154,8 @@ class PerformanceManagementAgents:
         capabilities = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.XMIT_WAIT
         if port.node.isSwitch:
             capabilities |= PerformanceCapability.ALL_PORT_SELECT
+        if any(correctionOf(one) is not None for one in port.node.external):
+            capabilities |= PerformanceCapability.RS_FEC
         return ClassPortInfo(
             baseVersion=1,
             classVersion=1,
@@ -161,6 +168,8 @@ class PerformanceManagementAgents:
         ports = _selected(port, reply[_DATA + 1])
         if not ports:
             return MADStatus.INVALID_FIELD
+        if group.kind is pma.PortExtendedSpeedsCounters and correctionOf(ports[0]) in _REED_SOLOMON_MODES:
+            group = _REED_SOLOMON
         now = self._seconds()
         if method == SET:
             self._set(ports, group, reply, now)

@@ -23,6 +23,7 @@ from txrdma.mad.layouts.smp import (
     NodeInfo,
     PKeyTable,
     PortInfo,
+    PortInfoExtended,
     RandomForwardingTable,
     SLtoVLMappingTable,
     SMInfo,
@@ -41,6 +42,7 @@ from txrdma.sim.fabric.model.nodes import (
     EXTENDED_PORT_INFO,
     guidCap,
     MULTICAST_CAP,
+    PORT_INFO_EXTENDED,
     SimulatedNode,
     SimulatedPort,
 )
@@ -143,6 +145,7 @@ class SubnetManagementAgents:
             VENDOR_DIAG: self._diagnosis,
             LED_INFO: self._led,
             ExtendedPortInfo.attributeID: self._extended,
+            PortInfoExtended.attributeID: self._corrected,
         }
         self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
             SwitchInfo.attributeID: self._setSwitchInfo,
@@ -309,6 +312,14 @@ class SubnetManagementAgents:
     def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         wanted = _asked(node, port, modifier & _PORT_OF)
         return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+
+    @staticmethod
+    def _corrected(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        told = _kept(wanted, *PORT_INFO_EXTENDED, b"")
+        return (0, told) if told else (NO_ATTRIBUTE, b"")
 
     # What lets itself be set; the answer is what then is.
 

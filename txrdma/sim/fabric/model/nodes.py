@@ -14,8 +14,14 @@ from typing import Final, Protocol
 from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.layouts.values import DownDefault, PathMTU, PortCapability
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, PortInfoExtended, SwitchInfo
+from txrdma.mad.layouts.values import (
+    DownDefault,
+    FECMode,
+    PathMTU,
+    PortCapability,
+    PortInfoExtendedCapability,
+)
 from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
@@ -69,6 +75,9 @@ NO_EXTENDED_SPEED: Final = 30
 
 EXTENDED_PORT_INFO: Final = (ExtendedPortInfo.attributeID, 0)
 """Key of a vendor's ExtendedPortInfo among a port's tables."""
+
+PORT_INFO_EXTENDED: Final = (PortInfoExtended.attributeID, 0)
+"""Key of a PortInfoExtended among a port's tables."""
 
 _MELLANOX: Final = 0x0002C9
 _SWITCHX: Final = 0xC738
@@ -431,8 +440,21 @@ def learnFDR10(port: SimulatedPort) -> None:
     ).encode()
 
 
+def learnCorrection(port: SimulatedPort, mode: FECMode) -> None:
+    """Give a port a PortInfoExtended, with this mode of error correction."""
+    told = PortInfoExtended(capMask=PortInfoExtendedCapability.FEC_MODE, fecModeActive=mode)
+    port.tables = {**(port.tables or {}), PORT_INFO_EXTENDED: told.encode()}
+
+
+def correctionOf(port: SimulatedPort) -> FECMode | None:
+    """Mode of a port's error correction; None for a port that does not tell it."""
+    told = (port.tables or {}).get(PORT_INFO_EXTENDED)
+    return None if told is None else FECMode(_fecMode(told))
+
+
 # Links.
 
+_fecMode: Final = peek(PortInfoExtended, "fecModeActive")
 _widthEnabled, _setWidth = peek(PortInfo, "linkWidthEnabled"), poke(PortInfo, "linkWidthActive")
 _speedEnabled, _extendedEnabled = peek(PortInfo, "linkSpeedEnabled"), peek(PortInfo, "linkSpeedExtEnabled")
 _speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")

@@ -1,0 +1,154 @@
+"""
+Counters of forward error correction: which ports have them, in which of two forms, and what they say.
+
+Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters) and 14.2.5.19
+(PortInfoExtended). Lanes of HDR and beyond have four levels of voltage (PAM4), and wrong symbols at all
+times: those that are corrected are no fault. A block beyond correction is one: its packets are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcounters import countingPorts, shownName, Thresholds, UNCORRECTABLE
+from txrdma.fabric.health import Finding, hasLink
+from txrdma.fabric.linkspeeds import LaneSpeed, mayHaveFDR10
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import (
+    PerformanceCapability,
+    PortExtendedSpeedsCounters,
+    PortExtendedSpeedsCountersRSFEC,
+)
+from txrdma.mad.layouts.smp import PortInfoExtended
+from txrdma.mad.layouts.values import FECMode
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule
+
+LANES: Final = 12
+"""Lanes that both forms have room for."""
+
+CORRECTED: Final = "portFECCorrectableBlockCtr"
+SYMBOLS: Final = "portFECCorrectedSymbolCtr"
+
+_CODING: Final = ("syncHeaderErrorCounter", "unknownBlockCounter")
+_FULL: Final = 0xFFFF_FFFF
+_SLOWEST: Final = int(LaneSpeed.FDR)
+_PAM4: Final = int(LaneSpeed.HDR)
+_BY_REED_SOLOMON: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
+
+
+def correctingPorts(node: Node) -> Iterator[Port]:
+    """Ports of a node whose links are fast enough for error correction: FDR, EDR, HDR and beyond."""
+    for port in countingPorts(node):
+        if port.raw and port.lid and hasLink(port) and port.activeSpeed >= _SLOWEST:
+            yield port
+
+
+async def formOf(
+    rpcs: RPCs, port: Port, path: IBPath, capabilities: int, **options: Any
+) -> type[PortExtendedSpeedsCounters] | type[PortExtendedSpeedsCountersRSFEC] | None:
+    """
+    Form in which a port has the counters of its error correction; None for a port that may not be asked.
+
+    No capability tells of the older form. Devices that are known have it; others are not asked: ibsim hands
+    the unknown attribute to the OpenSM at that port, which ends by it.
+
+    @param capabilities: CapabilityMask of the ClassPortInfo of its performance management agent.
+    @param options: options of the call, as C{timeoutSeconds}.
+    @raise MADFailure: the port could not be asked for its mode; who refuses to tell is judged by its speed.
+    """
+    if not capabilities & PerformanceCapability.RS_FEC:
+        return PortExtendedSpeedsCounters if mayHaveFDR10(port.node.info) else None
+    try:
+        told = await rpcs.SubnGet(PortInfoExtended, path, port.number, **options)
+    except MADError:  # four levels of voltage have no other code
+        isReedSolomon = port.activeSpeed >= _PAM4
+    else:
+        isReedSolomon = told.fecModeActive in _BY_REED_SOLOMON
+    return PortExtendedSpeedsCountersRSFEC if isReedSolomon else PortExtendedSpeedsCounters
+
+
+def namesOf(kind: type[Attribute], lanes: int) -> dict[str, int]:
+    """
+    Names of the counters of a form and their widths in bits, in the order of L{valuesOf}.
+
+    Counters of one lane have its number behind the name of the field: C{fecCorrectableSymbolCtrLanes0}.
+
+    @param lanes: number of lanes in use.
+    """
+    widths = {UNCORRECTABLE: 32, CORRECTED: 32}
+    if kind is PortExtendedSpeedsCountersRSFEC:
+        widths[SYMBOLS] = 32
+    widths.update(dict.fromkeys(_CODING, 16))
+    for field in kind.fields:
+        if field.count is not None:
+            widths.update({f"{field.name}{lane}": field.width for lane in range(lanes)})
+    return widths
+
+
+def valuesOf(told: Any, lanes: int) -> tuple[int, ...]:
+    """
+    Values of the counters in an answer; of the older form, which counts by lane alone, the first are sums.
+
+    @param lanes: number of lanes in use.
+    """
+    coding = (told.syncHeaderErrorCounter, told.unknownBlockCounter)
+    if isinstance(told, PortExtendedSpeedsCountersRSFEC):
+        whole = (told.portFECUncorrectableBlockCtr, told.portFECCorrectableBlockCtr)
+        return (*whole, told.portFECCorrectedSymbolCtr, *coding, *told.fecCorrectableSymbolCtrLanes[:lanes])
+    corrected = told.fecCorrectableBlockCounterLanes[:lanes]
+    lost = told.fecUncorrectableBlockCounterLanes[:lanes]
+    detected = told.errorDetectionCounterLanes[:lanes]
+    return (_sum(lost), _sum(corrected), *coding, *detected, *corrected, *lost)
+
+
+def _sum(lanes: tuple[int, ...]) -> int:
+    """Sum of the counters of lanes, which is full when one of them is, or when it would not fit."""
+    return _FULL if _FULL in lanes else min(_FULL, sum(lanes))
+
+
+# One look at all ports.
+
+
+async def correctionFindings(
+    rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, thresholds: Thresholds, maxOutstanding: int
+) -> list[Finding]:
+    """
+    Faults that the counters of error correction show: ports with blocks that were beyond it.
+
+    Agents that do not have these counters, or do not answer, are no fault here.
+    """
+    found: list[Finding] = []
+    if UNCORRECTABLE in thresholds.suppressed:
+        return found
+    most = thresholds.limits.get(UNCORRECTABLE, 0)
+    schedule = MADSchedule(rpcs, maxOutstanding)
+
+    async def look(node: Node, ports: list[Port]) -> None:
+        try:
+            told = await schedule.PerformanceGet(ClassPortInfo, toLID(endPort, ports[0].lid))
+            for port in ports:
+                path = toLID(endPort, port.lid)
+                kind: Any = await formOf(schedule, port, path, told.capabilityMask)
+                if kind is None:
+                    return
+                counted = await schedule.PerformanceGet(kind(portSelect=port.number), path)
+                count = valuesOf(counted, LANES)[0]
+                if count > most:
+                    text = f"{shownName(UNCORRECTABLE)} {count}"
+                    found.append(Finding("fec-uncorrectable", str(port), text, node.guid, port.number))
+        except DeviceUnavailable:
+            raise
+        except MADFailure:  # the attribute is optional, and who is silent is a finding by other counters
+            return
+
+    several = ((node, list(correctingPorts(node))) for node in fabric.nodes.values())
+    await schedule.run(mqueue=(look(node, ports) for node, ports in several if ports))
+    return found

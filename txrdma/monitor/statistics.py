@@ -1,0 +1,37 @@
+"""
+Work of a poller in numbers, as pages and metrics tell it.
+"""
+
+from __future__ import annotations
+
+from txrdma.values import record
+
+
+@record
+class PollerStatistics:
+    """
+    Work of a poller so far.
+
+    @ivar readings: ports whose counters were read.
+    @ivar silences: nodes that did not answer when they were asked.
+    @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
+    @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
+    @ivar looks: ports whose states were looked at between sweeps.
+    @ivar refreshes: times that nodes with a sign of change were asked again.
+    @ivar notices: notices that the SA has reported.
+    @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
+        that had no answer in time.
+    """
+
+    readings: int = 0
+    silences: int = 0
+    turns: int = 0
+    overruns: int = 0
+    turnSeconds: float = 0.0
+    sweeps: int = 0
+    sweepSeconds: float = 0.0
+    looks: int = 0
+    refreshes: int = 0
+    notices: int = 0
+    requests: int = 0
+    timeouts: int = 0

@@ -1,0 +1,72 @@
+"""
+Names of nodes as labels of time series: each new name begins a new series, which is kept for weeks.
+
+NodeDescription is anybody's bytes. A first other name is taken at once; the next one when it has stood for a
+minute, and each further one for twice as long, up to a day. Who keeps a name for a day begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+from typing import Final
+
+from txrdma.fabric.model import Node
+from txrdma.iba.types import GUID
+from txrdma.values import record
+
+_FIRST_SECONDS: Final = 60.0
+_MOST_SECONDS: Final = 86400.0
+
+
+@record
+class _Named:
+    """A node's name as it is told, since when, and what it is to be called when that has stood for a time."""
+
+    told: str
+    since: float
+    needs: float = 0.0
+    other: str = ""
+    otherSince: float = inf
+
+
+class SteadyNames:
+    """
+    Names of the nodes of a fabric that do not change too often.
+
+    @ivar dueAt: time from which a name may be another one, though the fabric is the same.
+    """
+
+    def __init__(self) -> None:
+        self.dueAt = inf
+        self._nodes: dict[GUID, _Named] = {}
+
+    def observe(self, nodes: Collection[Node], now: float) -> None:
+        """Take the names that nodes have now; others are forgotten."""
+        before, self._nodes = self._nodes, {}
+        self.dueAt = inf
+        for node in nodes:
+            named = before.get(node.guid)
+            if named is None:
+                named = _Named(node.description, now)
+            elif node.description == named.told:
+                named.otherSince = inf
+            else:
+                self._renamed(named, node.description, now)
+            self._nodes[node.guid] = named
+
+    def _renamed(self, named: _Named, name: str, now: float) -> None:
+        if named.otherSince == inf or named.other != name:
+            named.other, named.otherSince = name, now
+        if now - named.since >= _MOST_SECONDS:
+            named.needs = 0.0
+        due = named.otherSince + named.needs
+        if now >= due:
+            needs = min(_MOST_SECONDS, max(_FIRST_SECONDS, 2 * named.needs))
+            named.told, named.since, named.needs, named.otherSince = name, now, needs, inf
+        else:
+            self.dueAt = min(self.dueAt, due)
+
+    def of(self, node: Node) -> str:
+        """Name of a node that was observed."""
+        return self._nodes[node.guid].told

@@ -1,0 +1,41 @@
+"""
+Pages beneath a path: a proxy may have the monitor at C{/fabric/}, and say so by C{X-Forwarded-Prefix}.
+
+Links are made as if the monitor had the whole site. Who sends this head changes no page but his own: answers
+are not kept by anybody.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from twisted.web.server import Request
+from twisted.web.template import Tag
+
+_PREFIX: Final = re.compile(rb"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){1,8}/?")
+_LINKS: Final = ("href", "src", "action")
+
+
+def prefixOf(request: Request) -> str:
+    """Path that a proxy has taken from the front of a request's; C{""} for none, or for one of no meaning."""
+    told: bytes = request.getHeader(b"x-forwarded-prefix") or b""
+    return told.decode("ascii").rstrip("/") if _PREFIX.fullmatch(told) else ""
+
+
+def putBeneath(prefix: str, page: Tag) -> None:
+    """Have a page's links lead beneath a path, and its scripts know of it."""
+    page(**{"data-prefix": prefix})
+    _change(prefix, page)
+
+
+def _change(prefix: str, part: Any) -> None:
+    if isinstance(part, (list, tuple)):
+        for each in part:
+            _change(prefix, each)
+    elif isinstance(part, Tag):
+        for name in _LINKS:
+            link = part.attributes.get(name)
+            if isinstance(link, str) and link.startswith("/"):
+                part.attributes[name] = prefix + link
+        _change(prefix, part.children)
