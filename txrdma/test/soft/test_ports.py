@@ -70,6 +70,9 @@ class Beginning:
     def connect(self, owner: Owner) -> Route | None:
         return None
 
+    def drive(self) -> None:
+        """Nothing comes here."""
+
     def setEnabled(self, isEnabled: bool) -> None:
         self.told.append(isEnabled)
 
