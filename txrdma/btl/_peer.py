@@ -10,6 +10,7 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
+from txrdma.btl._landing import FULL, Landing, LONG
 from txrdma.btl._ordering import Ordering
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
@@ -18,14 +19,20 @@ from txrdma.btl.wire import (
     BYE,
     CHUNK,
     CHUNK_LENGTH,
+    decodeLanded,
     encodeFragment,
     encodeHead,
+    encodeLanded,
     FRAG,
     HEADER_LENGTH,
+    LANDED,
+    LANDED_PUT,
     PACK,
     PUT,
     PUT_LENGTH,
+    Segment,
 )
+from txrdma.wire import Buffer
 
 OPEN: Final = 0
 """State of a peer in which messages go both ways."""
@@ -56,25 +63,34 @@ class Peer:
     @ivar mtu: bytes of the longest packet that both ends take.
     @ivar context: whatever the module's program wants to know the peer by.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
+    @ivar landing: the peer's, where both ends share memory; C{ownLanding}: memory of this end where the peer
+        writes.
+    @ivar mayAsk: whether a long message may make the module's program ask the peer for a landing;
+        C{isAsking}: whether it has asked, so that long messages wait for the answer.
     """
 
     __slots__ = (
         *(
+            "_counters",
             "_fragment",
             "addresses",
             "assembly",
             "bye",
             "context",
             "heardAt",
+            "isAsking",
             "isLosing",
             "isReady",
             "isTouched",
+            "landing",
         ),
         *(
             "lingerUntil",
+            "mayAsk",
             "mtu",
             "name",
             "order",
+            "ownLanding",
             "queuedBytes",
             "received",
             "sender",
@@ -115,6 +131,10 @@ class Peer:
         self.heardAt = now
         self.wakeAt: float | None = None  # entry in the module's heap that counts
         self.isReady = self.isLosing = self.isTouched = False
+        self.landing: Landing | None = None
+        self.ownLanding: memoryview | None = None
+        self.mayAsk = self.isAsking = False
+        self._counters = counters
         self._fragment = 0
 
     def hasQueued(self) -> bool:
@@ -144,8 +164,8 @@ class Peer:
             return self.usual
         return self.urgent
 
-    def cut(self, queue: deque[Message]) -> Sent:
-        """Make the next segment of the first message of a queue."""
+    def cut(self, queue: deque[Message]) -> Sent | None:
+        """Make the next segment of the first message of a queue; None while that waits for a landing."""
         message, mtu = queue[0], self.mtu
         begin, kind, total = message.begun, message.kind, message.total
         if kind == PACK:
@@ -154,21 +174,48 @@ class Peer:
             message.waiting, message.begun = 1, total
             queue.popleft()
             return Sent(kind, message.tag, message.data, message)
+        if self.isAsking and total >= LONG and not begin:
+            return None
         head = PUT_LENGTH if kind == PUT else HEADER_LENGTH
         if kind == FRAG:
             kind, head = CHUNK, CHUNK_LENGTH
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
                 message.fragment = self._fragment
-        end = min(total, begin + mtu - head)
-        piece = message.data if end - begin == total else memoryview(message.data)[begin:end]
+        end, landed = min(total, begin + mtu - head), -1
+        if end < total and self.landing is not None and (kind == CHUNK or kind == PUT):
+            further = begin + self.landing.fitting(begin, total)
+            landed = self.landing.place(_part(message, begin, further))
+            if landed == FULL:
+                return None
+            if landed >= 0:
+                end, kind = further, LANDED if kind == CHUNK else LANDED_PUT
+            else:
+                self._counters.rdmaMisses += 1
+        piece = _part(message, begin, end) if landed < 0 else encodeLanded(landed, end - begin)
         message.begun = end
         message.waiting += 1
         if end == total:
             queue.popleft()
-        if kind == CHUNK:
-            return Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
-        return Sent(kind, message.tag, piece, message, 0, 0, message.region, message.offset + begin)
+        if kind == CHUNK or kind == LANDED:
+            sent = Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
+        else:
+            sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, message.offset + begin)
+        if landed >= 0:
+            sent.landed = landed
+            self._counters.rdmaSends += 1
+            self._counters.rdmaBytes += end - begin
+        return sent
+
+    def landed(self, segment: Segment) -> Segment | None:
+        """Find the bytes of a segment that stand in the landing; None where there are no such bytes."""
+        return None if self.ownLanding is None else decodeLanded(segment, self.ownLanding)
+
+    def release(self, sent: Sent) -> None:
+        """Give back the room that a segment's bytes had in the peer's landing."""
+        if self.landing is not None:
+            self.landing.release(sent.landed)
+        sent.landed = -1
 
     def head(self, sent: Sent) -> bytes:
         """Make header and part of a segment, with an acknowledgement of all that has come up to a gap."""
@@ -205,3 +252,8 @@ class Peer:
         elif keepAlive and self.isIdle():
             times.append(self.heardAt + keepAlive)
         return min((each for each in times if each is not None), default=None)
+
+
+def _part(message: Message, begin: int, end: int) -> Buffer:
+    """A part of a message's bytes: all of them as they are, or a view."""
+    return message.data if end - begin == message.total else memoryview(message.data)[begin:end]
