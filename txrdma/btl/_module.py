@@ -215,6 +215,7 @@ class Module:
         Send nothing new to a peer: L{PeerClosed} comes when all that was sent has arrived. Twice is fine.
         """
         if peer.state == OPEN:
+            peer.isAsking = False  # what has not begun when the other end closes, too, would fail
             self._queue(peer, Message(BYE, 0, b"", None))
             peer.state = CLOSING
 

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.btl._landing import Landing
-from txrdma.btl._peer import GONE, Peer
+from txrdma.btl._peer import GONE, OPEN, Peer
 from txrdma.btl.introductions import FrameKind, LandingPart, QueuePairPart
 from txrdma.btl.module import ModulePort, Place
 from txrdma.error import RDMAError, ResourceExhausted
@@ -69,9 +69,6 @@ class Landings:
                 self._makePair()
             except RDMAError as error:
                 self._refuse(error)
-            else:
-                self._peer.isAsking = True
-                self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
 
     def _answered(self) -> None:
         """Let long messages go, by the way that they have now."""
@@ -115,6 +112,9 @@ class Landings:
         pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=access))
         self._pair = pair
         self._peer.mayAsk = False
+        if self._peer.state == OPEN:  # who ends waits for nothing
+            self._peer.isAsking = True
+            self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
         self._tell(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
         return pair
 
