@@ -14,6 +14,7 @@ from txrdma.btl import module as moduleModule
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendCompleted
 from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED
+from txrdma.btl._peer import Peer
 from txrdma.btl.introductions import frame, FrameKind, LandingPart, QueuePairPart
 from txrdma.btl.landings import HOLD_SECONDS, Landings
 from txrdma.btl.lifeline import Lifeline
@@ -26,7 +27,7 @@ from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.attachment import SharingReactor
-from txrdma.test.btl.hosts import HostsCase, ORDERED, TAG
+from txrdma.test.btl.hosts import HostsCase, Noting, ORDERED, TAG
 from txrdma.test.btl.test_connections import EndTests, LossTests, MemoryTests, MessageTests, PressureTests
 from txrdma.test.btl.test_contract import MessageContractTests
 from txrdma.test.btl.test_module import ModuleTestCase
@@ -103,6 +104,10 @@ class SegmentTests(ModuleTestCase):
         """Counters of the sender."""
         return self.alice.module.counters
 
+    def told(self) -> list[Any]:
+        """Contexts of messages that have arrived, as the sender was told."""
+        return [each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)]
+
     def test_whole(self) -> None:
         """A message that fits is one short packet, and a view of the landing; its sender hears of it."""
         views: list[memoryview] = []
@@ -120,7 +125,7 @@ class SegmentTests(ModuleTestCase):
         assert self.toAlice.ownLanding is not None
         self.assertIs(views[0].obj, self.toAlice.ownLanding.obj)
         self.assertEqual(bytes(views[0]), b"long" * 1000)
-        self.assertEqual([each.context for each in self.of("alice", SendCompleted)], ["told"])  # type: ignore[attr-defined]
+        self.assertEqual(self.told(), ["told"])
         counters = self.counters
         self.assertEqual((counters.rdmaSends, counters.rdmaBytes, counters.chunkSends), (1, 4000, 0))
         self.assertEqual(self.bob.module.counters.rdmaRecvs, 1)
@@ -156,7 +161,7 @@ class SegmentTests(ModuleTestCase):
             self.world.call(0.0005, lambda: setattr(self, "isReached", False))
             self.run_(20.0)
             self.assertEqual(self.messages(), [data, data])
-            self.assertEqual(sorted(each.context for each in self.of("alice", SendCompleted)), [1, 2])  # type: ignore[attr-defined]
+            self.assertEqual(sorted(self.told()), [1, 2])
             counters = self.counters
             self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
 
@@ -179,7 +184,7 @@ class SegmentTests(ModuleTestCase):
         self.alice.module.put(self.toBob, region + 1, 0, data, "stale")
         self.run_(1.0)
         self.assertEqual(memory[5000:15_000], data)
-        self.assertEqual([each.context for each in self.of("alice", SendCompleted)], ["put"])  # type: ignore[attr-defined]
+        self.assertEqual(self.told(), ["put"])
         assert self.toBob.landing is not None
         self.assertEqual(len(self.toBob.landing._spans), 0)
         self.assertGreater(self.counters.rdmaSends, 9)
@@ -264,6 +269,12 @@ class OneHostCase(HostsCase):
         host = self.hosts[number]
         return moduleOf(host, host.device).core.counters
 
+    def landing(self, end: Noting) -> Landing | None:
+        """The landing of an end's peer."""
+        peer = end.transport._peer
+        assert isinstance(peer, Peer)
+        return peer.landing
+
     def reliable(self, number: int = 0) -> list[Any]:
         """The reliable queue pairs of a process."""
         return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
@@ -305,8 +316,8 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.pause(1.0)
         before = counters.ackSends
         server.transport.receive(ORDERED, heard)
-        landing = client.transport._peer.landing
-        assert isinstance(landing, Landing)
+        landing = self.landing(client)
+        assert landing is not None
         for number in range(16):
             client.transport.post(ORDERED, bytes((number,)) * 2000)
         self.wait(lambda: len(landing._spans) == 16)
@@ -321,8 +332,8 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         for _each in range(6):
             client, _server = self.connected()
             self.outcome(client.transport.send(TAG, bytes(100_000)))
-            landing = client.transport._peer.landing
-            sizes.append(landing.size if isinstance(landing, Landing) else 0)
+            landing = self.landing(client)
+            sizes.append(0 if landing is None else landing.size)
         self.assertEqual(sizes[4:], [0, 0])
         self.assertEqual(sizes[0], (40 << 20) // 16)
         self.assertEqual(sorted(sizes, reverse=True), sizes)
