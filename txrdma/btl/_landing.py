@@ -20,8 +20,11 @@ FULL: Final = -1
 UNREACHED: Final = -2
 """The place of a piece that cannot be written at present: the memory is out of reach."""
 
-LONG: Final = 16 << 10
-"""Bytes of a message, the first of which makes it worth while to have a landing."""
+LONG: Final = 8 << 10
+"""Bytes of a message whose sender wants a landing: by packets it would take twice the time."""
+
+WORTH_WAITING: Final = 256 << 10
+"""Bytes of messages that wait for a landing which is asked for: as packets they would take longer."""
 
 _LINE: Final = 64
 _PARTS: Final = 4

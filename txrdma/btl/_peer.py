@@ -10,7 +10,7 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
-from txrdma.btl._landing import FULL, Landing, LONG
+from txrdma.btl._landing import FULL, Landing, LONG, WORTH_WAITING
 from txrdma.btl._ordering import Ordering
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
@@ -66,7 +66,7 @@ class Peer:
     @ivar landing: the peer's, where both ends share memory; C{ownLanding}: memory of this end where the peer
         writes.
     @ivar mayAsk: whether a long message may make the module's program ask the peer for a landing;
-        C{isAsking}: whether it has asked, so that long messages wait for the answer.
+        C{isAsking}: whether it has asked, so that many bytes of long messages wait for the answer.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class Peer:
             message.waiting, message.begun = 1, total
             queue.popleft()
             return Sent(kind, message.tag, message.data, message)
-        if self.isAsking and total >= LONG and not begin:
+        if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
         head = PUT_LENGTH if kind == PUT else HEADER_LENGTH
         if kind == FRAG:

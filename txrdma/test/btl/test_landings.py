@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl import module as moduleModule
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendCompleted
-from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED
+from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
 from txrdma.btl._peer import Peer
 from txrdma.btl.introductions import frame, FrameKind, LandingPart, QueuePairPart
 from txrdma.btl.landings import HOLD_SECONDS, Landings
@@ -190,19 +190,23 @@ class SegmentTests(ModuleTestCase):
         self.assertGreater(self.counters.rdmaSends, 9)
 
     def test_asks(self) -> None:
-        """The first long message makes a module ask, once; it and others wait until the answer is known."""
+        """The first long message makes a module ask, once; many bytes wait until the answer is known."""
         self.toBob.landing, self.toBob.mayAsk = None, True
         self.send(bytes(LONG - 1))
         self.assertEqual(self.alice.module.events(), [])
         self.send(bytes(LONG))
-        self.send(bytes(LONG))
         self.assertEqual(self.alice.module.events(), [LandingWanted(self.toBob)])
         self.toBob.isAsking = True
         self.run_(1.0)
-        self.assertEqual([len(each) for each in self.messages()], [LONG - 1])
+        self.assertEqual([len(each) for each in self.messages()], [LONG - 1, LONG])
+        for size in (LONG, WORTH_WAITING):
+            self.send(bytes(size))
+        self.run_(1.0)
+        self.assertEqual(len(self.messages()), 2)
         self.alice.module.goOn(self.toBob)
         self.run_(1.0)
-        self.assertEqual([len(each) for each in self.messages()], [LONG - 1, LONG, LONG])
+        self.assertEqual([len(each) for each in self.messages()][2:], [LONG, WORTH_WAITING])
+        self.assertEqual(self.alice.module.events(), [])
 
     def test_liars(self) -> None:
         """What would stand outside the landing, or nowhere, is refused, and nothing is delivered."""
@@ -304,7 +308,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
     def test_untold(self) -> None:
         """Nothing is acknowledged before the program had its bytes, however much comes in a turn."""
         client, server = self.connected()
-        self.outcome(client.transport.send(TAG, bytes(LONG)))
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         seen: list[int] = []
 
         def heard(data: memoryview) -> None:
@@ -331,25 +335,25 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         sizes = []
         for _each in range(6):
             client, _server = self.connected()
-            self.outcome(client.transport.send(TAG, bytes(100_000)))
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
             landing = self.landing(client)
             sizes.append(0 if landing is None else landing.size)
         self.assertEqual(sizes[4:], [0, 0])
         self.assertEqual(sizes[0], (40 << 20) // 16)
         self.assertEqual(sorted(sizes, reverse=True), sizes)
         self.assertGreater(sizes[3], 2 << 20)
-        self.assertEqual((self.counters().rdmaSends, self.counters().rdmaBytes), (4, 400_000))
+        self.assertEqual((self.counters().rdmaSends, self.counters().rdmaBytes), (4, 1_200_000))
 
     def test_older(self) -> None:
         """A peer whose version knows no landings has long messages by packets, after a moment."""
         client, server = self.connected()
         with mock.patch.object(Landings, "heard"):
             begun = self.world.clock.seconds()
-            self.outcome(client.transport.send(TAG, bytes(100_000)))
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
         self.assertTrue(HOLD_SECONDS < self.world.clock.seconds() - begun < 2 * HOLD_SECONDS)
         self.assertEqual(len(server.tagged), 1)
         begun = self.world.clock.seconds()
-        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
         self.assertLess(self.world.clock.seconds() - begun, HOLD_SECONDS)
         self.assertEqual((self.counters().rdmaSends, self.counters().rdmaMisses), (0, 0))
 
@@ -359,7 +363,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
             del host.device.ports[0].routes[0]
         client, server = self.connected()
         begun = self.world.clock.seconds()
-        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
         self.assertLess(self.world.clock.seconds() - begun, HOLD_SECONDS)
         self.outcome(server.transport.send(TAG, bytes(100_000)))
         self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
@@ -377,7 +381,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
                 raise ResourceExhausted("a test's")
 
             with mock.patch.object(domain, "createQueuePair", none):
-                self.outcome(client.transport.send(TAG, bytes(100_000)))
+                self.outcome(client.transport.send(TAG, bytes(300_000)))
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 
     def test_liars(self) -> None:
@@ -409,13 +413,13 @@ class OneHostMemoryTests(OneHostCase, MemoryTests):
     def test_landing(self) -> None:
         """Long puts, and what answers a long get, go by landings."""
         client, server = self.connected()
-        memory = bytearray(200_000)
+        memory = bytearray(300_000)
         region = server.transport.registerMemory(memory)
-        data = Random(6).randbytes(200_000)
+        data = Random(6).randbytes(300_000)
         self.outcome(client.transport.put(region, 0, data))
         self.assertEqual(memory, data)
-        self.assertEqual(self.outcome(client.transport.get(region, 0, 200_000)), data)
-        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (200_000, 200_000))
+        self.assertEqual(self.outcome(client.transport.get(region, 0, 300_000)), data)
+        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
 
     def test_refused(self) -> None:
         """There is nothing about landings in short puts that are refused."""
@@ -432,14 +436,14 @@ class OneHostEndTests(OneHostCase, EndTests):
         """A receiver that is busy for two minutes has all long messages when it is back; nobody gives up."""
         self.patch(moduleModule, "MOST_LANDINGS", 16 << 20)
         client, server = self.connected()
-        self.outcome(client.transport.send(TAG, bytes(LONG)))
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].sleep()
         for number in range(40):
             client.transport.sendMessage(number.to_bytes(2, "big") + bytes(100_000))
         outcome = client.transport.send(TAG, b"later")
         self.pause(120.0)
         self.assertNoResult(outcome)
-        self.assertLess(self.counters().rdmaBytes, (1 << 20) + LONG)
+        self.assertLess(self.counters().rdmaBytes, (1 << 20) + WORTH_WAITING)
         self.hosts[1].wake()
         self.wait(lambda: len(server.messages) == 40)
         self.outcome(outcome)
@@ -469,7 +473,7 @@ class OneHostEndTests(OneHostCase, EndTests):
     def test_portDown(self) -> None:
         """While a port is down nothing is written there; when it is up again all is as it was."""
         client, server = self.connected()
-        self.outcome(client.transport.send(TAG, bytes(LONG)))
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].device.setPortEnabled(1, False)
         outcome = client.transport.send(TAG, bytes(50_000))
         self.pause(2.0)
