@@ -118,7 +118,7 @@ class BenchFabric:
     def ours(self, host: str, *command: str) -> Ran:
         """C{txrdma discover}, or another command."""
         script = Path(sys.executable).with_name("txrdma")
-        program = [str(script)] if script.exists() else [sys.executable, "-m", "txrdma.command"]
+        program = [str(script)] if script.exists() else [sys.executable, "-m", "txrdma"]
         return self.run([*program, *(command or ("discover",)), "--device", "ibsim"], host)
 
     def name(self, host: str) -> None:

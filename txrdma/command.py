@@ -150,7 +150,3 @@ def _importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from zope.interface import implementer
+
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IReactorCore
@@ -19,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.stopping import IParting
 from txrdma.streams import Address, Front
 
 _log = Logger()
@@ -95,6 +98,7 @@ CoreT = TypeVar("CoreT", bound=Core)
 BeneathT = TypeVar("BeneathT", bound=Beneath)
 
 
+@implementer(IParting)
 class StreamEnd(Generic[CoreT, BeneathT]):
     """
     An end of a stream: an L{End<txrdma.streams.End>} above a connection, whose kind a subclass knows.

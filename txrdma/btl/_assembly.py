@@ -123,7 +123,7 @@ class Assembly:
         return None
 
     def excuse(self, now: float) -> None:
-        """Let incomplete messages wait a while longer: this end has slept, and has not read what came."""
+        """Let incomplete messages wait a while longer: their sender is not to blame."""
         for found in self._incomplete.values():
             found.at = max(found.at, now - OLDEST + EXCUSED)
 

@@ -445,7 +445,7 @@ class Module:
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state, peer.landing, peer.ownLanding = GONE, None, None
+        peer.state, peer.others, peer.landing, peer.ownLanding = GONE, (), None, None
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
@@ -484,9 +484,13 @@ class Module:
             self._forget(peer)
             return
         oldest = peer.assembly.deadline()
+        isMissed = peer.sent.expired(now) and not peer.isHeardElsewhere(now)
         if oldest is not None and oldest <= now:
-            self.lose(peer, "the peer has stopped in the middle of a message")
-        elif peer.sent.expired(now):
+            if peer.isHeardElsewhere(now):
+                peer.assembly.excuse(now)
+            else:
+                self.lose(peer, "the peer has stopped in the middle of a message")
+        elif isMissed:
             if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))
@@ -550,7 +554,7 @@ class Module:
             self._emit(peer, peer.sent.again(now), DATA, packets)
 
     def _sendNew(self, packets: list[Packet], now: float) -> None:
-        ready, credits, counters = self._ready, self.credits, self.counters
+        ready, credits = self._ready, self.credits
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
@@ -568,12 +572,6 @@ class Module:
                     peer.isReady = False
                     break
                 peer.sent.add(sent, channel, now)
-                if sent.kind == CHUNK:
-                    counters.chunkSends += 1
-                elif sent.kind == PACK:
-                    counters.packSends += 1
-                elif sent.landed < 0:
-                    counters.fragSends += 1
                 self._emit(peer, sent, channel, packets)
             else:
                 ready.rotate(-1)

@@ -10,7 +10,7 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
-from txrdma.btl._landing import FULL, Landing, LONG, WORTH_WAITING
+from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
 from txrdma.btl._ordering import Ordering
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
@@ -67,6 +67,7 @@ class Peer:
         writes.
     @ivar mayAsk: whether a long message may make the module's program ask the peer for a landing;
         C{isAsking}: whether it has asked, so that many bytes of long messages wait for the answer.
+    @ivar others: what other modules know of the same end, where a connection has several.
     """
 
     __slots__ = (
@@ -91,6 +92,7 @@ class Peer:
             "name",
             "order",
             "ownLanding",
+            "others",
             "queuedBytes",
             "received",
             "sender",
@@ -122,6 +124,7 @@ class Peer:
         self.received = ReceiveWindow(firstReceived)
         self.assembly = Assembly(budget)
         self.order = Ordering()
+        self.others: tuple[Peer, ...] = ()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
         self.queuedBytes = 0
@@ -166,46 +169,63 @@ class Peer:
 
     def cut(self, queue: deque[Message]) -> Sent | None:
         """Make the next segment of the first message of a queue; None while that waits for a landing."""
-        message, mtu = queue[0], self.mtu
-        begin, kind, total = message.begun, message.kind, message.total
+        message = queue[0]
+        kind = message.kind
+        if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
+            sent = self._cutPart(message)
+            if message.begun == message.total:
+                queue.popleft()
+            return sent
         if kind == PACK:
             message.seal()
-        if kind == PACK or (kind == FRAG and total <= mtu - HEADER_LENGTH):  # the usual cases, quickly
-            message.waiting, message.begun = 1, total
-            queue.popleft()
-            return Sent(kind, message.tag, message.data, message)
+            self._counters.packSends += 1
+        else:
+            self._counters.fragSends += 1
+        message.waiting, message.begun = 1, message.total
+        queue.popleft()
+        return Sent(kind, message.tag, message.data, message)
+
+    def _cutPart(self, message: Message) -> Sent | None:
+        """Make a segment of a put, or of a message that does not fit into a packet."""
+        begin, total, isPut = message.begun, message.total, message.kind == PUT
         if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
-        head = PUT_LENGTH if kind == PUT else HEADER_LENGTH
-        if kind == FRAG:
-            kind, head = CHUNK, CHUNK_LENGTH
+        end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
+        if end < total and self.landing is not None:
+            further = begin + self.landing.fitting(begin, total)
+            place = self.landing.place(_part(message, begin, further))
+            if place == FULL:
+                return None
+            if place >= 0:
+                end = further
+        message.begun = end
+        message.waiting += 1
+        self._count(isPut, place, end - begin)
+        piece = _part(message, begin, end) if place < 0 else encodeLanded(place, end - begin)
+        if isPut:
+            kind, at = LANDED_PUT if place >= 0 else PUT, message.offset + begin
+            sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, at)
+        else:
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
                 message.fragment = self._fragment
-        end, landed = min(total, begin + mtu - head), -1
-        if end < total and self.landing is not None and (kind == CHUNK or kind == PUT):
-            further = begin + self.landing.fitting(begin, total)
-            landed = self.landing.place(_part(message, begin, further))
-            if landed == FULL:
-                return None
-            if landed >= 0:
-                end, kind = further, LANDED if kind == CHUNK else LANDED_PUT
-            else:
-                self._counters.rdmaMisses += 1
-        piece = _part(message, begin, end) if landed < 0 else encodeLanded(landed, end - begin)
-        message.begun = end
-        message.waiting += 1
-        if end == total:
-            queue.popleft()
-        if kind == CHUNK or kind == LANDED:
+            kind = LANDED if place >= 0 else CHUNK
             sent = Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
-        else:
-            sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, message.offset + begin)
-        if landed >= 0:
-            sent.landed = landed
-            self._counters.rdmaSends += 1
-            self._counters.rdmaBytes += end - begin
+        sent.landed = place
         return sent
+
+    def _count(self, isPut: bool, place: int, length: int) -> None:
+        """Count a segment of a put, or of a long message, with its place in the landing."""
+        counters = self._counters
+        if place >= 0:
+            counters.rdmaSends += 1
+            counters.rdmaBytes += length
+            return
+        counters.rdmaMisses += place == UNREACHED
+        if isPut:
+            counters.fragSends += 1
+        else:
+            counters.chunkSends += 1
 
     def landed(self, segment: Segment) -> Segment | None:
         """Find the bytes of a segment that stand in the landing; None where there are no such bytes."""
@@ -241,6 +261,10 @@ class Peer:
         """All messages that are not over, in the queues and in the window, in no order; C{BYE} is none."""
         found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
+
+    def isHeardElsewhere(self, now: float) -> bool:
+        """Tell whether the same end still answers another module, so that only the way here may be cut."""
+        return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
     def deadline(self, keepAlive: float) -> float | None:
         """Time at which something is due for this peer, acknowledgements apart."""

@@ -441,6 +441,10 @@ class SendWindow:
         self._timeouts += 1
         self._counters.timeoutRetrans += timedOut
         self.congestion.silent()
+        return self.isSilent(now)
+
+    def isSilent(self, now: float) -> bool:
+        """Tell whether the peer has been silent for so long that it may be given up."""
         return self._timeouts >= FEWEST_TRIES and now >= self._since + self._giveUp
 
     def unfinished(self) -> list[Message]:

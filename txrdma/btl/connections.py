@@ -72,7 +72,7 @@ class Opening:
         self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory, isClient: bool
     ) -> None:
         self.answer: Deferred[Any] = Deferred(lambda _: self.lifeline.cancel())
-        self._factory = factory
+        self._reactor, self._factory = reactor, factory
         self.lifeline = Lifeline(reactor, device, self._established, self._failed, isClient)
 
     def _established(self, lifeline: Lifeline) -> MessageTransport | None:
@@ -87,7 +87,7 @@ class Opening:
         transport = MessageTransport(lifeline, protocol)
         lifeline.user = transport  # its protocol may send, and end, at once
         try:
-            transport.begin()
+            transport.begin(self._reactor)
         except Exception:
             _log.failure("{transport}: its program failed", transport=transport)
             transport.abortConnection()

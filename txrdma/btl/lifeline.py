@@ -57,6 +57,7 @@ from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import Bundle, Rail
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
+from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
@@ -116,8 +117,13 @@ def _isOneHost(*ends: IAddress | None) -> bool:
 
 
 def deviceAt(host: str) -> str:
-    """The string of the software device at an IP address."""
-    return "soft:" + host.partition("%")[0].replace(":", "\\:")
+    """
+    The string of the software device at an IP address.
+
+    On loopback it leaves UDP port 4791 to programs that others look for there: introductions name the port.
+    """
+    isLoopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return softDeviceAt(host) + (":port=0" if isLoopback else "")
 
 
 class Lifeline(StreamProtocol):
@@ -266,6 +272,7 @@ class Lifeline(StreamProtocol):
             self.send, self.soon = bundle.peer.send, bundle.soon
             for number, (rail, its, _interface) in enumerate(chosen):
                 rail.meet(its, bundle.program(number))
+            bundle.met()
         self._isIntroduced = True
         for rail in rails:
             for which, size in (("small", _SMALL), ("full-size", rail.peer.mtu)):

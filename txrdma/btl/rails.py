@@ -154,6 +154,12 @@ class Bundle:
         self._timer: IDelayedCall | None = None
         self._isClosed = self._isBusy = False
 
+    def met(self) -> None:
+        """Note that all modules know the peer: none of them gives it up while another one hears it."""
+        peers = [rail.peer for rail in self._rails]
+        for peer in peers:
+            peer.others = tuple(other for other in peers if other is not peer)
+
     def program(self, number: int) -> Program:
         """The part that a rail's module knows."""
         return _Lane(self, number)

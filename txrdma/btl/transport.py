@@ -30,6 +30,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.logs import Seldom
 from txrdma.messages import IMessageProtocol, IMessageTransport
+from txrdma.stopping import Stopping
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -86,13 +87,15 @@ class MessageTransport:
         self._regions: set[int] = set()
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
+        self._stopping: Stopping | None = None
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
     def __repr__(self) -> str:
         return f"<MessageTransport to {self._its}>"
 
-    def begin(self) -> None:
-        """Connect the protocol to this transport."""
+    def begin(self, reactor: object) -> None:
+        """Connect the protocol to this transport, until the reactor stops at the latest."""
+        self._stopping = Stopping(reactor, self._protocol, self.leave, self.abortConnection)
         self._protocol.makeConnection(self)
 
     # Messages by tag
@@ -314,6 +317,11 @@ class MessageTransport:
         self.disconnecting = True
         self._maybeClose()
 
+    def leave(self) -> None:
+        """End the connection as C{loseConnection} does, but wait for no producer."""
+        self._dismissProducer()
+        self.loseConnection()
+
     def abortConnection(self) -> None:
         """End the connection now, whatever waits."""
         self.disconnecting = True
@@ -379,11 +387,20 @@ class MessageTransport:
             self._failGet(number, "the connection has ended")
         self._isPaused = False
         self._deliver()  # what came before the end comes before it here, too
+        self._dismissProducer()
+        try:
+            self._protocol.connectionLost(reason)
+        except Exception:
+            _log.failure("{transport}: its program failed", transport=self)
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            stopping.ended()
+
+    def _dismissProducer(self) -> None:
         producer, self._producer = self._producer, None
         try:
             if producer is not None:
                 producer.stopProducing()
-            self._protocol.connectionLost(reason)
         except Exception:
             _log.failure("{transport}: its program failed", transport=self)
 

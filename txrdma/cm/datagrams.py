@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf, Shelf
-from txrdma.cm.connections.endpoints import LIFE_TIME, softDeviceTo
+from txrdma.cm.connections.endpoints import LIFE_TIME
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IAddressHandle
 from txrdma.mad.ports.verbsport import wayIn
+from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()

@@ -167,7 +167,8 @@ class RDMAStringParser:
 
     def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, softDeviceAt
+        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint
+        from txrdma.ports.softdevices import softDeviceAt
 
         keys = Keys("rdma", ("host", "port"), args, kwargs)
         host, port = keys.take("host"), keys.number("port", None, 1, 65535)
@@ -182,7 +183,8 @@ class RDMAStringParser:
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
         from txrdma.cm._manager import BACKLOG
-        from txrdma.cm.connections.endpoints import RDMAServerEndpoint, softDeviceAt, USUAL
+        from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
+        from txrdma.ports.softdevices import softDeviceAt
 
         keys = Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)

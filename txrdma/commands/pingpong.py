@@ -36,6 +36,7 @@ from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES, Running, Series
 from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, Side
+from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
 
@@ -221,7 +222,7 @@ def deviceAt(address: object) -> str:
     host = getattr(address, "host", "127.0.0.1")
     ip = ipaddress.ip_address(host)
     mapped = getattr(ip, "ipv4_mapped", None)
-    return "soft:" + str(mapped or ip).replace(":", r"\:")
+    return softDeviceAt(str(mapped or ip))
 
 
 async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
@@ -355,7 +356,7 @@ def _isAddress(host: str) -> bool:
 
 def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
     """Endpoint of a server process of our own, connected by its standard input and output."""
-    command = [sys.executable, "-m", "txrdma.command", "pingpong", "--listen", "stdio:", "--once"]
+    command = [sys.executable, "-m", "txrdma", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
     command += ["--qp-timeout", str(options["qp-timeout"])]
     for name in ("device", "gid-index"):

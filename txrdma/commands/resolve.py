@@ -10,7 +10,7 @@ from twisted.python import usage
 
 from txrdma.cm._exchange import Patience
 from txrdma.cm.connections.adapter import adapterOf
-from txrdma.cm.connections.endpoints import LIFE_TIME, softDeviceAt, softDeviceTo
+from txrdma.cm.connections.endpoints import LIFE_TIME
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.terms import Terms
 from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol
@@ -21,6 +21,7 @@ from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rows import tellJSON
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
+from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
 
 _HOPS = 64
 

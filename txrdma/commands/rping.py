@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import MessagePeer
 from txrdma.cm.interfaces import IRDMAProtocol
@@ -20,6 +20,7 @@ from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.messages import IMessageProtocolFactory
+from txrdma.ports.softdevices import softDeviceAt
 
 
 class CommandOptions(BaseOptions):

@@ -70,7 +70,7 @@ class Server:
 
     def connections(self) -> list[Told]:
         """What C{txrdma connections} says of it."""
-        command = [sys.executable, "-m", "txrdma.command", "connections", "--json"]
+        command = [sys.executable, "-m", "txrdma", "connections", "--json"]
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         return [told for told in json.loads(said.stdout) if told["pid"] == self.pid]
 

@@ -354,6 +354,10 @@ def usualGID(table: Sequence[GIDEntry]) -> int:
     return min(range(len(table)), key=rank, default=0)
 
 
+CM_SUPPORTED: Final = 1 << 16
+"""IsCommunicationManagementSupported in PortInfo's CapabilityMask (IBA 14.2.5.6): peers find its CM."""
+
+
 @frozen
 class PortAttributes:
     """

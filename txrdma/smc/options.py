@@ -12,8 +12,12 @@ from txrdma.smc.handshake._offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOS
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 from txrdma.values import frozen
 
-LOCAL_DEVICE: Final = "soft:route=shared-memory"
-"""The device string that C{device=auto} stands for when the peer is on this host, of the same user."""
+LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
+"""
+The device string that C{device=auto} stands for when the peer is on this host, of the same user.
+
+It leaves UDP port 4791 to programs that others look for there.
+"""
 
 USUAL_LINKS: Final = 2
 """Links of a link group where the device has more than one port, as on Linux."""

@@ -420,7 +420,7 @@ def openSoftDevice(
     """
     Open a software device at one or more IP addresses of this host: each is a port of its own.
 
-    @param port: its UDP port; without it that of RoCE v2, or any other when that one is taken.
+    @param port: its UDP port, 0 for any; without it that of RoCE v2, or any other when that one is taken.
     @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: which ways its connections may take.
     @param pcap: the name of a file that records all packets.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.

@@ -101,7 +101,7 @@ def openPort(
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
     # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
     # closing, or none of ours): then any other port will do.
-    left = _ATTEMPTS if port is None and route != "rocev2" else 1
+    left = _ATTEMPTS if not port and route != "rocev2" else 1
     while True:
         left -= 1
         carrier = UDPCarrier(IReactorFDSet(reactor), address, port)

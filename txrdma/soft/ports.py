@@ -13,10 +13,11 @@ from typing import Final
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
-from txrdma.iba.types import DEFAULT_PKEY, GID, MTU, PKey
+from txrdma.iba.types import DEFAULT_PKEY, GID, MTU, PKey, ROCE_PORT
 from txrdma.iba.verbs import (
     AddressVector,
     AsyncEventKind,
+    CM_SUPPORTED,
     GIDEntry,
     GIDType,
     LinkLayer,
@@ -131,6 +132,7 @@ class SoftPort:
             physicalState=physical,
             linkLayer=LinkLayer.ETHERNET,
             width=laneCount(rate),
+            capabilities=CM_SUPPORTED if self.udpPort == ROCE_PORT else 0,
         )
 
     @property

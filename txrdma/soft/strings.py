@@ -53,11 +53,11 @@ class SoftDeviceStringParser:
     C{soft} or C{soft:ADDRESS} or C{soft:ADDRESS,ADDRESS}; keys are C{port}, C{route}, C{pcap}, C{mtu} and
     C{runtime}.
 
-    C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port; without it
-    that is 4791, or any other one when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}.
-    C{pcap} names a file that records all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024,
-    2048 or 4096. C{runtime} is a directory in which processes that share memory meet, across network
-    namespaces.
+    C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port, or 0 for
+    any that is free; without it that is 4791, or any other one when 4791 is taken. C{route} is C{auto},
+    C{rocev2} or C{shared-memory}. C{pcap} names a file that records all packets. C{mtu} is the largest
+    payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in which processes that share
+    memory meet, across network namespaces.
     """
 
     prefix = "soft"
@@ -146,6 +146,6 @@ def _address(value: str) -> str:
 def _port(value: str | None) -> int | None:
     if value is None:
         return None
-    if value.isascii() and value.isdigit() and 0 < int(value) < 65536:
+    if value.isascii() and value.isdigit() and int(value) < 65536:
         return int(value)
-    raise ValueError(f"soft: port={value} is not a number from 1 to 65535")
+    raise ValueError(f"soft: port={value} is not a number from 0 to 65535")

@@ -228,7 +228,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_watching(self) -> None:
         """Watching goes on until Ctrl-C, which ends it without a traceback."""
-        arguments = [sys.executable, "-m", "txrdma.command", "connections", "--json"]
+        arguments = [sys.executable, "-m", "txrdma", "connections", "--json"]
         arguments += ["--watch", "0.05", "--timeout", "0.1"]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -240,13 +240,28 @@ class ConnectionsTests(SynchronousTestCase):
             process.wait(20)
             self.assertEqual(process.stderr.read(), "")
 
+    def test_interruptedImports(self) -> None:
+        """Ctrl-C while the command is still being imported ends it without a word, as it ends others."""
+        arguments = [sys.executable, "-X", "importtime", "-m", "txrdma", "devices"]
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            for line in process.stderr:
+                if "twisted.python" in line:  # the first of many that the command needs
+                    break
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(20), -signal.SIGINT)
+            self.assertNotIn("KeyboardInterrupt", process.stderr.read())
+            self.assertEqual(process.stdout.read(), "")
+
 
 class DevicesTests(SynchronousTestCase):
     """Devices by name."""
 
     def test_json(self) -> None:
         """The software device is always there, with its port and its GIDs."""
-        arguments = [sys.executable, "-m", "txrdma.command", "devices", "--json"]
+        arguments = [sys.executable, "-m", "txrdma", "devices", "--json"]
         said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
         [soft] = [entry for entry in json.loads(said) if entry["device"] == "soft"]
         self.assertEqual(soft["ports"][0]["port"], 1)
@@ -259,7 +274,7 @@ class DevicesTests(SynchronousTestCase):
             reading, writing = os.pipe()
             os.close(reading)
             try:
-                arguments = [sys.executable, "-m", "txrdma.command", *words]
+                arguments = [sys.executable, "-m", "txrdma", *words]
                 done = subprocess.run(
                     arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60
                 )

@@ -23,6 +23,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.ports._pnet import Entry, RDMAPort, Table
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
+from txrdma.smc.options import LOCAL_DEVICE
 
 LOOPBACK = NetworkInterface(
     1, "lo", 65536, True, True, True, b"", (InterfaceAddress("127.0.0.1", 8), InterfaceAddress("::1", 128))
@@ -143,7 +144,7 @@ class OutlookTests(CommandTestCase):
     def test_sameHost(self) -> None:
         """An address of this host is shared memory."""
         outlook = outlookFor("192.0.2.7")
-        self.assertEqual((outlook.device, outlook.interface), ("soft:route=shared-memory", "lo"))
+        self.assertEqual((outlook.device, outlook.interface), (LOCAL_DEVICE, "lo"))
 
     def test_elsewhere(self) -> None:
         """Another host without an RDMA port on the way is TCP, or a container of this host."""

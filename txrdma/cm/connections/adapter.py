@@ -19,9 +19,9 @@ from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.messages import APStatus, CMPath
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MTU, PKey, QPN
-from txrdma.iba.verbs import AsyncEventKind, Completion, GIDEntry, GIDType, usualGID
+from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.choices import partitionIndex
@@ -150,6 +150,7 @@ class Adapter:
             if isOfKernel(device):
                 port = UmadPort(reactor, getEndPort(f"{device.name}/{number}"), False)
             else:
+                _checkIsFound(device, number)
                 port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
@@ -291,6 +292,20 @@ class Adapter:
             taker = self._pairs.get(event.queuePair)
             if taker is not None:
                 taker.pathChanged()
+
+
+def _checkIsFound(device: IVerbsDevice, number: int) -> None:
+    """
+    Look whether peers look for queue pair 1 where this port has it.
+
+    @raise ResourceExhausted: another one has the place at the port's address.
+    """
+    if not device.portAttributes(number).capabilities & CM_SUPPORTED:
+        raise ResourceExhausted(
+            f"queue pair 1 of {device.gids(number)[0].ip} belongs to another software device, of whichever "
+            "program: take an address of your own, by interface= of a server, bindAddress= of a client; "
+            "within one host any of 127.0.0.0/8 will do"
+        )
 
 
 _adapters: dict[tuple[object, DevicePlace], Adapter] = {}

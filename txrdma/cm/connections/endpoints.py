@@ -7,7 +7,6 @@ A11 (RDMA IP CM service), so that programs of Linux's RDMA CM understand them.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from secrets import randbelow
@@ -29,8 +28,9 @@ from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceID
 from txrdma.cm.messages import REQ
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, ROCE_PORT
+from txrdma.iba.types import GID
 from txrdma.messages import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()
@@ -47,26 +47,6 @@ USUAL: Final = Terms()
 
 PLAIN: Final = Terms(isCounted=False)
 """The terms of endpoints by IP address: without a greeting, which programs of others do not know."""
-
-
-def softDeviceAt(address: str) -> str:
-    """The string of the software device at an IP address."""
-    return "soft:" + address.replace(":", "\\:")
-
-
-def softDeviceTo(host: str) -> str:
-    """
-    The string of the software device at the address from which this host sends to another one.
-
-    @raise InvalidRequest: this host has no way there.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, ROCE_PORT))  # nothing is sent
-        except OSError as error:
-            raise InvalidRequest(f"there is no way to {host}: {error}") from error
-        return softDeviceAt(probe.getsockname()[0])
 
 
 class ServiceNaming(Naming):

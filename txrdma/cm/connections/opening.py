@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.additional import informationFor
+from txrdma.cm.additional import informationFor, informationOf
 from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.terms import agree, MessageAddress, MessagePeer, Terms, understood
 from txrdma.cm.connections.transport import MessageTransport
@@ -32,9 +32,10 @@ from txrdma.cm.events import (
     ConnectionTimedOut,
     Disconnected,
     Event,
+    hearNothing,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import CMTransport, FailoverAccepted, RejectReason, REP, REQ
+from txrdma.cm.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
@@ -74,6 +75,8 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
+    A peer that wants a smaller path MTU, and says which, is asked again.
+
     @ivar answer: fires with the protocol; to cancel it is to withdraw the REQ, or to reject the REP.
     """
 
@@ -95,6 +98,7 @@ class Attempt:
         @raise ValueError: there is too much private data.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
+        self._path = path
         assert path.sgid is not None  # endpoints see to that
         port, _index = adapter.placeFrom(path.sgid)
         if alternate is not None:
@@ -128,10 +132,14 @@ class Attempt:
             privateData=prefix + terms.greet(said, room),
         )
         try:
-            connection = adapter.manager.connect(request, path, self._heard, judge=adapter.judge)
+            self._ask(request)
         except BaseException:
             _withdraw(transport)  # nobody has the answer
             raise
+
+    def _ask(self, request: REQ) -> None:
+        adapter, transport = self._adapter, self._transport
+        connection = adapter.manager.connect(request, self._path, self._heard, judge=adapter.judge)
         transport.connection = connection
         connection.handTo(self._heard, transport.pathChanged)
 
@@ -142,12 +150,32 @@ class Attempt:
         elif isinstance(event, ConnectionEstablished):
             self._established(connection)
         elif transport.protocol is None and isinstance(event, ConnectionRejected):
+            if self._askedForLess(connection, event.rejection):
+                return
             self._failed(Failure(Rejected(event.rejection)))
         elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
             self._failed(Failure(PeerSilent("the peer does not answer the request for a connection")))
         elif transport.protocol is None and isinstance(event, Disconnected):
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
         transport.heard(connection, event)
+
+    def _askedForLess(self, connection: IManagedConnection, rejection: REJ) -> bool:
+        """
+        Ask again with the path MTU that a rejection names, if it names a smaller one.
+
+        @return: whether it was so; else the attempt has failed.
+        """
+        if self.answer.called or rejection.reason != RejectReason.INVALID_PATH_MTU:
+            return False
+        wanted, request = informationOf(rejection), connection.request
+        if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
+            return False
+        connection.handTo(hearNothing)
+        try:
+            self._ask(request.replace(pathMTU=PathMTU(wanted)))
+        except RDMAError:
+            self._failed(Failure())
+        return True
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
         greeting, self._said = understood(reply.privateData, self._terms)

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections.adapter import Adapter, Shelf
 from txrdma.cm.connections.keepalive import Keepalive
+from txrdma.cm.connections.migrating import Migrating
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Regions, Request, SendQueue
 from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
@@ -39,8 +40,8 @@ from txrdma.cm.events import (
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import APStatus, CMPath, REP, REQ
-from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.cm.queuepairs import toInit, toReceive, toSend
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
@@ -48,16 +49,14 @@ from txrdma.iba.verbs import (
     Capacity,
     Completion,
     CompletionOpcode,
-    MigrationState,
     Operation,
-    QPAttributes,
     QPKind,
-    QPState,
     Segment,
     SendRequest,
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair
+from txrdma.stopping import Stopping
 
 _log = Logger()
 
@@ -87,7 +86,7 @@ class MessageTransport:
         @param port: the device's port where the primary path begins, which is in the partition of C{pkey}.
         @raise txrdma.error.RDMAError: the device has no room for another connection.
         """
-        self.adapter, self.terms, self._pkey = adapter, terms, pkey
+        self.adapter, self.terms = adapter, terms
         self.connection: IManagedConnection | None = None
         self.protocol: IRDMAProtocol | None = None
         self.failed: Callable[[Failure], None] = lambda failure: None
@@ -98,9 +97,10 @@ class MessageTransport:
         self._sends = SendQueue(terms.sends, self._regions.allocate)
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
-        self._isArmed, self._isProducerPaused, self._probe, self._farewell = False, False, 0, b""
+        self._isProducerPaused, self._farewell = False, b""
         self._keepalive: Keepalive | None = None
-        self._arming: Deferred[CMPath] | None = None
+        self._migrating = Migrating(adapter, pkey, self._sends)
+        self._stopping: Stopping | None = None
         self._producer: IPushProducer | None = None
         self._release = adapter.hold()
         self._shelf: Shelf | None = None
@@ -266,6 +266,11 @@ class MessageTransport:
             self._isLosing, self._farewell = True, privateData
             self._turn()
 
+    def leave(self) -> None:
+        """End the connection as C{loseConnection} does, but wait for no producer."""
+        self._dismissProducer()
+        self.loseConnection()
+
     def abortConnection(self) -> None:
         """End the connection now, whatever waits."""
         self._lose(ConnectionAborted())
@@ -279,7 +284,7 @@ class MessageTransport:
         if self._pair is not None and self._pair.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
         self.pathChanged()
-        loading = self._cm.loadAlternatePath(path).addCallback(self._whenArmed)
+        loading = self._cm.loadAlternatePath(path).addCallback(self._migrating.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)
         return loaded
@@ -308,7 +313,9 @@ class MessageTransport:
                 self._arm(alternate)
             except RDMAError as error:
                 _log.warn("{transport} can't migrate: {error}", transport=self, error=error)
-        self._keepalive = Keepalive(self.adapter.reactor, self.terms.keepalive, self._probeIdle)
+        reactor = self.adapter.reactor
+        self._keepalive = Keepalive(reactor, self.terms.keepalive, self._probeIdle)
+        self._stopping = Stopping(reactor, protocol, self.leave, self.abortConnection)
         self._call(protocol.makeConnection, self)
         self.process()
 
@@ -360,38 +367,12 @@ class MessageTransport:
 
     def pathChanged(self) -> None:
         """Look whether the queue pair has migrated, and report it."""
-        if not self._isArmed or self._pair is None or self._pair.state is not QPState.RTS:
-            return
-        if self._pair.query().migrationState is MigrationState.MIGRATED:
-            self._isArmed = False
+        if self._pair is not None and self._migrating.hasMigrated(self._pair):
             self._cm.migrated()
 
     def _arm(self, path: CMPath) -> None:
-        """Be ready to migrate, and have the peer's queue pair notice, though there may be nothing to send."""
-        if self._pair is None:
-            return
-        port, index = self.adapter.placeFrom(path.localGID)
-        self._pair.modify(
-            QPAttributes(
-                alternateAddress=addressOf(path, port, index),
-                alternatePKeyIndex=self.adapter.partitionFrom(port, self._pkey),
-                alternateTimeout=path.localACKTimeout,
-                migrationState=MigrationState.REARM,
-            )
-        )
-        self._isArmed = True
-        self._probe = self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
-
-    def _whenArmed(self, path: CMPath) -> CMPath | Deferred[CMPath]:
-        """The path, once the queue pair has heard from that of the peer that both are ready."""
-        if not self._probe or self._isLost:
-            return path
-
-        def cancel(_: Deferred[CMPath]) -> None:
-            self._arming = None
-
-        self._arming = Deferred(cancel)
-        return self._arming.addCallback(lambda _: path)
+        if self._pair is not None:
+            self._migrating.arm(self._pair, path)
 
     def _probeIdle(self) -> None:
         """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
@@ -487,11 +468,7 @@ class MessageTransport:
         if completion.status is not Status.SUCCESS:
             self._lose(ConnectionLost(f"a request has failed: {Status(completion.status).name}"))
             return
-        if completion.identifier == self._probe:
-            self._probe = 0
-            arming, self._arming = self._arming, None
-            if arming is not None:
-                arming.callback(self._cm.primary)
+        self._migrating.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is None:
             return
@@ -575,17 +552,21 @@ class MessageTransport:
             done, request.done = request.done, None
             if done is not None:
                 done.errback(failure)
-        arming, self._arming = self._arming, None
-        if arming is not None:
-            arming.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            self._call(producer.stopProducing)
+        self._migrating.end()
+        self._dismissProducer()
         protocol, self.protocol = self.protocol, None
         if protocol is not None:
             self._call(protocol.connectionLost, failure)
         else:
             self.failed(failure)
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            stopping.ended()
+
+    def _dismissProducer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._call(producer.stopProducing)
 
     def _close(self) -> None:
         pair, self._pair = self._pair, None

@@ -7,11 +7,7 @@ names is imported when a string is parsed.
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from ipaddress import ip_address
-from secrets import randbelow
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -27,28 +23,6 @@ from txrdma.cm.strings import Keys
 
 if TYPE_CHECKING:
     from txrdma.cm.rsocket.endpoints import Options
-
-_LOOPBACK: Final = 127 << 24
-
-
-@cache
-def ownLoopback(process: int) -> str:
-    """
-    A loopback address for the software device of a client process, which hardly any other process has.
-
-    Queue pair 1 of an address belongs to one process, and that of 127.0.0.1 may be a server's.
-    """
-    return str(ip_address(_LOOPBACK + (1 << 16) + randbelow((1 << 24) - (1 << 17))))
-
-
-def _deviceTo(host: str) -> str:
-    """The device by which a client reaches a host: the software device at an address of this host."""
-    from txrdma.cm.connections.endpoints import softDeviceAt, softDeviceTo
-
-    address = ip_address(host)
-    if address.version == 4 and address.is_loopback:
-        return softDeviceAt(ownLoopback(os.getpid()))
-    return softDeviceTo(host)
 
 
 def _options(keys: Keys) -> Options:
@@ -88,15 +62,15 @@ class RSocketClientParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         """Parse C{rsocket:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
-        from txrdma.cm.connections.endpoints import softDeviceAt
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
+        from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
 
         keys = Keys("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
         source, device = keys.take("bindAddress"), keys.take("device")
         options = _options(keys)
         keys.end()
-        device = device or (softDeviceAt(source) if source else _deviceTo(host))
+        device = device or (softDeviceAt(source) if source else softDeviceTo(host))
         return RSocketClientEndpoint(reactor, host, port, device, options)
 
 
@@ -116,8 +90,8 @@ class RSocketServerParser:
     ) -> IStreamServerEndpoint:
         """Parse C{rsocket:port}, as L{IStreamServerEndpointStringParser} asks."""
         from txrdma.cm._manager import BACKLOG
-        from txrdma.cm.connections.endpoints import softDeviceAt
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
+        from txrdma.ports.softdevices import softDeviceAt
 
         keys = Keys("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)

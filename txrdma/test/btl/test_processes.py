@@ -107,14 +107,14 @@ class ProcessTests(SynchronousTestCase):
 
     def test_ping(self) -> None:
         """C{txrdma btl-ping} measures what C{--server} answers, and fails where nobody is."""
-        server = self.start("-m", "txrdma.command", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
+        server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
         assert server.stdout is not None
         port = server.stdout.readline().split()[-1]
-        words = ("-m", "txrdma.command", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "0.01")
+        words = ("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "0.01")
         said = self.start(*words).communicate(timeout=60)[0]
         self.assertEqual(len(re.findall(r"^64 bytes from 127\.0\.0\.1: \d+ us$", said, re.M)), 3, said)
         asking = self.start(*words, "--json", "-s", "5000")
         self.assertIn('"pings": 3', asking.communicate(timeout=60)[0])
-        nobody = self.start("-m", "txrdma.command", "btl-ping", "127.0.0.1", "-p", "1")
+        nobody = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")
         nobody.communicate(timeout=60)
         self.assertEqual(nobody.returncode, 1)

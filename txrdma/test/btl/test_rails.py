@@ -201,19 +201,27 @@ class FailingTests(TwoNetworksCase):
         for seed in (*range(4), *range(first, first + 4)):
             self.exchange(seed, 1 + seed % 2)
 
-    def test_forGood(self) -> None:
-        """A network that never comes back is given up at last; the connection goes on by the other."""
+    def test_comesBack(self) -> None:
+        """A network that is cut for long carries again when it is back; the connection goes on meanwhile."""
         client, server = self.connected()
         self.cut(1)
-        self.outcome(client.transport.send(TAG, bytes(400_000)), 10.0)
+        sent = [client.transport.send(TAG, bytes(400_000)), server.transport.send(TAG, bytes(400_000))]
+        for each in sent:
+            self.outcome(each, 10.0)
         peer = client.transport._peer
         assert isinstance(peer, Stripes)
         self.assertGreater(peer.again, 0)
         for _each in range(5):
             self.pause(GIVE_UP / 2)
-        self.assertEqual([len(each.core.peers) for each in self.modules(self.hosts[0])], [0, 1])
+            self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
+        self.join(1)
+        self.pause(5.0)
+        cut, _other = self.modules(self.hosts[0])
+        before, again = cut.core.counters.chunkSends, peer.again
         self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
         self.outcome(server.transport.send(TAG, bytes(400_000)), 10.0)
+        self.assertGreater(cut.core.counters.chunkSends, before)
+        self.assertEqual(peer.again, again)
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))

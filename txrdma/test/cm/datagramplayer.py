@@ -12,8 +12,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 
-from txrdma.cm.connections.endpoints import softDeviceAt
 from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramPeer, DatagramProtocol, DatagramServerEndpoint
+from txrdma.ports.softdevices import softDeviceAt
 
 PORT = 7471
 

@@ -17,11 +17,11 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 
 import txrdma
-from txrdma.cm.connections.endpoints import softDeviceAt
 from txrdma.cm.datagrams import DatagramProtocol, DatagramServerEndpoint
 from txrdma.cm.errors import HostUnknown
 from txrdma.command import Options
 from txrdma.commands.resolve import lines, resolved
+from txrdma.ports.softdevices import softDeviceAt
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -80,7 +80,7 @@ class ResolveTests(TestCase):
             ("17899823", {"id": 0x111212F, "portSpace": "UDP", "port": 0x212F}),
             ("66", {"id": 66, "portSpace": None, "port": None}),
         ):
-            command = [sys.executable, "-m", "txrdma.command", "resolve", word]
+            command = [sys.executable, "-m", "txrdma", "resolve", word]
             done = subprocess.run([*command, "--json"], cwd=CHECKOUT, capture_output=True, text=True)
             self.assertEqual(json.loads(done.stdout), told)
             done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)

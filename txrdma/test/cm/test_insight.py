@@ -17,12 +17,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.insight import byKind, report
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.commands.cm_stats import countersTable, entries
 from txrdma.commands.common.counted import ALL, Rates, thenRates
+from txrdma.ports.softdevices import softDeviceAt
 from txrdma.unixanswers import IReactor, processesIn
 
 reactor = cast(IReactor, installedReactor)

@@ -197,7 +197,7 @@ class CommandTests(TestCase):
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start one."""
-        command = [sys.executable, "-m", "txrdma.command", "rping", *words]
+        command = [sys.executable, "-m", "txrdma", "rping", *words]
         process = subprocess.Popen(
             command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -217,6 +217,25 @@ class CommandTests(TestCase):
         assert server.stderr is not None
         self.assertIn("listening", server.stderr.readline())
         return server
+
+    def test_sameAddress(self) -> None:
+        """A client that is only told the address of a server of this host has an address of its own."""
+        _, there = self.addresses()
+        server = self.listening("-a", there)
+        client = self.start("-c", "-a", there, "-C", "2", "-v")
+        said, complaints = client.communicate(timeout=60)
+        self.assertEqual((client.returncode, said.count("ping data"), complaints), (0, 2, ""))
+        server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0)
+
+    def test_addressTaken(self) -> None:
+        """A second server at an address, whom nobody would find there, hears what to do."""
+        _, there = self.addresses()
+        self.listening("-P", "-a", there)
+        second = self.start("-s", "-a", there, "-p", "7175")
+        said, complaints = second.communicate(timeout=60)
+        self.assertEqual((second.returncode, said), (1, ""))
+        self.assertIn(f"queue pair 1 of {there} belongs to another software device", complaints)
 
     def test_once(self) -> None:
         """A server for one client ends with it; both show the pings."""

@@ -14,7 +14,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import USUAL
-from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.connections.terms import MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
@@ -128,15 +128,36 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_mtu(self) -> None:
-        """A path MTU that the passive end does not want is rejected with the one that it wants."""
+        """A path MTU that the passive end rejects is followed by the one that it wants, which both have."""
         port = self.serve(terms=Terms(mtu=MTU.MTU_512))
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
-        self.assertEqual(error.status, RejectReason.INVALID_PATH_MTU)
-        self.assertEqual(error.rejection.additionalInfo[0], MTU.MTU_512)
-        self.result(self.ask(Terms(mtu=MTU.MTU_512)))
+        client = self.result(self.ask())
+        self.wait(lambda: self.served[-1].isMade)
+        for end in (client, self.served[-1]):
+            self.assertEqual(end.transport.agreed.mtu, MTU.MTU_512)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
         port.stopListening()
+        self.assertNothingLeft()
+
+    def test_badMTU(self) -> None:
+        """A rejection for the path MTU that names no smaller one is the end, as is the smallest one."""
+        told: list[int] = []
+
+        def refuse() -> MessageProtocol:
+            advice = advices.pop(0)
+            told.append(advice)
+            raise Rejection(RejectReason.INVALID_PATH_MTU, b"", bytes([advice]))
+
+        port = self.serve(MessageFactory(refuse))
+        for advices in ([0], [3], [6], [255], [2, 2], [2, 5], [2, 1, 0]):
+            told.clear()
+            expected = list(advices)
+            asked = self.ask(Terms(mtu=MTU.MTU_4096))
+            self.pause(1.0)
+            error = self.failureResultOf(asked, Rejected).value
+            self.assertEqual((error.status, told), (RejectReason.INVALID_PATH_MTU, expected))
+        port.stopListening()
+        self.assertNothingLeft()
 
     def test_partition(self) -> None:
         """Queue pairs are in the partition of the path, each by its own port's P_Key."""

@@ -77,7 +77,7 @@ class DiscoverTests(IbsimTestCase):
 
     def begin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Start it."""
-        program = [sys.executable, "-m", "txrdma.command", "discover", "-d", "ibsim", *arguments]
+        program = [sys.executable, "-m", "txrdma", "discover", "-d", "ibsim", *arguments]
         environment = self.fabric.environment
         return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100)
 

@@ -209,7 +209,7 @@ class SoftTests(Playing, SynchronousTestCase):
         """C{txrdma pingpong --compatible} finds device and address by itself, and tells what it measured."""
         theirs = self.start(Transfer.SEND, ["-n", "50"])
         theirs.waitUntilItListens(PORT)
-        command = [sys.executable, "-m", "txrdma.command", "pingpong", "--compatible", "--json", "-n", "50"]
+        command = [sys.executable, "-m", "txrdma", "pingpong", "--compatible", "--json", "-n", "50"]
         ours = subprocess.run(
             ["ip", "netns", "exec", NAMESPACE, *command, HERE],
             capture_output=True,

@@ -178,7 +178,7 @@ class ReadingTests(SynchronousTestCase):
 
     def test_withoutPyverbs(self) -> None:
         """Where there is no pyverbs the same is told, as far as sysfs knows it, and why that is all."""
-        command = [sys.executable, "-m", "txrdma.command", "devices", "--json", "rxe0"]
+        command = [sys.executable, "-m", "txrdma", "devices", "--json", "rxe0"]
         bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env=bare)
         [told] = json.loads(done.stdout)

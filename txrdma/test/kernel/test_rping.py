@@ -37,7 +37,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
 
     def ours(self, *words: str) -> Program:
         """Start ours, far away."""
-        command = (sys.executable, "-m", "txrdma.command", "rping", *words)
+        command = (sys.executable, "-m", "txrdma", "rping", *words)
         return self.start("ip", "netns", "exec", NAMESPACE, *command)
 
     def server(self, *words: str) -> Program:

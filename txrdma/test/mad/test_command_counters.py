@@ -144,7 +144,7 @@ class PerfQueryTests(CommandTestCase):
         """Ctrl-C ends it without a word; the status says so."""
         words = ("perfquery", "2", "--watch", "0.2", "--json", "-d", self.device)
         process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma.command", *words],
+            [sys.executable, "-m", "txrdma", *words],
             cwd=Path(txrdma.__file__).parents[1],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -173,7 +173,7 @@ class DiscoverTests(CommandTestCase):
 
     def test_svg(self) -> None:
         """Graphviz draws it."""
-        arguments = [sys.executable, "-m", "txrdma.command", "discover", "-d", "sim:fattree:4", "-f", "svg"]
+        arguments = [sys.executable, "-m", "txrdma", "discover", "-d", "sim:fattree:4", "-f", "svg"]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("</svg>", done.stdout)
@@ -277,7 +277,7 @@ class FabricsTests(CommandTestCase):
 
     def test_interrupted(self) -> None:
         """Ctrl-C ends a command that waits for an answer, or sweeps, without a traceback."""
-        start = [sys.executable, "-m", "txrdma.command"]
+        start = [sys.executable, "-m", "txrdma"]
         for arguments in (
             ["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"],
             ["discover", "-d", "sim:fattree:8:latency=1", "-t", "30"],

@@ -21,7 +21,7 @@ import txrdma
 def command(*words: str) -> subprocess.Popen[str]:
     """Begin one."""
     return subprocess.Popen(
-        [sys.executable, "-m", "txrdma.command", *words],
+        [sys.executable, "-m", "txrdma", *words],
         cwd=Path(txrdma.__file__).parents[1],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -470,7 +470,7 @@ class InterruptTests(SynchronousTestCase):
 
     def test_cancelled(self) -> None:
         """A command that looks at a fabric ends at once, says nothing more, and its status is no success."""
-        words = ["-m", "txrdma.command", "check", "-d", "sim:fattree:8:latency=60", "--debug"]
+        words = ["-m", "txrdma", "check", "-d", "sim:fattree:8:latency=60", "--debug"]
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=Path(txrdma.__file__).parents[1],

@@ -185,7 +185,7 @@ class InterruptedTests(FabricCommandTestCase):
 
     def test_process(self) -> None:
         """A process that gets the signal prints, says so, and ends with its status."""
-        words = ["-m", "txrdma.command", "discover", "-d", "sim:fattree:128:latency=0.2", "--debug"]
+        words = ["-m", "txrdma", "discover", "-d", "sim:fattree:128:latency=0.2", "--debug"]
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=Path(txrdma.__file__).parents[1],

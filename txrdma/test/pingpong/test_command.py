@@ -185,7 +185,7 @@ class ProcessTests(SynchronousTestCase):
     def start(self, *words: str) -> subprocess.Popen[str]:
         """One of them."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma.command", "pingpong", *words],
+            [sys.executable, "-m", "txrdma", "pingpong", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -302,7 +302,7 @@ class ProcessTests(SynchronousTestCase):
         terminal, theirs = os.openpty()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "txrdma.command", "pingpong", "--local", "-t", "read", "--json"],
+                [sys.executable, "-m", "txrdma", "pingpong", "--local", "-t", "read", "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=theirs,

@@ -20,8 +20,16 @@ from twisted.plugin import IPlugin
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
-from txrdma.iba.types import GID, MACAddress, MTU
-from txrdma.iba.verbs import AddressVector, AsyncEventKind, Capacity, PortState, QPAttributes, QPKind
+from txrdma.iba.types import GID, MACAddress, MTU, ROCE_PORT
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    Capacity,
+    CM_SUPPORTED,
+    PortState,
+    QPAttributes,
+    QPKind,
+)
 from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft import device as devices
 from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
@@ -186,6 +194,15 @@ class OpeningTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
 
+    def test_anyPort(self) -> None:
+        """With C{port=0} the port of RoCE is left to others, and the port says that no CM is found there."""
+        address = "127.91.8.35"
+        shy, known = self.open(address, port="0"), self.open(address)
+        self.assertNotIn(shy.port, (0, ROCE_PORT))
+        self.assertEqual(known.port, ROCE_PORT)
+        said = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known)]
+        self.assertEqual(said, [0, CM_SUPPORTED])
+
     def test_keys(self) -> None:
         """Address, MTU and route are as the string says."""
         device = self.open("127.0.0.5", mtu="512", route="rocev2")
@@ -242,7 +259,7 @@ class OpeningTests(SynchronousTestCase):
             (["127.0.0.1", "surplus"], {}, "surplus"),
             (["127.0.0.1"], {"address": "127.0.0.2"}, "address=127.0.0.2"),
             ([], {"port": "http"}, "port=http"),
-            ([], {"port": "0"}, "port=0"),
+            ([], {"port": "-1"}, "port=-1"),
             ([], {"port": "65536"}, "port=65536"),
             ([], {"route": "scenic"}, "route=scenic"),
             ([], {"mtu": "1500"}, "mtu=1500"),

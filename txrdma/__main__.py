@@ -1,0 +1,26 @@
+"""
+The C{txrdma} command as a program: C{python -m txrdma} and the console script.
+
+Ctrl-C ends it without a word from the beginning on, while all that it consists of is still being imported.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Carry out the command line."""
+    usual = signal.getsignal(signal.SIGINT)
+    isInterruptible = usual is signal.default_int_handler  # else a shell in the background has it ignored
+    if isInterruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from txrdma.command import main as run
+
+    if isInterruptible:
+        signal.signal(signal.SIGINT, usual)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""
+Strings of the software device at IP addresses of this host: at one's own, or where the way to a peer begins.
+
+A software device has queue pair 1 where peers look for it, at UDP port 4791, and of each address only one
+process can have that. So whoever asks for a connection to an address of this host has one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import lru_cache
+from ipaddress import ip_address
+from secrets import randbelow
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import ROCE_PORT
+
+_LOOPBACK: Final = 127 << 24
+_SPARED: Final = 1 << 16
+"""Addresses at either end of 127.0.0.0/8 that people choose by hand."""
+
+
+@lru_cache(1)
+def ownLoopback(process: int) -> str:
+    """An IPv4 loopback address that hardly any other process has."""
+    return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
+
+
+def softDeviceAt(address: str) -> str:
+    """The string of the software device at an IP address; the zone of an IPv6 address is left out."""
+    return "soft:" + address.partition("%")[0].replace(":", "\\:")
+
+
+def softDeviceTo(host: str) -> str:
+    """
+    The string of the software device at the address from which this host sends to another one.
+
+    Where C{host} is this host itself, by IPv4, it is at a loopback address that only this process has.
+
+    @raise InvalidRequest: this host has no way there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, ROCE_PORT))  # nothing is sent
+        except OSError as error:
+            raise InvalidRequest(f"there is no way to {host}: {error}") from error
+        source: str = probe.getsockname()[0]
+    if family == socket.AF_INET and (source == host or source.startswith("127.")):
+        source = ownLoopback(os.getpid())
+    return softDeviceAt(source)
