@@ -24,7 +24,7 @@ from txrdma.btl._peer import OPEN, Peer
 from txrdma.wire import Buffer
 
 _MTU = 80
-_LANDING = 256
+_LANDING = 8192
 _SIDES = st.integers(0, 1)
 
 

@@ -117,7 +117,7 @@ class Scenario:
         random = Random(f"landing {self.seed} {host.number} {back.name}")
         if random.random() < 0.5:
             return
-        size, begin = random.choice((4000, 8000, 40_000)), random.choice((0.0, 0.0, random.random()))
+        size, begin = random.choice((16_384, 40_000, 100_000)), random.choice((0.0, 0.0, random.random()))
         ends = random.choice((1e9, begin + random.random()))
         share = random.choice((0.0, 0.0, 0.3))
 
