@@ -334,6 +334,13 @@ class IAttendedDevice(Interface):
         """Take what the device has to tell, if there is anything."""
 
 
+class IDrivenDevice(Interface):
+    """Optional on a device that lives by the reactor: for the last words of a process, behind its end."""
+
+    def drive() -> None:
+        """Take in what has come, and answer it, as the reactor would have had it done."""
+
+
 class ISharedReceiveQueue(Interface):
     """
     Receives that the queue pairs of one domain take from as their messages come (IBA 10.2.9).

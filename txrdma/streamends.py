@@ -15,13 +15,13 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IReactorCore
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.stopping import IParting
+from txrdma.stopping import beforeStop, hasLeft, IParting
 from txrdma.streams import Address, Front
 
 _log = Logger()
@@ -136,7 +136,6 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._isBusy = self._isGone = self._isClean = self._isReadEndTold = self._isLeaving = False
         self._wasCut = self._mustFlush = False
         self._later: IDelayedCall | None = None
-        self._trigger: object = None
         self._stopping: Deferred[None] | None = None
 
     # What a subclass knows
@@ -150,8 +149,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._transport = transport
         self._front = front = self._dress(self)
         self.isOpen = True
-        if IReactorCore.providedBy(self._reactor):
-            self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stopped)
+        beforeStop(self._reactor, self)
         self._isBusy = True
         callWithContext(self.context, front.begun)
         self._isBusy = False
@@ -373,9 +371,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         later, self._later = self._later, None
         if later is not None:
             later.cancel()
-        if self._trigger is not None:
-            self._reactor.removeSystemEventTrigger(self._trigger)
-            self._trigger = None
+        hasLeft(self._reactor, self)
         self.disconnected, self.isDeaf, self.isOpen = True, True, False
         if front is not None:
             callWithContext(self.context, front.ended, reason)
@@ -384,9 +380,8 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         if stopping is not None:
             stopping.callback(None)
 
-    def _stopped(self) -> Deferred[None] | None:
+    def reactorStops(self) -> Deferred[None] | None:
         """Hand over what was written, as the process is about to end."""
-        self._trigger = None
         if not self.connected:
             return None
         if not self.isDeaf and self._failure is None:

@@ -483,14 +483,9 @@ class Module:
                 self._events.append(PeerClosed(peer))
             self._forget(peer)
             return
-        oldest = peer.assembly.deadline()
-        isMissed = peer.sent.expired(now) and not peer.isHeardElsewhere(now)
-        if oldest is not None and oldest <= now:
-            if peer.isHeardElsewhere(now):
-                peer.assembly.excuse(now)
-            else:
-                self.lose(peer, "the peer has stopped in the middle of a message")
-        elif isMissed:
+        if peer.keepsWaiting(now):
+            self.lose(peer, "the peer has stopped in the middle of a message")
+        elif peer.sent.expired(now) and not peer.isHeardElsewhere(now):
             if peer.state == CLOSING and not peer.unfinished():  # all has arrived but its own end
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))

@@ -266,6 +266,16 @@ class Peer:
         """Tell whether the same end still answers another module, so that only the way here may be cut."""
         return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
 
+    def keepsWaiting(self, now: float) -> bool:
+        """Tell whether the peer has stopped in the middle of a message, though nobody has cut its way."""
+        oldest = self.assembly.deadline()
+        if oldest is None or oldest > now:
+            return False
+        if self.isHeardElsewhere(now):
+            self.assembly.excuse(now)
+            return False
+        return True
+
     def deadline(self, keepAlive: float) -> float | None:
         """Time at which something is due for this peer, acknowledgements apart."""
         if self.state == GONE:

@@ -4,7 +4,7 @@ Connections for protocols of messages: to a host and a port of TCP, where both e
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, cast, Final
 
 from zope.interface import implementer
 
@@ -17,7 +17,8 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import connectionDone, Factory
+from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -37,7 +38,13 @@ TIMEOUT: Final = 30.0
 """Seconds until the TCP connection stands."""
 
 MOST_OPENING: Final = 128
-"""Connections of a listener that are asked for and not established yet; those beyond are closed."""
+"""Exchanges of a listener that go on at a time; clients beyond wait for their turn."""
+
+MOST_WAITING: Final = 4096
+"""Clients of a listener that wait for their turn; those beyond are closed."""
+
+_EARLY: Final = 4096
+"""Bytes that a client may say before its turn."""
 
 
 @implementer(IMessageProtocol)
@@ -160,23 +167,72 @@ class ServerEndpoint:
         return listening.addErrback(failed)
 
 
+class _Waiting(StreamProtocol):
+    """A client whose exchange waits for its turn; then it is the way of its lifeline."""
+
+    def __init__(self, accepting: _Accepting, peer: IAddress | None) -> None:
+        self.peer = peer
+        self._accepting = accepting
+        self._lifeline: Lifeline | None = None
+        self._early = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._lifeline is not None:
+            self._lifeline.dataReceived(data)
+            return
+        self._early += data
+        if len(self._early) > _EARLY:
+            transport: Any = self.transport
+            transport.abortConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._lifeline is not None:
+            self._lifeline.connectionLost(reason)
+        else:
+            self._accepting.waiting.pop(self, None)
+
+    def begin(self, lifeline: Lifeline) -> None:
+        """Let the client have its exchange; the lifeline hears what came before."""
+        self._lifeline, transport = lifeline, cast(Any, self.transport)
+        lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
+        early, self._early = self._early, b""
+        if early:
+            lifeline.dataReceived(early)
+
+
 class _Accepting(Factory):
-    """The exchanges of clients that connect."""
+    """
+    The exchanges of clients that connect.
+
+    @ivar waiting: clients that wait for their turn, in order.
+    """
 
     noisy = False
 
     def __init__(self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
         self._opening = 0
+        self.waiting: dict[_Waiting, None] = {}
 
-    def buildProtocol(self, addr: IAddress | None) -> Lifeline | None:
-        if self._opening >= MOST_OPENING:
+    def buildProtocol(self, addr: IAddress | None) -> Lifeline | _Waiting | None:
+        if self._opening < MOST_OPENING:
+            return self._begin(addr)
+        if len(self.waiting) >= MOST_WAITING:
             return None
+        waiting = _Waiting(self, addr)
+        self.waiting[waiting] = None
+        return waiting
+
+    def _begin(self, addr: IAddress | None) -> Lifeline:
         self._opening += 1
         opening = Opening(self._reactor, self._device, self._factory, False)
 
         def ended(result: Any) -> None:
             self._opening -= 1
+            while self.waiting and self._opening < MOST_OPENING:
+                first = next(iter(self.waiting))
+                del self.waiting[first]
+                first.begin(self._begin(first.peer))
             if isinstance(result, Failure):
                 if result.check(RDMAError) is None:
                     _log.failure("a connection of {peer} fails", result, peer=addr)

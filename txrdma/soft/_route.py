@@ -178,6 +178,9 @@ class RoutePort(Protocol):
         @raise txrdma.error.RDMAError: there should be, but it can't be had.
         """
 
+    def drive(self) -> None:
+        """Take in what has come and no queue finds, though the reactor has ended."""
+
     def setEnabled(self, isEnabled: bool) -> None:
         """
         The port was taken down, or up again, by command.

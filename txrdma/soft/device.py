@@ -35,6 +35,7 @@ from txrdma.interfaces import (
     AsyncEvent,
     ICompletionChannel,
     ICompletionQueue,
+    IDrivenDevice,
     IProtectionDomain,
     IRestingDevice,
     IVerbsDevice,
@@ -62,7 +63,7 @@ _NUMBERS_REMEMBERED: Final = 1 << 14
 _GSI: Final = QPN(1)
 
 
-@implementer(IVerbsDevice)
+@implementer(IVerbsDevice, IDrivenDevice)
 class SoftDevice:
     """
     A device with one or more ports, each at one IP address of this host.
@@ -161,6 +162,12 @@ class SoftDevice:
         """See what the host has made of its interfaces, and tell."""
         for port in self.ports:
             port.look()
+
+    def drive(self) -> None:
+        """Take in what has come, though the reactor has ended, as L{IDrivenDevice} asks."""
+        for port in self.ports:
+            for route in port.routes:
+                route.drive()
 
     def rest(self) -> None:
         """See L{IRestingDevice}, which a device provides whose connections all go by shared memory."""

@@ -66,6 +66,9 @@ class _DatagramsOnly:
             self._port.setEnabled(self._isEnabled)
         return self._port.connect(owner)
 
+    def drive(self) -> None:
+        """Datagrams may be lost at any time."""
+
     def setEnabled(self, isEnabled: bool) -> None:
         self._isEnabled = isEnabled
         if self._port is not None:

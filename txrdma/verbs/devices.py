@@ -27,6 +27,7 @@ from txrdma.interfaces import (
     IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
+    IDrivenDevice,
     IProtectionDomain,
     IRestingDevice,
     IVerbsDevice,
@@ -165,6 +166,7 @@ class _Holding:
         self.awake = 0
         self.attended = IAttendedDevice(device, None)
         self.resting = IRestingDevice(device, self.attended)
+        self.driven = IDrivenDevice(device, None)
 
 
 _held: dict[_Key, _Holding] = {}
@@ -187,6 +189,8 @@ class _Share:
         if holding.resting is not None:
             alsoProvides(self, IRestingDevice if holding.attended is None else IAttendedDevice)
             holding.resting.wake()
+        if holding.driven is not None:
+            alsoProvides(self, IDrivenDevice)
 
     @property
     def _device(self) -> IVerbsDevice:
@@ -238,6 +242,11 @@ class _Share:
                 self._isAwake = True
                 holding.awake += 1
             holding.resting.wake()
+
+    def drive(self) -> None:
+        driven = None if self._holding is None else self._holding.driven
+        if driven is not None:
+            driven.drive()
 
     def descriptors(self) -> Sequence[int]:
         attended = self._attended

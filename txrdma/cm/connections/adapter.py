@@ -7,6 +7,7 @@ holders: listeners, attempts to connect, and connections until both ends know of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
@@ -37,6 +38,9 @@ _log = Logger()
 SHELF: Final = 8192
 """Completions that a queue holds for several connections: more connections have another queue."""
 
+
+RXE: Final = "/sys/module/rdma_rxe"
+"""The directory that is there where the kernel's own RoCE over UDP is."""
 
 LOOK_SECONDS: Final = 0.1
 """Age of what is known of ports until the device is asked again: the software device asks the system."""
@@ -300,12 +304,18 @@ def _checkIsFound(device: IVerbsDevice, number: int) -> None:
 
     @raise ResourceExhausted: another one has the place at the port's address.
     """
-    if not device.portAttributes(number).capabilities & CM_SUPPORTED:
-        raise ResourceExhausted(
-            f"queue pair 1 of {device.gids(number)[0].ip} belongs to another software device, of whichever "
-            "program: take an address of your own, by interface= of a server, bindAddress= of a client; "
-            "within one host any of 127.0.0.0/8 will do"
+    if device.portAttributes(number).capabilities & CM_SUPPORTED:
+        return
+    address = device.gids(number)[0].ip
+    said = f"queue pair 1 of {address} belongs to another software device, of whichever program"
+    if os.path.exists(RXE):
+        said += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
+    else:
+        said += (
+            ": take an address of your own, by interface= of a server, bindAddress= of a client; within one "
+            "host any of 127.0.0.0/8 will do"
         )
+    raise ResourceExhausted(said)
 
 
 _adapters: dict[tuple[object, DevicePlace], Adapter] = {}

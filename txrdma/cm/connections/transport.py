@@ -449,7 +449,7 @@ class MessageTransport:
 
     def _received(self, completion: Completion) -> None:
         if completion.status is not Status.SUCCESS:
-            self._lose(ConnectionLost(f"a receive has failed: {Status(completion.status).name}"))
+            self._broke(f"a receive has failed: {Status(completion.status).name}")
             return
         if self._takeCredits(completion):
             return
@@ -466,7 +466,7 @@ class MessageTransport:
 
     def _sent(self, completion: Completion) -> None:
         if completion.status is not Status.SUCCESS:
-            self._lose(ConnectionLost(f"a request has failed: {Status(completion.status).name}"))
+            self._broke(f"a request has failed: {Status(completion.status).name}")
             return
         self._migrating.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
@@ -529,6 +529,11 @@ class MessageTransport:
         except Exception:
             _log.failure("{transport}: its program failed", transport=self)
             self._lose(ConnectionLost("its program failed"))
+
+    def _broke(self, what: str) -> None:
+        """End because the queue pair did; beside a DREQ that is the peer's doing, who has left already."""
+        hasParted = self._isGone or (self._isLosing and self._cm.state == "DREQ_SENT")
+        self._lose(ConnectionDone() if hasParted and self._sends.isIdle else ConnectionLost(what))
 
     def _lose(self, reason: Exception) -> None:
         """End, by whatever: the peer is told, unless it has told us."""

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IAttendedDevice, IRestingDevice, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attendant import Attendant
@@ -64,8 +64,8 @@ By shared memory that is at once, unless a peer does not read; by RoCE peers hav
 
 PARTING_SECONDS: Final = 2.0
 """
-Seconds that an end of groups over adapters waits for peers' connections to end, at most, and then for their
-consent: see L{LinkGroups.close}.
+Seconds that an end of groups waits for peers to take what is said, at most, and over adapters for their
+connections to end, and then for their consent: see L{LinkGroups.close}.
 """
 
 _QUIET_SECONDS: Final = 0.3
@@ -187,6 +187,8 @@ class LinkGroups:
         resting = [IRestingDevice(each, None) for each in self.devices]
         self._resting = [each for each in resting if each is not None] if None not in resting else []
         attended = [IAttendedDevice(each, None) for each in self.devices]
+        driven = [IDrivenDevice(each, None) for each in self.devices]
+        self._driven = [each for each in driven if each is not None]
         isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
         self._attended = [each for each in attended if each is not None] if isAttended else []
         self._attendant = Attendant(reactor, self._attend)
@@ -502,6 +504,15 @@ class LinkGroups:
             if self._lookAround():
                 quiet = monotonic() + _QUIET_SECONDS
 
+    def _takeLeave(self) -> None:
+        """End the connections of applications: a link has room for few messages until the peer takes them."""
+        for group in self.groups():
+            if group.core.isOpen:
+                group.takeLeave()
+        until = monotonic() + PARTING_SECONDS
+        while monotonic() < until and any(link.isActive and link.turn.poster.dirty for link in self.links()):
+            self._lookAround()
+
     def _lookAround(self) -> bool:
         """
         Take in what peers say on all link groups of this reactor, some of which may be each other's peers.
@@ -509,6 +520,8 @@ class LinkGroups:
         @return: whether a peer of ours has said anything; otherwise some time has gone by.
         """
         before = [link.life.heard for link in self.links()]
+        for device in self._driven:
+            device.drive()
         for (owner, _), those in list(_open.items()):
             for group in those.groups() if owner is self.reactor else ():
                 group.check()
@@ -522,11 +535,15 @@ class LinkGroups:
         """
         Close all groups, then the devices. Twice is fine.
 
-        Over adapters that takes up to twice L{PARTING_SECONDS}, while the peers' kernels do their part.
+        That takes up to L{PARTING_SECONDS}, where peers have no room for our words; over adapters up to twice
+        as long, while the peers' kernels do their part.
         """
         self._isAtRest = False
-        if self._attended and _open.get(self._key) is self:
-            self._part()
+        if _open.get(self._key) is self:
+            if self._attended:
+                self._part()
+            else:
+                self._takeLeave()
         self._attendant.stop()
         self._isAtRest = False  # the end of the last connection may have put all to rest
         if _open.get(self._key) is self:

@@ -186,3 +186,9 @@ def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: i
         for position in range(start, start + count * size, size):
             scatter(pieces, position, data[source : source + size])
             source += stride
+
+
+@lru_cache(256)
+def headsOf(length: int, count: int) -> Struct:
+    """The layout that finds the first eight bytes of so many packets of one length, end to end."""
+    return Struct(">" + f"Q{length - 8}x" * count)

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final, Protocol
 
+from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
 from txrdma.iba.roce import Flow, IDENTIFICATION_CHANGES
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
-from txrdma.soft.rc._datagram import Lane
+from txrdma.soft.rc._datagram import GRH_LENGTH, Lane
 from txrdma.soft.rc._packets import Incoming, Outgoing
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
 
@@ -164,6 +165,14 @@ class Peer:
         self.most = 65536
         self._sendingRuns: dict[int, list[int]] = {}
         self._takingRuns: dict[int, list[int]] = {}
+
+    def makeGRH(self, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
+        ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
+        ip, _udp = ipHeaders(*ends, ports, length)
+        raw = checksummed(ip, UDP(), b"")[: ip.size]
+        self.grhLength, self.grh = length, raw.rjust(GRH_LENGTH, b"\0")
+        return self.grh
 
     def sendingStates(self, length: int) -> list[int]:
         """For datagrams of this length that are sent at once, what their ICRC starts from."""

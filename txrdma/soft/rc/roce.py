@@ -8,22 +8,29 @@ runs of packets of the datagrams that come, checks the ICRC, and keeps the one t
 from __future__ import annotations
 
 from collections import deque
-from functools import lru_cache
 from struct import Struct
 from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._route import Owner, Route
-from txrdma.soft.rc._datagram import GRH_LENGTH, Lane
-from txrdma.soft.rc._packets import ACKNOWLEDGE, BTH_LENGTH, FRAME, ICRC_LENGTH, Incoming, Outgoing, PSN_MASK
+from txrdma.soft.rc._datagram import Lane
+from txrdma.soft.rc._packets import (
+    ACKNOWLEDGE,
+    BTH_LENGTH,
+    FRAME,
+    headsOf,
+    ICRC_LENGTH,
+    Incoming,
+    Outgoing,
+    PSN_MASK,
+)
 from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.neighbours import Neighbours, SharedLanes
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
@@ -38,12 +45,6 @@ _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
-
-
-@lru_cache(256)
-def _headsOf(length: int, count: int) -> Struct:
-    """The layout that finds the first eight bytes of so many packets of one length, end to end."""
-    return Struct(">" + f"Q{length - 8}x" * count)
 
 
 class RoCEPort:
@@ -169,6 +170,14 @@ class RoCEPort:
             self._carrier.look()
         if neighbours is not None:
             neighbours.look()
+
+    def drive(self) -> None:
+        """Do what the reactor would have had done, which has ended."""
+        self._carrier.look()
+        self.writable()
+        if self._timer is not None and self._timerAt <= self._clock.seconds():
+            self._timer.cancel()
+            self._expired()
 
     def arm(self) -> None:
         """Have the reactor woken by packets that come from now on, those in shared memory, too."""
@@ -485,7 +494,7 @@ class RoCEPort:
         count = len(data) // segment
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
             return False
-        heads = _headsOf(segment, count).unpack_from(data)
+        heads = headsOf(segment, count).unpack_from(data)
         if heads.count(heads[0]) != count:
             return False
         begins, states = range(0, len(data), segment), peer.takingStates(segment)[:count]
@@ -576,13 +585,8 @@ class RoCEPort:
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
-        if peer.grhLength == length:  # as that of the last one, mostly
-            return peer.grh
-        ip, _udp = ipHeaders(packedIP(peer.ip), packedIP(self.address), (peer.port, self.port), length)
-        raw = checksummed(ip, UDP(), b"")[: ip.size]
-        peer.grhLength, peer.grh = length, raw.rjust(GRH_LENGTH, b"\0")
-        return peer.grh
+        """The 40 bytes before a datagram of so many bytes."""
+        return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
         capture = self._capture

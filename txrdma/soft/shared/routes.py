@@ -439,6 +439,9 @@ class SharedMemoryPort:
         peer = self._reach(name) if self._enabled else None
         return None if peer is None else peer.openMailbox()
 
+    def drive(self) -> None:
+        """Do nothing: what peers say of connections that there are is found by queues."""
+
     def setEnabled(self, isEnabled: bool) -> None:
         """
         The port was taken down, or up again.

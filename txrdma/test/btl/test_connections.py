@@ -17,6 +17,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
+from txrdma.btl import connections
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl.channels import MOST_UNTOLD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
@@ -26,10 +27,22 @@ from txrdma.btl.transport import LARGEST_TAG
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
-from txrdma.messages import IMessageProtocol, IMessageTransport
+from txrdma.messages import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
 from txrdma.sim.network import Faults
-from txrdma.test.btl.hosts import HostsCase, Noting, ORDERED, TAG
+from txrdma.test.btl.hosts import HostsCase, Making, Noting, ORDERED, TAG
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+
+
+@implementer(IMessageProtocolFactory)
+class Several:
+    """A factory that keeps all its protocols."""
+
+    def __init__(self) -> None:
+        self.made: list[Noting] = []
+
+    def buildProtocol(self, peer: object) -> Noting:
+        self.made.append(Noting())
+        return self.made[-1]
 
 
 class MessageTests(HostsCase):
@@ -547,15 +560,39 @@ class ExchangeTests(HostsCase):
         self.failureResultOf(answers[0], PeerLost, Unreachable)
         self.assertNothingLeft()
 
+    def test_turns(self) -> None:
+        """More clients at once than may have their exchanges wait for their turn; who leaves is forgotten."""
+        self.patch(connections, "MOST_OPENING", 2)
+        self.patch(connections, "MOST_WAITING", 4)
+        server, answers = Several(), []
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        for number in range(7):
+            port = 40000 + number
+            ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
+            accepted = accepting.buildProtocol(None)
+            if number == 6:
+                self.assertIs(accepted, None)
+                break
+            assert accepted is not None
+            opening = connections.Opening(self.hosts[0], self.hosts[0].device, Making(Noting()), True)
+            MemoryTCP(ends[1], accepted).begin()
+            MemoryTCP(ends[0], opening.lifeline).begin()
+            answers.append(opening.answer)
+        self.assertEqual(len(accepting.waiting), 4)
+        answers[4].cancel()
+        self.wait(lambda: all(answer.called for answer in answers))
+        self.failureResultOf(answers.pop(4), CancelledError, ConnectionAborted)
+        for answer in answers:
+            self.successResultOf(answer)
+        self.wait(lambda: len(server.made) == 5 and all(each.isMade for each in server.made))
+        self.assertEqual((len(accepting.waiting), accepting._opening), (0, 0))
+
     def stranger(self, said: bytes) -> Failure:
         """Let somebody else say this to a server."""
         from twisted.internet.protocol import Protocol
 
-        from txrdma.btl.connections import Opening
-        from txrdma.test.btl.hosts import Making
-
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
         MemoryTCP(ends[1], opening.lifeline).begin()
         strange = MemoryTCP(ends[0], Protocol())
         strange.begin()

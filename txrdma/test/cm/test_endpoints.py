@@ -4,6 +4,7 @@ Endpoints for messages and their strings; what is left of attempts that are canc
 
 from __future__ import annotations
 
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -26,10 +27,12 @@ from txrdma.cm.connections.terms import MessageAddress, MessagePeer
 from txrdma.cm.errors import Rejected
 from txrdma.cm.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages import IMessageEndpointStringParser
 from txrdma.test.cm.messaging import MessagingCase, Noting
+from txrdma.verbs.devices import openDevice
 
 
 class RDMATests(MessagingCase):
@@ -259,3 +262,15 @@ class LoopbackTests(TestCase):
     def test_roce(self) -> Deferred[None]:
         """Messages go there and back by RoCE v2."""
         return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
+
+    async def test_taken(self) -> None:
+        """A server whom nobody would find is told why, and what to do where the kernel may have the place."""
+        address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+        with closing(openDevice(reactor, f"soft:{address}")):
+            for rxe, advice in (("/nowhere", "take an address of your own"), ("/", "use its own device")):
+                self.patch(adapters, "RXE", rxe)
+                server = messageServerFromString(reactor, f"rdma:{address}:7471")
+                with self.assertRaisesRegex(ResourceExhausted, advice):
+                    await server.listen(MessageFactory(Echo))
+        port = await server.listen(MessageFactory(Echo))  # the other device is closed
+        port.stopListening()

@@ -47,6 +47,12 @@ class StoppingClock(Clock):
         """Forget it."""
         self.triggers.remove(trigger)
 
+    def stop(self) -> Deferred[None]:
+        """Stop; there is one trigger for all."""
+        [trigger] = self.triggers
+        self.triggers.clear()
+        return trigger()
+
 
 class StoppingTests(SynchronousTestCase):
     """The last moments of a connection, on a clock."""
@@ -64,7 +70,7 @@ class StoppingTests(SynchronousTestCase):
     def test_inTime(self) -> None:
         """The reactor waits until the protocol has heard of the end, and nothing is left."""
         stopping = self.make()
-        stopped = self.clock.triggers.pop()()
+        stopped = self.clock.stop()
         self.assertEqual(self.done, ["leave"])
         self.assertNoResult(stopped)
         stopping.ended()
@@ -74,10 +80,25 @@ class StoppingTests(SynchronousTestCase):
     def test_late(self) -> None:
         """A peer that takes nothing is left behind after a while."""
         stopping = self.make()
-        stopped = self.clock.triggers.pop()()
+        stopped = self.clock.stop()
         self.clock.advance(LEAVING_SECONDS)
         self.assertEqual(self.done, ["leave", "abort"])
         stopping.ended()
+        self.successResultOf(stopped)
+
+    def test_several(self) -> None:
+        """The reactor waits for all; one that fails keeps nobody from leaving."""
+
+        def fail() -> None:
+            raise ValueError("no")
+
+        connections = [self.make(), Stopping(self.clock, None, fail, fail), self.make()]
+        stopped = self.clock.stop()
+        self.assertEqual(self.done, ["leave", "leave"])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        for connection in connections:
+            self.assertNoResult(stopped)
+            connection.ended()
         self.successResultOf(stopped)
 
     def test_endedBefore(self) -> None:

@@ -21,7 +21,7 @@ from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import RejectReason
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Segment
+from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
 from txrdma.mad.ports import verbsport
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
@@ -375,6 +375,21 @@ class EndTests(MessagingCase):
             self.assertEqual(len(each.lost), 1)
         client.transport.loseConnection()
         client.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_flushed(self) -> None:
+        """A peer's queue pair that goes before its DREP comes, as over shared memory, is no loss."""
+        client, server = self.connected()
+        pair: Any = client.transport._pair
+        flushed = Completion(0, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, pair.number)
+        for end, expected in ((client, ConnectionDone), (server, ConnectionLost)):
+            if end is client:
+                end.transport.sendMessage(b"last")
+                end.transport.loseConnection()
+                self.wait(lambda: client.transport._cm.state == "DREQ_SENT")
+            end.transport.arrived(flushed)
+            end.transport.process()
+            end.lost[0].trap(expected)
         self.assertNothingLeft()
 
     def test_answered(self) -> None:

@@ -1,0 +1,91 @@
+"""
+A server that is told to end while it has many connections, and clients that are busy at that moment.
+
+Clients are in one process, whose reactor does not turn for half a second; what they hear is what they hear
+over C{tcp:}.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+COUNT: Final = 150
+
+SERVER: Final = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory
+from twisted.protocols.wire import Echo
+
+opened = serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo))
+opened.addCallback(lambda port: print(port.getHost().port, flush=True))
+reactor.run()
+"""
+
+CLIENT: Final = """
+import os, signal, sys, time
+from collections import Counter
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+
+class Client(Protocol):
+    def __init__(self):
+        self.answered, self.ended = Deferred(), Deferred()
+
+    def connectionMade(self):
+        self.transport.write(b"hello")
+
+    def dataReceived(self, data):
+        self.answered.callback(data)
+
+    def connectionLost(self, reason):
+        self.ended.callback(reason.type.__name__)
+
+async def main(reactor, string, server, count):
+    endpoint, factory = clientFromString(reactor, string), Factory.forProtocol(Client)
+    clients = await gatherResults([endpoint.connect(factory) for _ in range(int(count))])
+    await gatherResults([client.answered for client in clients])
+    os.kill(int(server), signal.SIGTERM)
+    time.sleep(0.5)
+    print(dict(Counter(await gatherResults([client.ended for client in clients]))))
+
+react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
+"""
+
+
+class LeavingTests(SynchronousTestCase):
+    """Both ends are processes of their own."""
+
+    def heard(self, serving: str, connecting: str) -> str:
+        """What clients hear of the end."""
+        words = [sys.executable, "-c", SERVER, serving]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            try:
+                number = server.stdout.readline().strip()
+                words = [sys.executable, "-c", CLIENT, connecting.format(number), str(server.pid), str(COUNT)]
+                client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual(server.wait(20), 0)
+            finally:
+                server.kill()
+        self.assertEqual(client.stderr, "")
+        return client.stdout
+
+    def test_ends(self) -> None:
+        """All hear of an end in order, however many there are, and however late they listen."""
+        udp = r":device=soft\:route=rocev2"
+        for serving, connecting in (
+            ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{}"),
+            ("smc:0:interface=127.0.0.1", "smc:127.0.0.1:{}"),
+            (f"smc:0:interface=127.0.0.1{udp}", f"smc:127.0.0.1:{{}}{udp}"),
+            ("btl:0:interface=127.0.0.1", "btl:127.0.0.1:{}"),
+        ):
+            heard = self.heard(serving, connecting)
+            self.assertEqual(heard, f"{{'ConnectionDone': {COUNT}}}\n", connecting)
