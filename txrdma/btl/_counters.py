@@ -34,6 +34,9 @@ class Counters:
     @ivar spuriousResends: segments that were sent again though they had arrived, as their receiver tells.
     @ivar noMemoryRecvs: chunks dropped, to be sent again, because too much is being reassembled.
     @ivar refusedRecvs: segments that were refused; C{refusedSends}: segments that the peer has refused.
+    @ivar rdmaSends: new segments whose bytes were written into the landing of a peer, C{rdmaBytes} in all;
+        C{rdmaRecvs}: those that have come; C{rdmaMisses}: pieces that went as packets, as the landing was out
+        of reach.
     """
 
     __slots__ = (
@@ -49,6 +52,10 @@ class Counters:
             "packSends",
             "refusedRecvs",
             "refusedSends",
+            "rdmaSends",
+            "rdmaBytes",
+            "rdmaRecvs",
+            "rdmaMisses",
         ),
     )
 
@@ -61,6 +68,7 @@ class Counters:
         self.badHeaderRecvs = self.badAckRecvs = self.spuriousResends = 0
         self.packSends = self.packRecvs = 0
         self.noMemoryRecvs = self.refusedRecvs = self.refusedSends = 0
+        self.rdmaSends = self.rdmaBytes = self.rdmaRecvs = self.rdmaMisses = 0
 
     def named(self) -> dict[str, int]:
         """All counters by their names there, such as C{num_oow_low_recvs}; maxima have no C{num_}."""

@@ -64,4 +64,10 @@ class PeerLost(NamedTuple):
     reason: str
 
 
-Event = Union[MessageReceived, PackReceived, SendCompleted, SendFailed, PeerClosed, PeerLost]
+class LandingWanted(NamedTuple):
+    """The first long message to a peer is to go, whose landing, if it has one, would bring it sooner."""
+
+    peer: Peer
+
+
+Event = Union[MessageReceived, PackReceived, SendCompleted, SendFailed, PeerClosed, PeerLost, LandingWanted]

@@ -17,6 +17,7 @@ from txrdma.btl._assembly import Budget, NO_ROOM, WRONG
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import (
     Event,
+    LandingWanted,
     MessageReceived,
     Packet,
     PackReceived,
@@ -26,6 +27,8 @@ from txrdma.btl._events import (
     SendFailed,
 )
 from txrdma.btl._expected import Expected
+from txrdma.btl._landing import LONG
+from txrdma.btl._owed import Owed
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
@@ -37,10 +40,10 @@ from txrdma.btl.wire import (
     CHUNK,
     decodePack,
     decodeSegment,
-    encodeHead,
     ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
+    LANDED,
     LONGEST_MESSAGE,
     LONGEST_PAYLOAD,
     PACK,
@@ -55,9 +58,6 @@ from txrdma.wire import Buffer
 COMMAND_MTU: Final = 768
 """Bytes of the longest packet on the command channel; the component's C{priority_limit}."""
 
-ACK_DELAY: Final = 50e-6
-"""Seconds that an acknowledgement waits for a segment to go with, unless a batch of packets ends before."""
-
 MOST_RESENDS: Final = 16
 """Segments that are sent again in one turn."""
 
@@ -70,7 +70,6 @@ FAIR_SHARE: Final = 8
 KEEP_ALIVE: Final = 30.0
 """Seconds of silence after which a peer is asked whether it is still there."""
 
-_MOST_REFUSALS: Final = 256
 _ASLEEP: Final = 1.0
 
 
@@ -80,6 +79,8 @@ class Module:
 
     @ivar credits: packets that may still be posted on each channel.
     @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
+    @ivar hasLanded: events tell of bytes in a landing, so that nothing may be acknowledged before these were
+        taken, and told of.
     """
 
     def __init__(
@@ -106,12 +107,11 @@ class Module:
         self.regions, self.expected = Regions(), Expected()
         self._ready: deque[Peer] = deque()
         self._losing: deque[Peer] = deque()
-        self._owing: dict[Peer, None] = {}
-        self._refusals: deque[tuple[Peer, int]] = deque(maxlen=_MOST_REFUSALS)
+        self._owed = Owed(self.counters)
         self._times = Timetable(keepAlive)
         self._deferred: tuple[Peer, Segment, float] | None = None
         self._events: list[Event] = []
-        self._batchHasEnded = False
+        self.hasLanded = False
 
     # Peers, and what is sent to them.
 
@@ -204,6 +204,9 @@ class Module:
         queue = peer.urgent if isUrgent else peer.usual
         queue.append(message)
         peer.queuedBytes += message.total
+        if message.total >= LONG and peer.mayAsk:
+            peer.mayAsk = False
+            self._events.append(LandingWanted(peer))
         if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # else the window is closed
             self._makeReady(peer)
 
@@ -212,8 +215,15 @@ class Module:
         Send nothing new to a peer: L{PeerClosed} comes when all that was sent has arrived. Twice is fine.
         """
         if peer.state == OPEN:
+            peer.isAsking = False  # what has not begun when the other end closes, too, would fail
             self._queue(peer, Message(BYE, 0, b"", None))
             peer.state = CLOSING
+
+    def goOn(self, peer: Peer) -> None:
+        """Send what has waited to hear whether the peer has a landing."""
+        peer.isAsking = False
+        if peer.state != GONE:
+            self._makeReady(peer)
 
     def lose(self, peer: Peer, reason: str) -> None:
         """Give up a peer: its messages fail, and nothing more is sent to it."""
@@ -274,7 +284,7 @@ class Module:
         else:
             self._takeNot(peer, segment, place, now)
         if peer.received.isOwed:
-            self._owing[peer] = None
+            self._owed.peers[peer] = None
         if peer.bye is not None and peer.state < LEFT and peer.received.has(peer.bye):
             self._left(peer, now)
 
@@ -297,8 +307,15 @@ class Module:
 
     def _take(self, peer: Peer, segment: Segment, now: float) -> None:
         """Take a segment that is new, refuse it, or leave it to be sent again."""
-        kind, counters, received = segment.kind, self.counters, peer.received
-        payload = segment.payload
+        counters, received = self.counters, peer.received
+        if segment.kind >= LANDED:
+            landed = peer.landed(segment)
+            if landed is None:
+                self._refuse(peer, segment.sequence, isBad=True)
+                return
+            segment, self.hasLanded = landed, True
+            counters.rdmaRecvs += 1
+        kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
         if kind == FRAG and peer.state < ENDED:
             received.take(segment.sequence, segment.attempt, now)
@@ -365,7 +382,7 @@ class Module:
     def _refuse(self, peer: Peer, sequence: int, isBad: bool = False) -> None:
         self.counters.refusedRecvs += 1
         self.counters.badfragRecvs += isBad
-        self._refusals.append((peer, sequence))
+        self._owed.refusals.append((peer, sequence))
 
     def _acknowledged(self, peer: Peer, segment: Segment, now: float) -> bool:
         """Take an acknowledgement; False where it is a lie, and so perhaps is what came with it."""
@@ -374,6 +391,8 @@ class Module:
             return False
         for sent in arrived:
             message = sent.message
+            if sent.landed >= 0:
+                peer.release(sent)
             if message is None or message.isOver:
                 continue
             message.waiting -= 1
@@ -426,26 +445,24 @@ class Module:
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state, peer.others = GONE, ()
+        peer.state, peer.others, peer.landing, peer.ownLanding = GONE, (), None, None
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
-        self._owing.pop(peer, None)
+        self._owed.peers.pop(peer, None)
 
     # Times.
 
     def batchEnded(self) -> None:
         """Note that no packet is at hand any more: acknowledgements wait no longer."""
-        self._batchHasEnded = True
+        self._owed.hasBatchEnded = True
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or sooner: there may be nothing to do then."""
         self._catchUp()
         earliest = self._times.earliest()
-        if self._owing and self.credits[COMMAND] > 0:
-            due = next(iter(self._owing)).received.owedSince + ACK_DELAY
-            earliest = due if earliest is None else min(earliest, due)
-        return earliest
+        due = self._owed.deadline() if self.credits[COMMAND] > 0 else None
+        return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def expired(self, now: float) -> None:
         """Do what is due by now."""
@@ -488,6 +505,7 @@ class Module:
         if not self._events:
             self._catchUp()
         events, self._events = self._events, []
+        self.hasLanded = False
         return events
 
     def completed(self, channel: int, packets: int) -> None:
@@ -501,10 +519,10 @@ class Module:
             self._sendAgain(packets, now)
         if self._ready:
             self._sendNew(packets, now)
-        if self._refusals:
-            self._sendRefusals(packets)
-        if self._owing:
-            self._sendAcknowledgements(packets, now)
+        if self._owed.refusals:
+            self._owed.sendRefusals(packets, self.credits)
+        if self._owed.peers:
+            self._owed.sendAcknowledgements(packets, self.credits, now)
         if not packets and self._deferred is not None:
             self._catchUp()
             return self.outgoing(now)
@@ -531,7 +549,7 @@ class Module:
             self._emit(peer, peer.sent.again(now), DATA, packets)
 
     def _sendNew(self, packets: list[Packet], now: float) -> None:
-        ready, credits, counters = self._ready, self.credits, self.counters
+        ready, credits = self._ready, self.credits
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
@@ -544,13 +562,11 @@ class Module:
                 if credits[channel] <= 1:
                     return
                 sent = peer.cut(queue)
+                if sent is None:  # C{goOn}, or an acknowledgement that makes room, makes the peer ready
+                    ready.popleft()
+                    peer.isReady = False
+                    break
                 peer.sent.add(sent, channel, now)
-                if sent.kind == CHUNK:
-                    counters.chunkSends += 1
-                elif sent.kind == PACK:
-                    counters.packSends += 1
-                else:
-                    counters.fragSends += 1
                 self._emit(peer, sent, channel, packets)
             else:
                 ready.rotate(-1)
@@ -566,31 +582,8 @@ class Module:
         if received.isOwed:
             received.toldBeside()
             if not received.isOwed:
-                self._owing.pop(peer, None)
+                self._owed.peers.pop(peer, None)
         self.credits[channel] -= 1
         if not peer.isTouched:
             self._times.touch(peer)
         packets.append(Packet(peer, channel, head, sent.payload))
-
-    def _sendRefusals(self, packets: list[Packet]) -> None:
-        while self._refusals and self.credits[COMMAND] > 0:
-            peer, sequence = self._refusals.popleft()
-            if peer.state != GONE:
-                head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
-                self.credits[COMMAND] -= 1
-                packets.append(Packet(peer, COMMAND, head, b""))
-
-    def _sendAcknowledgements(self, packets: list[Packet], now: float) -> None:
-        isDue, self._batchHasEnded = self._batchHasEnded, False
-        for peer in list(self._owing):
-            received = peer.received
-            if not isDue and received.owedSince + ACK_DELAY > now:
-                continue
-            if self.credits[COMMAND] <= 0:
-                self._batchHasEnded = isDue
-                return
-            packets.append(Packet(peer, COMMAND, *peer.acknowledgement()))
-            received.told()
-            del self._owing[peer]
-            self.credits[COMMAND] -= 1
-            self.counters.ackSends += 1

@@ -10,6 +10,7 @@ from typing import Final
 
 from txrdma.btl._assembly import Assembly, Budget
 from txrdma.btl._counters import Counters
+from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
 from txrdma.btl._ordering import Ordering
 from txrdma.btl._receiving import ReceiveWindow
 from txrdma.btl._window import Message, SendWindow, Sent
@@ -18,14 +19,20 @@ from txrdma.btl.wire import (
     BYE,
     CHUNK,
     CHUNK_LENGTH,
+    decodeLanded,
     encodeFragment,
     encodeHead,
+    encodeLanded,
     FRAG,
     HEADER_LENGTH,
+    LANDED,
+    LANDED_PUT,
     PACK,
     PUT,
     PUT_LENGTH,
+    Segment,
 )
+from txrdma.wire import Buffer
 
 OPEN: Final = 0
 """State of a peer in which messages go both ways."""
@@ -56,26 +63,35 @@ class Peer:
     @ivar mtu: bytes of the longest packet that both ends take.
     @ivar context: whatever the module's program wants to know the peer by.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
+    @ivar landing: the peer's, where both ends share memory; C{ownLanding}: memory of this end where the peer
+        writes.
+    @ivar mayAsk: whether a long message may make the module's program ask the peer for a landing;
+        C{isAsking}: whether it has asked, so that many bytes of long messages wait for the answer.
     @ivar others: what other modules know of the same end, where a connection has several.
     """
 
     __slots__ = (
         *(
+            "_counters",
             "_fragment",
             "addresses",
             "assembly",
             "bye",
             "context",
             "heardAt",
+            "isAsking",
             "isLosing",
             "isReady",
             "isTouched",
+            "landing",
         ),
         *(
             "lingerUntil",
+            "mayAsk",
             "mtu",
             "name",
             "order",
+            "ownLanding",
             "others",
             "queuedBytes",
             "received",
@@ -118,6 +134,10 @@ class Peer:
         self.heardAt = now
         self.wakeAt: float | None = None  # entry in the module's heap that counts
         self.isReady = self.isLosing = self.isTouched = False
+        self.landing: Landing | None = None
+        self.ownLanding: memoryview | None = None
+        self.mayAsk = self.isAsking = False
+        self._counters = counters
         self._fragment = 0
 
     def hasQueued(self) -> bool:
@@ -147,31 +167,75 @@ class Peer:
             return self.usual
         return self.urgent
 
-    def cut(self, queue: deque[Message]) -> Sent:
-        """Make the next segment of the first message of a queue."""
-        message, mtu = queue[0], self.mtu
-        begin, kind, total = message.begun, message.kind, message.total
+    def cut(self, queue: deque[Message]) -> Sent | None:
+        """Make the next segment of the first message of a queue; None while that waits for a landing."""
+        message = queue[0]
+        kind = message.kind
+        if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
+            sent = self._cutPart(message)
+            if message.begun == message.total:
+                queue.popleft()
+            return sent
         if kind == PACK:
             message.seal()
-        if kind == PACK or (kind == FRAG and total <= mtu - HEADER_LENGTH):  # the usual cases, quickly
-            message.waiting, message.begun = 1, total
-            queue.popleft()
-            return Sent(kind, message.tag, message.data, message)
-        head = PUT_LENGTH if kind == PUT else HEADER_LENGTH
-        if kind == FRAG:
-            kind, head = CHUNK, CHUNK_LENGTH
+            self._counters.packSends += 1
+        else:
+            self._counters.fragSends += 1
+        message.waiting, message.begun = 1, message.total
+        queue.popleft()
+        return Sent(kind, message.tag, message.data, message)
+
+    def _cutPart(self, message: Message) -> Sent | None:
+        """Make a segment of a put, or of a message that does not fit into a packet."""
+        begin, total, isPut = message.begun, message.total, message.kind == PUT
+        if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
+            return None
+        end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
+        if end < total and self.landing is not None:
+            further = begin + self.landing.fitting(begin, total)
+            place = self.landing.place(_part(message, begin, further))
+            if place == FULL:
+                return None
+            if place >= 0:
+                end = further
+        message.begun = end
+        message.waiting += 1
+        self._count(isPut, place, end - begin)
+        piece = _part(message, begin, end) if place < 0 else encodeLanded(place, end - begin)
+        if isPut:
+            kind, at = LANDED_PUT if place >= 0 else PUT, message.offset + begin
+            sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, at)
+        else:
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
                 message.fragment = self._fragment
-        end = min(total, begin + mtu - head)
-        piece = message.data if end - begin == total else memoryview(message.data)[begin:end]
-        message.begun = end
-        message.waiting += 1
-        if end == total:
-            queue.popleft()
-        if kind == CHUNK:
-            return Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
-        return Sent(kind, message.tag, piece, message, 0, 0, message.region, message.offset + begin)
+            kind = LANDED if place >= 0 else CHUNK
+            sent = Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
+        sent.landed = place
+        return sent
+
+    def _count(self, isPut: bool, place: int, length: int) -> None:
+        """Count a segment of a put, or of a long message, with its place in the landing."""
+        counters = self._counters
+        if place >= 0:
+            counters.rdmaSends += 1
+            counters.rdmaBytes += length
+            return
+        counters.rdmaMisses += place == UNREACHED
+        if isPut:
+            counters.fragSends += 1
+        else:
+            counters.chunkSends += 1
+
+    def landed(self, segment: Segment) -> Segment | None:
+        """Find the bytes of a segment that stand in the landing; None where there are no such bytes."""
+        return None if self.ownLanding is None else decodeLanded(segment, self.ownLanding)
+
+    def release(self, sent: Sent) -> None:
+        """Give back the room that a segment's bytes had in the peer's landing."""
+        if self.landing is not None:
+            self.landing.release(sent.landed)
+        sent.landed = -1
 
     def head(self, sent: Sent) -> bytes:
         """Make header and part of a segment, with an acknowledgement of all that has come up to a gap."""
@@ -222,3 +286,8 @@ class Peer:
         elif keepAlive and self.isIdle():
             times.append(self.heardAt + keepAlive)
         return min((each for each in times if each is not None), default=None)
+
+
+def _part(message: Message, begin: int, end: int) -> Buffer:
+    """A part of a message's bytes: all of them as they are, or a view."""
+    return message.data if end - begin == message.total else memoryview(message.data)[begin:end]

@@ -101,6 +101,7 @@ class Sent:
     @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and never begins anew.
     @ivar number: of its latest transmission, at C{sentAt} seconds, on C{channel}.
     @ivar isLost: whether it waits to be sent again; C{isLate}: because of the timer alone.
+    @ivar landed: place of its bytes in the peer's landing; -1 where they travel with it.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class Sent:
             "isLate",
             "isLost",
             "kind",
+            "landed",
             "message",
             "number",
             "offset",
@@ -133,6 +135,7 @@ class Sent:
         self.kind, self.tag, self.payload, self.message = kind, tag, payload, message
         self.fragment, self.total, self.region, self.offset = fragment, total, region, offset
         self.sequence = self.ordinal = self.number = self.channel = self.tries = 0
+        self.landed = -1
         self.sentAt = 0.0
         self.isArrived = self.isLate = self.isLost = False
 

@@ -114,6 +114,12 @@ class FrameKind(Code):
     INTERFACES = 4
     """The sender's interfaces: of each the frame has an L{Introduction} and an L{InterfacePart}."""
 
+    QUEUE_PAIR = 5
+    """The sender has a reliable queue pair for long messages, and wants one of the peer: L{QueuePairPart}."""
+
+    LANDING = 6
+    """The sender has made memory for long messages of the peer, or will not do so: L{LandingPart}."""
+
 
 @wire(12)
 class InterfacePart(Layout):
@@ -127,6 +133,27 @@ class InterfacePart(Layout):
     prefixLength: int = bits(8)
     reserved: int = reserved(24)
     speed: int = bits(64)
+
+
+@wire(4)
+class QueuePairPart(Layout):
+    """The content of a C{QUEUE_PAIR} frame: its number. It sends, and expects, the packet number 0 first."""
+
+    reserved: int = reserved(8)
+    qpn: int = bits(24)
+
+
+@wire(16)
+class LandingPart(Layout):
+    """
+    The content of a C{LANDING} frame: memory where the peer may write.
+
+    @ivar length: bytes; 0 where there is none, nor will be for this connection.
+    """
+
+    rkey: int = bits(32)
+    length: int = bits(32)
+    address: int = bits(64)
 
 
 @wire(4)

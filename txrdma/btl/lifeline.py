@@ -26,7 +26,15 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl._events import Event, MessageReceived, PackReceived, PeerClosed, SendCompleted, SendFailed
+from txrdma.btl._events import (
+    Event,
+    LandingWanted,
+    MessageReceived,
+    PackReceived,
+    PeerClosed,
+    SendCompleted,
+    SendFailed,
+)
 from txrdma.btl._matching import Interface, match, MOST_INTERFACES
 from txrdma.btl._peer import GONE, LEFT, Peer
 from txrdma.btl._stripes import Arrived, Came, Ended, Failed, Stripes
@@ -44,6 +52,7 @@ from txrdma.btl.introductions import (
     INTRODUCTION_LENGTH,
     LONGEST_FRAME,
 )
+from txrdma.btl.landings import Landings
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import Bundle, Rail
 from txrdma.error import InvalidRequest, RDMAError, WireError
@@ -101,6 +110,12 @@ def _addressOf(source: Hashable) -> str:
     return str(ipaddress.ip_address(raw))
 
 
+def _isOneHost(*ends: IAddress | None) -> bool:
+    """Tell whether the two ends of a TCP connection are on one host, as far as their addresses tell."""
+    here, there = (ipaddress.ip_address(str(getattr(each, "host", "")).partition("%")[0]) for each in ends)
+    return here == there or (here.is_loopback and there.is_loopback)
+
+
 def deviceAt(host: str) -> str:
     """
     The string of the software device at an IP address.
@@ -149,6 +164,7 @@ class Lifeline(StreamProtocol):
         self.user: User | None = None
         self._rails: list[Rail] = []
         self._bundle: Bundle | None = None
+        self._landings: Landings | None = None
         self._received = b""
         self._its: Introduction | None = None
         self._isClient, self._isPeerReady = isClient, not isClient
@@ -221,7 +237,7 @@ class Lifeline(StreamProtocol):
             self._meet([(self._rails[0], its, Interface(its.gid, 0, 0))])
         else:
             offers = [(rail.introduction, rail.interface) for rail in self._rails]
-            self._write(frame(FrameKind.INTERFACES, encodeInterfaces(offers)))
+            self._tell(FrameKind.INTERFACES, encodeInterfaces(offers))
 
     def _match(self, theirs: Sequence[tuple[Introduction, Interface]]) -> None:
         """Choose the rails: the peer finds the same ones."""
@@ -243,8 +259,11 @@ class Lifeline(StreamProtocol):
         for rail in unused:
             rail.release()
         if len(rails) == 1:
-            rails[0].meet(chosen[0][1], self)
+            its = chosen[0][1]
+            rails[0].meet(its, self)
             self.peer = rails[0].peer
+            if _isOneHost(self.host, self.peerHost):
+                self._landings = Landings(self._reactor, self.module, rails[0].peer, its.place, self._tell)
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
@@ -270,7 +289,7 @@ class Lifeline(StreamProtocol):
             if self._isClient:
                 self._maybeEstablished()
             else:
-                self._write(frame(FrameKind.READY))
+                self._tell(FrameKind.READY)
                 self._reactor.callLater(
                     0, self._reactor.callLater, 0, self._maybeEstablished
                 )  # it has left then
@@ -295,6 +314,8 @@ class Lifeline(StreamProtocol):
             address = self.peer.addresses[COMMAND]
             self.module.core.received(COMMAND, address, content, self.module.seconds())
             self.module.turn()
+        elif kind in (FrameKind.QUEUE_PAIR, FrameKind.LANDING) and self._landings is not None:
+            self._landings.heard(kind, content)
 
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
@@ -344,7 +365,7 @@ class Lifeline(StreamProtocol):
         self._failure = self._failure or failure
         transport: Any = self.transport
         if self.user is None:
-            self._write(frame(FrameKind.FAILED, failure.getErrorMessage().encode()))
+            self._tell(FrameKind.FAILED, failure.getErrorMessage().encode())
             transport.loseConnection()
             self._finish()
         else:
@@ -428,6 +449,9 @@ class Lifeline(StreamProtocol):
             # What the peer has refused before is no matter of the end.
             self._hasFailed = self._hasFailed or event.peer.state >= LEFT
             self._call(event.context, MessageFailed(event.reason))
+        elif isinstance(event, LandingWanted):
+            if self._landings is not None:
+                self._landings.ask()
         elif isinstance(event, PeerClosed):
             self._sayFarewell(b"".join(event.peer.acknowledgement()))
         else:
@@ -450,7 +474,7 @@ class Lifeline(StreamProtocol):
         self._isPeerReady = True
         self._maybeEstablished()
         self._isClean = not self._hasFailed
-        self._write(frame(FrameKind.FAREWELL, acknowledgement))
+        self._tell(FrameKind.FAREWELL, acknowledgement)
         transport: Any = self.transport
         transport.loseConnection()
 
@@ -508,6 +532,8 @@ class Lifeline(StreamProtocol):
             self._endStripes(self._bundle)
         elif self._isIntroduced:
             self._endPeer(self._rails[0].peer)
+        if self._landings is not None:
+            self._landings.close()
         if self._isIntroduced and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
@@ -528,9 +554,10 @@ class Lifeline(StreamProtocol):
         hasLeft = peer.state >= LEFT
         self._isClean = self._isClean or (hasLeft and not peer.unfinished() and not self._hasFailed)
 
-    def _write(self, data: bytes) -> None:
+    def _tell(self, kind: FrameKind, content: bytes = b"") -> None:
+        """Send the peer a frame."""
         if self.transport is not None:
-            self.transport.write(data)
+            self.transport.write(frame(kind, content))
 
     def _restartTimer(self, seconds: float) -> None:
         self._stopTimer()

@@ -22,10 +22,10 @@ from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
 from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import Channel, Source, sourceOf
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.iba.verbs import AddressVector, usualGID
-from txrdma.interfaces import IAddressHandle, IVerbsDevice
+from txrdma.iba.verbs import Access, AddressVector, usualGID
+from txrdma.interfaces import IAddressHandle, IMemoryRegion, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
 
@@ -40,6 +40,13 @@ DATA_DEPTHS: Final = (1024, 4096)
 MANY: Final = 8
 """Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
 
+MOST_LANDINGS: Final = 256 << 20
+"""Bytes of memory for the long messages of all peers; what is never written to takes none of the host's."""
+
+SMALLEST_LANDING: Final = 1 << 20
+"""Bytes of memory for the long messages of one peer, of which a few would do little good."""
+
+_SHARE: Final = 16
 _HOPS: Final = 64
 
 
@@ -98,6 +105,7 @@ class ModulePort:
     @ivar device: belongs to whoever opened it.
     @ivar core: the module itself; whoever has called it calls L{soon}.
     @ivar place: how peers reach it.
+    @ivar domain: the protection domain of all that it has made.
     @ivar interface: the network interface of its port, for people.
     @ivar isBroken: a channel has failed, so that new peers need another module.
     """
@@ -108,8 +116,8 @@ class ModulePort:
         @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._holders = 0
-        self._isBusy = self._isClosed = self.isBroken = False
+        self._holders = self._landings = 0
+        self._isBusy = self._isClosed = self.isBroken = self._isTellingLanded = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
@@ -123,8 +131,8 @@ class ModulePort:
         self._index = index
         with ExitStack() as undo:
             undo.callback(closed)
-            self._domain = device.createProtectionDomain()
-            undo.callback(self._domain.close)
+            self.domain = device.createProtectionDomain()
+            undo.callback(self.domain.close)
             undo.callback(self._closeHandles)
             made: list[Channel] = []
             for number, most, depths in (
@@ -132,7 +140,7 @@ class ModulePort:
                 (DATA, mtu, DATA_DEPTHS),
             ):
                 channel = Channel(
-                    *(reactor, device, self._domain, (1, index), number, most, depths),
+                    *(reactor, device, self.domain, (1, index), number, most, depths),
                     *(self._taken, self._broken),
                 )
                 undo.callback(channel.close)
@@ -186,8 +194,7 @@ class ModulePort:
         own = self.place.gid
         if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
             raise InvalidRequest(f"there is no way from {own.ip or own} to {place.gid.ip or place.gid}")
-        address = AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
-        way = _Way(self._domain.createAddressHandle(address), place.qpns, program)
+        way = _Way(self.domain.createAddressHandle(self.wayTo(place)), place.qpns, program)
         addresses: tuple[Source, Source] = (
             sourceOf(place.gid, place.qpns[0]),
             sourceOf(place.gid, place.qpns[1]),
@@ -195,6 +202,29 @@ class ModulePort:
         return self.core.addPeer(
             *(name, sender, addresses, *sequences, way, self._reactor.seconds()), mtu=place.mtu
         )
+
+    def wayTo(self, place: Place) -> AddressVector:
+        """The way from this port to that of a peer."""
+        return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
+
+    def newLanding(self) -> tuple[IMemoryRegion, Callable[[], None]]:
+        """
+        Make memory for the long messages of a peer: a share of what is left, so that the first have most.
+
+        @return: the memory, and a function that gives it back, to be called once.
+        @raise ResourceExhausted: too little is left.
+        """
+        length = (MOST_LANDINGS - self._landings) // _SHARE
+        if length < SMALLEST_LANDING:
+            raise ResourceExhausted(f"{self._landings} bytes are kept for long messages of other peers")
+        memory = self.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+        self._landings += length
+
+        def release() -> None:
+            self._landings -= length
+            memory.close()
+
+        return memory, release
 
     def newName(self) -> int:
         """Draw a number for a peer that is to come, and may send before this end knows it."""
@@ -274,6 +304,7 @@ class ModulePort:
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""
+        self._isTellingLanded = self.core.hasLanded
         events = self.core.events()
         if not events:
             return False
@@ -290,9 +321,12 @@ class ModulePort:
         for program in touched:
             program.turnEnded()
         touched.clear()
+        self._isTellingLanded = False
         return True
 
     def _send(self, now: float) -> int:
+        if self.core.hasLanded or self._isTellingLanded:
+            return 0  # an acknowledgement would let the peer write where bytes are still to be read
         packets = self.core.outgoing(now)
         if not packets:
             return 0

@@ -135,10 +135,13 @@ class MessageTransport:
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
-        self._send(tag, data, done, isUrgent)
+        if self._producer is None:
+            self._send(tag, data, done, isUrgent)
+            self._soon()
+            return
+        self._send(tag, data, done or _arrived, isUrgent)
         self._soon()
-        if self._producer is not None:
-            self._maybePause()
+        self._maybePause()
 
     def receive(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
         """
@@ -275,7 +278,7 @@ class MessageTransport:
         tag = _MESSAGE
         if immediate is not None:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
-        self._unsent.append((tag, data, done or UNHEARD))
+        self._unsent.append((tag, data, done or (UNHEARD if self._producer is None else _arrived)))
         self._unsentBytes += len(data)
         self._sendOn()
         self._maybePause()
@@ -480,6 +483,10 @@ def _enough(data: Buffer, length: int) -> Buffer:
     if len(data) < length:
         raise Violation(f"{len(data)} bytes, not {length}")
     return data
+
+
+def _arrived(error: Exception | None) -> None:
+    """Hear that a message has arrived, so that a turn ends in which a producer may be resumed."""
 
 
 def _tell(outcome: Deferred[None], error: Exception | None) -> None:

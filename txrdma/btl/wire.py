@@ -52,6 +52,12 @@ class Kind(Code):
     PACK = 8
     """Several whole messages: a L{PackEntry} for each of them, then the bytes of all, in the same order."""
 
+    LANDED = 9
+    """A C{CHUNK}, or a whole message, that stands in the receiver's landing, where a L{Landed} tells."""
+
+    LANDED_PUT = 10
+    """A C{PUT} whose bytes stand in the receiver's landing, where a L{Landed} tells."""
+
 
 @wire(18)
 class Header(Layout):
@@ -138,6 +144,19 @@ class PackEntry(Layout):
     length: int = bits(16)
 
 
+@wire(8)
+class Landed(Layout):
+    """
+    The bytes of a L{Kind.LANDED} or of a L{Kind.LANDED_PUT}: where those that count stand.
+
+    @ivar place: of the first byte, in memory that the receiver has made for this sender.
+    @ivar length: bytes.
+    """
+
+    place: int = bits(32)
+    length: int = bits(32)
+
+
 class Segment(NamedTuple):
     """
     A segment as it travels: the fields of its header and of its part; those of other parts are zero.
@@ -189,6 +208,8 @@ VOID: Final = 5
 BYE: Final = 6
 REFUSED: Final = 7
 PACK: Final = 8
+LANDED: Final = 9
+LANDED_PUT: Final = 10
 
 HEADER_LENGTH: Final = 18
 CHUNK_LENGTH: Final = 30
@@ -207,6 +228,7 @@ _CHUNK: Final = Struct(">BBHQHHHIII")
 _PUT: Final = Struct(">BBHQHHHIQ")
 _ACK: Final = Struct(">BBHQHHHHHBx")
 _ENTRY: Final = Struct(">HH")
+_LANDED: Final = Struct(">II")
 
 
 def encodeHead(
@@ -231,9 +253,9 @@ def encodeHead(
         acknowledged = 0
     else:
         flags |= 0x80
-    if kind == CHUNK:
+    if kind == CHUNK or kind == LANDED:
         return _CHUNK.pack(first, flags, tag, sender, sequence, acknowledged, length, fragment, total, offset)
-    if kind == PUT:
+    if kind == PUT or kind == LANDED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
         latestOf = (latest, latestAttempt & 0x7F)
@@ -265,25 +287,25 @@ def decodeSegment(packet: Buffer) -> Segment:
         raise WireError("Header", 0, f"version {first >> 4}, not {VERSION}")
     kind = first & 15
     begin = HEADER_LENGTH
-    if kind == CHUNK:
+    if kind == CHUNK or kind == LANDED:
         begin = CHUNK_LENGTH
-    elif kind == PUT:
+    elif kind == PUT or kind == LANDED_PUT:
         begin = PUT_LENGTH
     elif kind == ACK:
         begin = ACK_LENGTH
-    elif not FRAG <= kind <= PACK:
+    elif not FRAG <= kind <= LANDED_PUT:
         raise WireError("Header", 0, f"kind {kind}")
     if have < begin + length:
         raise WireError("Header", 16, f"{length} bytes behind the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     told = acknowledged if flags & 0x80 or kind == ACK else None
-    if kind == CHUNK:
+    if kind == CHUNK or kind == LANDED:
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
         return Segment(
             kind, sender, sequence, told, tag, payload, fragment, total, 0, offset, 0, 0, 0, attempt
         )
-    if kind == PUT:
+    if kind == PUT or kind == LANDED_PUT:
         region, offset = _PUT.unpack_from(packet)[7:]
         return Segment(kind, sender, sequence, told, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt)
     if kind == ACK:
@@ -320,3 +342,25 @@ def decodePack(count: int, payload: memoryview) -> list[tuple[int, memoryview]] 
         messages.append((tag, payload[begin:end]))
         begin = end
     return messages if begin == len(payload) else None
+
+
+def encodeLanded(place: int, length: int) -> bytes:
+    """Make the bytes of a segment whose own stand in the receiver's landing: see L{Landed}."""
+    return _LANDED.pack(place, length)
+
+
+def decodeLanded(segment: Segment, landing: memoryview) -> Segment | None:
+    """
+    Read a segment whose bytes stand in a landing.
+
+    @return: the C{FRAG}, the C{CHUNK} or the C{PUT} that it stands for; None where there are no such bytes.
+    """
+    if len(segment.payload) != _LANDED.size:
+        return None
+    place, length = _LANDED.unpack(segment.payload)
+    if place + length > len(landing):
+        return None
+    kind = PUT if segment.kind == LANDED_PUT else CHUNK
+    if kind == CHUNK and length == segment.total and length and not segment.offset:
+        kind = FRAG
+    return segment._replace(kind=kind, payload=landing[place : place + length])

@@ -4,6 +4,8 @@ Connections by the byte transfer layer on simulated hosts: messages, memory, bac
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,7 +26,7 @@ from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import LARGEST_TAG
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
-from txrdma.iba.verbs import QPAttributes, QPState
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
 from txrdma.sim.network import Faults
 from txrdma.test.btl.hosts import HostsCase, Making, Noting, ORDERED, TAG
@@ -205,16 +207,16 @@ class MemoryTests(HostsCase):
 class Producing:
     """A producer that sends as long as it may."""
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, post: Callable[[int, bytes], None] | None = None) -> None:
         self.calls: list[str] = []
         self.sent = 0
-        self._transport = transport
+        self._send = transport.sendMessage if post is None else partial(post, TAG)
         self.isPaused = False
 
     def produce(self) -> None:
         while not self.isPaused and self.sent < 300:
             self.sent += 1
-            self._transport.sendMessage(bytes(50_000))
+            self._send(bytes(50_000))
 
     def pauseProducing(self) -> None:
         self.isPaused = True
@@ -271,6 +273,14 @@ class PressureTests(HostsCase):
         self.wait(lambda: client.lost)
         self.assertEqual(len(server.messages), 300)
         self.assertNotIn("stop", producer.calls)
+
+    def test_producerByTag(self) -> None:
+        """A producer whose messages go by tag is resumed when they have arrived; nothing is answered."""
+        client, server = self.connected()
+        producer = Producing(client.transport, client.transport.post)
+        client.transport.registerProducer(producer, True)
+        producer.produce()
+        self.wait(lambda: producer.sent == 300 and len(server.tagged) == 300)
 
 
 class EndTests(HostsCase):
@@ -373,7 +383,7 @@ class EndTests(HostsCase):
             outcomes += [client.transport.send(ORDERED, bytes([number]) * size) for size in sizes]
             self.pause(0.0001)
             pairs = list(self.hosts[number % 2].device._queuePairs)
-            self.assertEqual(len(pairs), 2)
+            self.assertEqual(len([pair for pair in pairs if pair.kind is QPKind.UD]), 2)
             for pair in pairs:
                 pair.modify(QPAttributes(state=QPState.ERR))
             self.pause(0.1 * number)

@@ -51,7 +51,7 @@ class PageTests(SynchronousTestCase):
 
     def test_kinds(self) -> None:
         """The table of kinds has all of them, and no other one."""
-        rows = re.findall(r"^\| `([A-Z]+)` \|", self.text, re.M)
+        rows = re.findall(r"^\| `([A-Z_]+)` \|", self.text, re.M)
         self.assertEqual(sorted(rows), sorted(kind.name for kind in Kind))
 
     def test_numbers(self) -> None:

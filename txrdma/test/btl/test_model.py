@@ -18,10 +18,13 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
+from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import OPEN, Peer
+from txrdma.wire import Buffer
 
 _MTU = 80
+_LANDING = 8192
 _SIDES = st.integers(0, 1)
 
 
@@ -46,10 +49,30 @@ class TwoModules(RuleBasedStateMachine):
         self.told: list[dict[int, bool]] = [{}, {}]
         self.came: list[dict[int, bytes]] = [{}, {}]
         self.ended = [False, False]
+        self.isReached = [True, True]
+
+    @rule(side=_SIDES)
+    def share(self, side: int) -> None:
+        """Give one side a landing of the other one, if it has none."""
+        mine, other = self.peers[side], self.peers[1 - side]
+        if OPEN == mine.state == other.state and mine.landing is None:
+            other.ownLanding = memory = memoryview(bytearray(_LANDING))
+
+            def write(place: int, data: Buffer) -> bool:
+                if self.isReached[side]:
+                    memory[place : place + len(data)] = data
+                return self.isReached[side]
+
+            mine.landing = Landing(_LANDING, write)
+
+    @rule(side=_SIDES)
+    def reach(self, side: int) -> None:
+        """Let the landing of the other side come into reach, or out of it."""
+        self.isReached[side] = not self.isReached[side]
 
     @rule(
         side=_SIDES,
-        sizes=st.lists(st.sampled_from((0, 1, 5, 40, 58, 62, 63, 300)), min_size=1, max_size=12),
+        sizes=st.lists(st.sampled_from((0, 1, 5, 40, 58, 62, 63, 200, 300)), min_size=1, max_size=12),
         isUrgent=st.booleans(),
     )
     def send(self, side: int, sizes: list[int], isUrgent: bool) -> None:

@@ -463,7 +463,7 @@ class LiarTests(ModuleTestCase):
         """Refusals are bounded, however much is refused in one turn."""
         for _each in range(5000):
             self.put(self.lie(kind=PUT, region=99))
-        self.assertEqual(len(self.bob.module._refusals), 256)
+        self.assertEqual(len(self.bob.module._owed.refusals), 256)
 
 
 class ReorderingTests(ModuleTestCase):

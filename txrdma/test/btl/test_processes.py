@@ -30,40 +30,54 @@ class ProcessTests(SynchronousTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def play(self, role: str, interfaces: str = "") -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """A server, and a client with a role; both have these interfaces."""
+    def play(
+        self, role: str, interfaces: str = "", route: str = "auto"
+    ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """A server, and a client with a role; both have these interfaces, and this route."""
         module = ("-m", "txrdma.test.btl.player")
-        server = self.start(*module, "server", "0", interfaces)
+        server = self.start(*module, "server", "0", interfaces, route)
         assert server.stdout is not None
-        return server, self.start(*module, role, server.stdout.readline().strip(), interfaces)
+        return server, self.start(*module, role, server.stdout.readline().strip(), interfaces, route)
 
     def test_sendsAndExits(self) -> None:
-        """Who sends, ends and exits at once has sent all, and knows it."""
+        """Who sends 50 MB, ends and exits at once has sent all, and knows it."""
         server, client = self.play("sender")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone landing\n")
+
+    def test_byPackets(self) -> None:
+        """The same where the two share no memory."""
+        server, client = self.play("sender", route="rocev2")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
+
+    def test_busy(self) -> None:
+        """Who sends 50 MB to a process that does something else meanwhile goes on with it afterwards."""
+        server, client = self.play("patient")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT + 1} none ConnectionDone landing\n")
 
     def test_severalModules(self) -> None:
         """Who sends by two modules, ends and exits at once has sent all, and knows it."""
         server, client = self.play("sender", "127.0.0.1,127.0.0.2")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
 
     def test_severalKilled(self) -> None:
         """A peer with two modules that is killed in the middle of a message is lost soon, too."""
         server, client = self.play("victim", "127.0.0.1,127.0.0.2")
-        assert server.stdout is not None
-        self.assertEqual(server.stdout.readline(), "sending\n")
+        assert client.stdout is not None
+        self.assertEqual(client.stdout.readline(), "in the middle\n")
         client.kill()
-        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost\n")
+        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost packets\n")
 
     def test_killed(self) -> None:
         """A peer that is killed in the middle of a message is lost soon, and the message fails."""
         server, client = self.play("victim")
-        assert server.stdout is not None
-        self.assertEqual(server.stdout.readline(), "sending\n")
+        assert client.stdout is not None
+        self.assertEqual(client.stdout.readline(), "in the middle\n")
         client.kill()
-        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost\n")
+        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost landing\n")
 
     def example(self, name: str) -> str:
         """The path of an example."""

@@ -17,11 +17,16 @@ from txrdma.btl.wire import (
     CHUNK,
     CHUNK_LENGTH,
     ChunkPart,
+    decodeLanded,
     encodeFragment,
+    encodeLanded,
     FRAG,
     Header,
     HEADER_LENGTH,
     Kind,
+    LANDED,
+    Landed,
+    LANDED_PUT,
     PUT,
     PUT_LENGTH,
     PutPart,
@@ -47,10 +52,10 @@ def segments(draw: st.DrawFn) -> Segment:
         draw(st.binary(max_size=70)),
     )
     plain = plain._replace(attempt=draw(_number(7)))
-    if kind == CHUNK:
+    if kind in (CHUNK, LANDED):
         fragment, total, offset = draw(st.tuples(_number(32), _number(32), _number(32)))
         return plain._replace(fragment=fragment, total=total, offset=offset)
-    if kind == PUT:
+    if kind in (PUT, LANDED_PUT):
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
         return plain._replace(
@@ -93,12 +98,12 @@ class SegmentTests(SynchronousTestCase):
         )
         self.assertEqual(header.attempt, segment.attempt)
         self.assertEqual(header.acknowledged if header.acknowledges else None, segment.acknowledged)
-        if segment.kind == CHUNK:
+        if segment.kind in (CHUNK, LANDED):
             chunk = ChunkPart.decode(raw, Header.size)
             self.assertEqual(
                 (chunk.fragment, chunk.total, chunk.offset), (segment.fragment, segment.total, segment.offset)
             )
-        elif segment.kind == PUT:
+        elif segment.kind in (PUT, LANDED_PUT):
             put = PutPart.decode(raw, Header.size)
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
@@ -117,6 +122,29 @@ class SegmentTests(SynchronousTestCase):
                 Header.size + AcknowledgementPart.size,
             ),
         )
+
+    @given(_number(32), _number(32))
+    def test_landed(self, place: int, length: int) -> None:
+        """The place of bytes in a landing says the same before and after its travel."""
+        raw = encodeLanded(place, length)
+        self.assertEqual(Landed.decode(raw), Landed(place=place, length=length))
+
+    @given(st.sampled_from((LANDED, LANDED_PUT)), st.binary(max_size=9), _number(7), _number(7), _number(32))
+    def test_landing(self, kind: int, content: bytes, place: int, length: int, offset: int) -> None:
+        """What stands in a landing is the segment that it stands for; what would stand beside it is none."""
+        landing = memoryview(bytes(range(128)))
+        segment = Segment(kind, 1, tag=2, payload=encodeLanded(place, length), total=128, offset=offset)
+        found = decodeLanded(segment, landing)
+        if place + length > 128:
+            self.assertIsNone(found)
+        else:
+            assert found is not None
+            self.assertEqual(
+                (found.tag, found.offset, found.kind), (2, offset, CHUNK if kind == LANDED else PUT)
+            )
+            self.assertEqual(found.payload, landing[place : place + length])
+        if len(content) != 8:
+            self.assertIsNone(decodeLanded(segment._replace(payload=content), landing))
 
     @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
     def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:
@@ -138,7 +166,7 @@ class SegmentTests(SynchronousTestCase):
     def test_foreign(self) -> None:
         """Another version, and kinds that nobody knows, are no segments."""
         raw = Segment(int(Kind.FRAG), 1).encode()
-        for first in (0x02, 0x12, 0xF2, 0x20, 0x29, 0x2F):
+        for first in (0x02, 0x12, 0xF2, 0x20, 0x29, 0x2B, 0x2F):
             self.assertRaises(WireError, Segment.decode, bytes((first,)) + raw[1:])
 
 

@@ -38,6 +38,7 @@ def run(first: int, count: int, quiet: bool = False) -> int:
         f"{failed} failed"
     )
     print(f"{counters['num_pack_sends']} packets of several messages each")
+    print(f"{counters['num_rdma_sends']} pieces by landings, {counters['num_rdma_misses']} that found none")
     resends = ("resends", "timeout_retrans", "fast_retrans", "spurious_resends", "dup_recvs", "refused_sends")
     print(", ".join(f"{counters['num_' + each]} {each}" for each in resends))
     return failed

@@ -14,8 +14,10 @@ from heapq import heappop, heappush
 from random import Random
 
 from txrdma.btl._events import Event, MessageReceived, PackReceived
+from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
+from txrdma.wire import Buffer
 
 Address = tuple[int, int]
 """Number of the host, and of the channel."""
@@ -128,6 +130,24 @@ class Host:
         peer = self.module.addPeer(mine, its, addresses, here, there, other, now)
         back = other.module.addPeer(its, mine, ((self.number, 0), (self.number, 1)), there, here, self, now)
         return peer, back
+
+    def share(self, peer: Peer, back: Peer, size: int, isOutOfReach: Callable[[], bool]) -> None:
+        """
+        Let this host write into memory of another one.
+
+        @param peer: the other host, as this one knows it, and C{back}: this one, as the other does.
+        @param size: bytes.
+        @param isOutOfReach: tells when that memory cannot be written.
+        """
+        back.ownLanding = memory = memoryview(bytearray(size))
+
+        def write(place: int, data: Buffer) -> bool:
+            if isOutOfReach():
+                return False
+            memory[place : place + len(data)] = data
+            return True
+
+        peer.landing = Landing(size, write)
 
     def arrived(self, channel: int, source: Address, packet: bytes) -> None:
         """Keep a packet until the program has time; packets that come meanwhile are one batch with it."""

@@ -1,0 +1,69 @@
+"""
+Packets that a module owes its peers beside segments: acknowledgements that go with none, and refusals.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from txrdma.btl._counters import Counters
+from txrdma.btl._events import Packet
+from txrdma.btl._peer import GONE, Peer
+from txrdma.btl._window import COMMAND
+from txrdma.btl.wire import encodeHead, REFUSED
+
+ACK_DELAY: Final = 50e-6
+"""Seconds that an acknowledgement waits for a segment to go with, unless a batch of packets ends before."""
+
+MOST_REFUSALS: Final = 256
+"""Refusals that wait to be sent; the oldest are forgotten for others."""
+
+
+class Owed:
+    """
+    The acknowledgements and refusals of a module that wait; all of them go by the command channel.
+
+    @ivar peers: those who wait for an acknowledgement, the one that waits longest first.
+    @ivar refusals: peers, each with the sequence number of a segment that is not taken.
+    @ivar hasBatchEnded: no packet is at hand any more, so that acknowledgements wait no longer.
+    """
+
+    __slots__ = ("_counters", "hasBatchEnded", "peers", "refusals")
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self.peers: dict[Peer, None] = {}
+        self.refusals: deque[tuple[Peer, int]] = deque(maxlen=MOST_REFUSALS)
+        self.hasBatchEnded = False
+
+    def deadline(self) -> float | None:
+        """Time at which an acknowledgement is due; None without any."""
+        for peer in self.peers:
+            return peer.received.owedSince + ACK_DELAY
+        return None
+
+    def sendRefusals(self, packets: list[Packet], credits: list[int]) -> None:
+        """Append packets that refuse segments, as far as there are credits."""
+        while self.refusals and credits[COMMAND] > 0:
+            peer, sequence = self.refusals.popleft()
+            if peer.state != GONE:
+                head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
+                credits[COMMAND] -= 1
+                packets.append(Packet(peer, COMMAND, head, b""))
+
+    def sendAcknowledgements(self, packets: list[Packet], credits: list[int], now: float) -> None:
+        """Append the acknowledgements that are due, as far as there are credits."""
+        isDue, self.hasBatchEnded = self.hasBatchEnded, False
+        for peer in list(self.peers):
+            received = peer.received
+            if not isDue and received.owedSince + ACK_DELAY > now:
+                continue
+            if credits[COMMAND] <= 0:
+                self.hasBatchEnded = isDue
+                return
+            packets.append(Packet(peer, COMMAND, *peer.acknowledgement()))
+            received.told()
+            del self.peers[peer]
+            credits[COMMAND] -= 1
+            self._counters.ackSends += 1
