@@ -64,6 +64,9 @@ MOST_RESENDS: Final = 16
 MOST_PACKETS: Final = 256
 """Packets of one turn; whoever drives the module sees to others in between."""
 
+MANY_WAIT: Final = 8
+"""Packets of one peer that wait when it is better not to wait for the end of the turn with them."""
+
 FAIR_SHARE: Final = 8
 """New segments of one peer before the next peer has its turn."""
 
@@ -111,7 +114,7 @@ class Module:
         self._times = Timetable(keepAlive)
         self._deferred: tuple[Peer, Segment, float] | None = None
         self._events: list[Event] = []
-        self._batchHasEnded = False
+        self._batchHasEnded = self.isFull = False
 
     # Peers, and what is sent to them.
 
@@ -203,6 +206,8 @@ class Module:
             raise InvalidRequest("the peer is closed")
         queue = peer.urgent if isUrgent else peer.usual
         queue.append(message)
+        if len(queue) >= MANY_WAIT:
+            self.isFull = True
         peer.queuedBytes += message.total
         if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # else the window is closed
             self._makeReady(peer)
@@ -498,6 +503,7 @@ class Module:
     def outgoing(self, now: float) -> list[Packet]:
         """Take the packets of one turn; there may be more when there are L{MOST_PACKETS}."""
         packets: list[Packet] = []
+        self.isFull = False
         if self._losing:
             self._sendAgain(packets, now)
         if self._ready:

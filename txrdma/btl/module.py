@@ -229,6 +229,8 @@ class ModulePort:
 
     def soon(self) -> None:
         """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
+        if self.core.isFull and not self._isClosed:
+            self._send(self._reactor.seconds())
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 

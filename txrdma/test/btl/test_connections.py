@@ -17,10 +17,12 @@ from twisted.python.failure import Failure
 
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl.channels import MOST_UNTOLD
+from txrdma.btl._module import MANY_WAIT
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import LARGEST_TAG
+from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPState
@@ -74,6 +76,21 @@ class MessageTests(HostsCase):
             client.transport.post(TAG, bytes(900))
         self.wait(lambda: len(seen) == 32)
         self.assertGreater(seen[0], before)
+
+    def test_longTurn(self) -> None:
+        """What a program sends in one long turn is on its way, in full packets, before the turn has ended."""
+        client, server = self.connected()
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        before, said = counters.packSends, [b"%d" % number * 20 for number in range(2000)]
+        for data in said:
+            client.transport.post(ORDERED, data)
+        self.assertGreaterEqual(counters.packSends - before, MANY_WAIT)
+        self.wait(lambda: len(server.tagged) == len(said))
+        self.assertEqual([data for _tag, data in server.tagged], said)
+        length = sum(len(data) + ENTRY_LENGTH for data in said)
+        longest = client.transport._peer.mtu - HEADER_LENGTH
+        self.assertLessEqual(counters.packSends - before, length / (longest - len(said[-1])) + 1)
 
     def test_credits(self) -> None:
         """Of packets that were sent one by one all but a few are known to have left."""
