@@ -83,6 +83,7 @@ class Module:
 
     @ivar credits: packets that may still be posted on each channel.
     @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
+    @ivar isFull: L{MANY_WAIT} messages of a peer wait: whoever drives the module need not wait for more.
     """
 
     def __init__(
@@ -107,13 +108,11 @@ class Module:
         self._giveUp, self._keepAlive = giveUp, keepAlive
         self._peers: dict[int, Peer] = {}
         self.regions, self.expected = Regions(), Expected()
-        self._ready: deque[Peer] = deque()
-        self._losing: deque[Peer] = deque()
-        self._owing: dict[Peer, None] = {}
+        self._ready, self._losing = deque[Peer](), deque[Peer]()
         self._refusals: deque[tuple[Peer, int]] = deque(maxlen=_MOST_REFUSALS)
         self._times = Timetable(keepAlive)
         self._deferred: tuple[Peer, Segment, float] | None = None
-        self._events: list[Event] = []
+        self._owing, self._events = dict[Peer, None](), list[Event]()
         self._batchHasEnded = self.isFull = False
 
     # Peers, and what is sent to them.
@@ -170,16 +169,25 @@ class Module:
         @raise InvalidRequest: the peer is not open, or there is too much data.
         """
         length = len(data)
-        if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
-            raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
-        if length <= peer.mtu - HEADER_LENGTH:
-            if type(data) is not bytes:
-                data = bytes(data)
-            queue = peer.urgent if isUrgent else peer.usual
-            if queue and queue[-1].packed + length <= peer.mtu and peer.state == OPEN:
-                queue[-1].join(tag, data, length, context)
+        queue = peer.urgent if isUrgent else peer.usual
+        if queue and 0 <= tag <= 0xFFFF:  # many small ones of one turn, quickly
+            last = queue[-1]
+            packed = last.packed + length
+            if packed <= peer.mtu and peer.state == OPEN:
+                if last.kind == FRAG:
+                    last.open()
+                last.packed = packed + ENTRY_LENGTH
+                last.total += length
+                last.tags.append(tag)
+                last.bodies.append(data if type(data) is bytes else bytes(data))
+                if context is not None:
+                    last.contexts.append(context)
                 peer.queuedBytes += length
                 return
+        if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
+            raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
+        if length <= peer.mtu - HEADER_LENGTH and type(data) is not bytes:
+            data = bytes(data)
         self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
 
     def put(self, peer: Peer, region: int, offset: int, data: Buffer, context: object = None) -> None:
@@ -358,12 +366,8 @@ class Module:
 
     def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
         """Deliver messages of one packet, but for those that wait until all before them are here."""
-        order = peer.order
-        if order.tags and not peer.received.has(sequence):
-            for tag, data in messages:
-                if tag in order.tags:
-                    order.hold(sequence, tag, bytes(data))
-            messages = [each for each in messages if each[0] not in order.tags]
+        if peer.order.tags and not peer.received.has(sequence):
+            messages = peer.order.holdSome(sequence, messages)
         if messages:
             self._events.append(PackReceived(peer, messages))
 
@@ -384,9 +388,7 @@ class Module:
             message.waiting -= 1
             if not message.waiting and message.begun == message.total:
                 self._over(peer, message)
-                for context in message.contexts:
-                    if context is not UNHEARD:
-                        self._events.append(SendCompleted(peer, context))
+                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
@@ -416,11 +418,8 @@ class Module:
     def _left(self, peer: Peer, now: float) -> None:
         """Do as the peer has said: it takes no messages any more, but those on their way may have arrived."""
         peer.state, peer.lingerUntil = LEFT, now + LINGER
-        for message in (*peer.urgent, *peer.usual):
-            if not message.isOver and not message.begun and not message.waiting and message.kind != BYE:
-                self._fail(peer, message, "the peer has closed")
-        peer.urgent = deque(each for each in peer.urgent if each.waiting or each.begun)
-        peer.usual = deque(each for each in peer.usual if each.waiting or each.begun)
+        for message in peer.takeUnbegun():
+            self._fail(peer, message, "the peer has closed")
         self._finish(peer, now)
 
     def _finish(self, peer: Peer, now: float) -> None:
@@ -480,9 +479,7 @@ class Module:
                 self._events.append(PeerClosed(peer))
             else:
                 self.lose(peer, "the peer does not answer")
-        elif (
-            peer.state == OPEN and self._keepAlive and peer.isIdle() and peer.heardAt + self._keepAlive <= now
-        ):
+        elif peer.state == OPEN and peer.isSilent(self._keepAlive, now):
             self._queue(peer, Message(VOID, 0, b"", None))
         else:
             self._makeReady(peer)

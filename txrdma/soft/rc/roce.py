@@ -458,7 +458,9 @@ class RoCEPort:
 
     def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
         """The device of this host from which packets are here; None where they are not to be taken."""
-        raw = self._carrier.rawAddress(*source) if self.isEnabled else None
+        if not self.isEnabled:
+            return None
+        raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
         if raw is None:
             return None
         self._inTurn = True

@@ -16,8 +16,9 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.python.failure import Failure
 
 from txrdma.btl._flow import Flow, WINDOW
-from txrdma.btl.channels import MOST_UNTOLD
 from txrdma.btl._module import MANY_WAIT
+from txrdma.btl._peer import Peer
+from txrdma.btl.channels import MOST_UNTOLD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
@@ -89,7 +90,9 @@ class MessageTests(HostsCase):
         self.wait(lambda: len(server.tagged) == len(said))
         self.assertEqual([data for _tag, data in server.tagged], said)
         length = sum(len(data) + ENTRY_LENGTH for data in said)
-        longest = client.transport._peer.mtu - HEADER_LENGTH
+        peer = client.transport._peer
+        assert isinstance(peer, Peer)
+        longest = peer.mtu - HEADER_LENGTH
         self.assertLessEqual(counters.packSends - before, length / (longest - len(said[-1])) + 1)
 
     def test_credits(self) -> None:
