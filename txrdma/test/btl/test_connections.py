@@ -4,6 +4,7 @@ Connections by the byte transfer layer on simulated hosts: messages, memory, bac
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -94,6 +95,21 @@ class MessageTests(HostsCase):
         assert isinstance(peer, Peer)
         longest = peer.mtu - HEADER_LENGTH
         self.assertLessEqual(counters.packSends - before, length / (longest - len(said[-1])) + 1)
+
+    def test_inline(self) -> None:
+        """Of a device that takes few bytes inline longer packets are sent from registered memory."""
+        device: Any = self.hosts[0].device
+        device.limits = replace(device.limits, maxInline=64)
+        client, server = self.connected()
+        sizes = [10, 46, 47, 600, 5000, 0]
+        for number, size in enumerate(sizes):
+            client.transport.sendPriority(ORDERED, bytes((number,)) * size)
+            self.pause(0.001)
+        self.wait(lambda: len(server.tagged) == len(sizes))
+        said = [(ORDERED, bytes((number,)) * size) for number, size in enumerate(sizes)]
+        self.assertEqual(server.tagged, said)
+        channels = moduleOf(self.hosts[0], device)._channels
+        self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
 
     def test_credits(self) -> None:
         """Of packets that were sent one by one all but a few are known to have left."""

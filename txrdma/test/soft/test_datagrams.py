@@ -452,7 +452,7 @@ class SharedDatagramTests(DatagramCase):
         def take(*args: object) -> None:
             raise RuntimeError("a bug")
 
-        self.patch(cast(Any, beside.qp)._route.datagrams, "take", take)
+        self.patch(cast(Any, beside.qp)._route, "take", take)
         one.say(beside, b"fails")
         one.say(other, b"goes on")
         self.hears(other, [b"goes on"])
