@@ -5,7 +5,8 @@ A queue pair that fails, as one does whose port goes down under it, is taken thr
 with its number: datagrams may be lost, and what was on its way is sent again.
 
 Buffers are registered once. Those of receives are posted again batch by batch; those of sends are a ring,
-since a send queue completes in order: of many requests only the last one makes a completion.
+since a send queue completes in order: of many requests only the last one makes a completion. Packets that the
+device takes inline, on the software device all of them, go without one.
 """
 
 from __future__ import annotations
