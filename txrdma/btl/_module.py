@@ -146,11 +146,8 @@ class Module:
         """
         if name in self._peers:
             raise InvalidRequest("a peer has this name already")
-        peer = Peer(
-            *(name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context),
-            *(self.counters, self._budget, self._giveUp, now),
-        )
-        self._peers[name] = peer
+        ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
+        self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -395,8 +392,7 @@ class Module:
         return True
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
-        message = peer.sent.refused(sequence)
-        if message is not None and not message.isOver:
+        if (message := peer.sent.refused(sequence)) is not None and not message.isOver:
             peer.sent.void(message)
             self._fail(peer, message, "the peer has refused it")
         self._makeReady(peer)
@@ -459,8 +455,7 @@ class Module:
             for each in self._peers.values():
                 each.assembly.excuse(now)
         while (peer := self._times.take(now)) is not None:
-            due = peer.deadline(self._keepAlive)
-            if due is not None and due <= now:
+            if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
                 self._expire(peer, now)
 
     def _expire(self, peer: Peer, now: float) -> None:
@@ -497,21 +492,25 @@ class Module:
         """Note that packets have left: their credits come back."""
         self.credits[channel] += packets
 
-    def outgoing(self, now: float) -> list[Packet]:
-        """Take the packets of one turn; there may be more when there are L{MOST_PACKETS}."""
+    def outgoing(self, now: float, isEarly: bool = False) -> list[Packet]:
+        """
+        Take the packets of one turn; there may be more when there are L{MOST_PACKETS}.
+
+        @param isEarly: the turn goes on, so that more may join the last message of a peer.
+        """
         packets: list[Packet] = []
         self.isFull = False
         if self._losing:
             self._sendAgain(packets, now)
         if self._ready:
-            self._sendNew(packets, now)
+            self._sendNew(packets, now, isEarly)
         if self._refusals:
             self._sendRefusals(packets)
         if self._owing:
             self._sendAcknowledgements(packets, now)
         if not packets and self._deferred is not None:
             self._catchUp()
-            return self.outgoing(now)
+            return self.outgoing(now, isEarly)
         self.counters.totalSends += len(packets)
         return packets
 
@@ -534,7 +533,7 @@ class Module:
             self._losing.rotate(-1)
             self._emit(peer, peer.sent.again(now), DATA, packets)
 
-    def _sendNew(self, packets: list[Packet], now: float) -> None:
+    def _sendNew(self, packets: list[Packet], now: float, isEarly: bool) -> None:
         ready, credits, counters = self._ready, self.credits, self.counters
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
@@ -543,7 +542,8 @@ class Module:
                     ready.popleft()
                     peer.isReady = False
                     break
-                queue = peer.turn()
+                if len(queue := peer.turn()) == 1 and isEarly:
+                    return
                 channel = self._channelOf(queue[0])
                 if credits[channel] <= 1:
                     return

@@ -230,7 +230,7 @@ class ModulePort:
     def soon(self) -> None:
         """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
         if self.core.isFull and not self._isClosed:
-            self._send(self._reactor.seconds())
+            self._send(self._reactor.seconds(), True)
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
@@ -294,8 +294,8 @@ class ModulePort:
         touched.clear()
         return True
 
-    def _send(self, now: float) -> int:
-        packets = self.core.outgoing(now)
+    def _send(self, now: float, isEarly: bool = False) -> int:
+        packets = self.core.outgoing(now, isEarly)
         if not packets:
             return 0
         batches: tuple[list[Packet], list[Packet]] = ([], [])
