@@ -41,7 +41,7 @@ VENV := .venv
 COMPILED := .venv-compiled
 COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contract \
 	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_messages txrdma.test.soft.test_lane_atomics \
-	txrdma.test.soft.test_lane_ports \
+	txrdma.test.soft.test_lane_ports txrdma.test.soft.test_datagrams \
 	txrdma.test.soft.test_sharedmemory txrdma.test.soft.test_sharedports txrdma.test.soft.test_capture
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
@@ -142,6 +142,8 @@ $(COMPILED)/.made:
 $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
 	@echo "Installing txrdma with compiled cores into $(COMPILED)"
 	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
+	@for extra in bench-mpi bench-enet; do $(COMPILED)/bin/python $(PIP) -q ".[$$extra]" >/dev/null 2>&1 || \
+		echo "$$extra is not to be had here: what it is for will not be measured"; done
 	@rm -rf build/lib* build/temp*  # modules that are no more would be installed, too
 	@TXRDMA_COMPILE=1 tools/quietly $(COMPILED)/bin/python $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@touch $@

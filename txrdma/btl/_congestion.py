@@ -7,6 +7,11 @@ one receiver share it evenly. Where they have not, the path loses by itself, as 
 the window shrinks by half of the share that was lost, so that at 1 % the window is some 200 segments, where
 TCP's rule leaves 12 (RFC 5681). After a timeout almost nothing is known, and it begins anew (RFC 5681, 3.1);
 unless what seemed lost was only late, as behind a process that was not scheduled (RFC 4015).
+
+A queue that loses nothing, as a ring of shared memory that is large enough, would let each window stay where
+it was when the queue began: whoever came first had the most. So while round trips are long each window is
+drawn to its share of a bandwidth-delay product and L{WAITING} segments that wait in the queue, as FAST TCP's
+is (Jin, Wei and Low, INFOCOM 2004): the waiting segments are those by which round trips are longer.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ NARROWEST: Final = 2
 
 WIDEST: Final = 4096
 """Segments: the window of sequence numbers itself."""
+
+WAITING: Final = 128
+"""Segments of one peer that may wait in a queue on their way; all that share the queue settle there."""
 
 _LONGER: Final = 2.0
 _TURN: Final = 0.0005
@@ -114,10 +122,19 @@ class Congestion:
                 size = self.size - int(self.size * self._lost / (self._lost + self._arrived) / 2 + 0.5)
                 size += 1
             self.size = self._threshold = max(NARROWEST, min(size, WIDEST))
-        elif self.size >= self._threshold and self._wasFull and self.size < WIDEST:
+        elif isLonger:
+            self._settle(base)
+        elif self._wasFull and self._threshold <= self.size < WIDEST:
             self.size += 1
-        elif isLonger and self.size < self._threshold:
-            self._threshold = self.size  # a queue builds up: from here on by single segments
         self._arrived = self._lost = 0
         self._shortest = 0.0
         self._wasFull = False
+
+    def _settle(self, base: float) -> None:
+        """Go half the way down to where L{WAITING} segments wait in the queue, or slowly up."""
+        waiting = int(self.size * (1 - base / self._shortest))
+        if waiting > WAITING:
+            self.size -= (waiting - WAITING + 1) // 2
+        elif self._wasFull and self.size >= self._threshold:
+            self.size += (WAITING - waiting) // 8 + 1
+        self._threshold = self.size  # no more doubling

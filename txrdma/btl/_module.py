@@ -64,6 +64,9 @@ MOST_RESENDS: Final = 16
 MOST_PACKETS: Final = 256
 """Packets of one turn; whoever drives the module sees to others in between."""
 
+MANY_WAIT: Final = 8
+"""Packets of one peer that wait when it is better not to wait for the end of the turn with them."""
+
 FAIR_SHARE: Final = 8
 """New segments of one peer before the next peer has its turn."""
 
@@ -81,6 +84,7 @@ class Module:
     @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
     @ivar hasLanded: events tell of bytes in a landing, so that nothing may be acknowledged before these were
         taken, and told of.
+    @ivar isFull: L{MANY_WAIT} messages of a peer wait: whoever drives the module need not wait for more.
     """
 
     def __init__(
@@ -105,13 +109,12 @@ class Module:
         self._giveUp, self._keepAlive = giveUp, keepAlive
         self._peers: dict[int, Peer] = {}
         self.regions, self.expected = Regions(), Expected()
-        self._ready: deque[Peer] = deque()
-        self._losing: deque[Peer] = deque()
+        self._ready, self._losing = deque[Peer](), deque[Peer]()
         self._owed = Owed(self.counters)
         self._times = Timetable(keepAlive)
         self._deferred: tuple[Peer, Segment, float] | None = None
         self._events: list[Event] = []
-        self.hasLanded = False
+        self.hasLanded = self.isFull = False
 
     # Peers, and what is sent to them.
 
@@ -144,11 +147,8 @@ class Module:
         """
         if name in self._peers:
             raise InvalidRequest("a peer has this name already")
-        peer = Peer(
-            *(name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context),
-            *(self.counters, self._budget, self._giveUp, now),
-        )
-        self._peers[name] = peer
+        ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
+        self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -167,16 +167,25 @@ class Module:
         @raise InvalidRequest: the peer is not open, or there is too much data.
         """
         length = len(data)
-        if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
-            raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
-        if length <= peer.mtu - HEADER_LENGTH:
-            if type(data) is not bytes:
-                data = bytes(data)
-            queue = peer.urgent if isUrgent else peer.usual
-            if queue and queue[-1].packed + length <= peer.mtu and peer.state == OPEN:
-                queue[-1].join(tag, data, length, context)
+        queue = peer.urgent if isUrgent else peer.usual
+        if queue and 0 <= tag <= 0xFFFF:  # many small ones of one turn, quickly
+            last = queue[-1]
+            packed = last.packed + length
+            if packed <= peer.mtu and peer.state == OPEN:
+                if last.kind == FRAG:
+                    last.open()
+                last.packed = packed + ENTRY_LENGTH
+                last.total += length
+                last.tags.append(tag)
+                last.bodies.append(data if type(data) is bytes else bytes(data))
+                if context is not None:
+                    last.contexts.append(context)
                 peer.queuedBytes += length
                 return
+        if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
+            raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
+        if length <= peer.mtu - HEADER_LENGTH and type(data) is not bytes:
+            data = bytes(data)
         self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
 
     def put(self, peer: Peer, region: int, offset: int, data: Buffer, context: object = None) -> None:
@@ -203,6 +212,8 @@ class Module:
             raise InvalidRequest("the peer is closed")
         queue = peer.urgent if isUrgent else peer.usual
         queue.append(message)
+        if len(queue) >= MANY_WAIT:
+            self.isFull = True
         peer.queuedBytes += message.total
         if message.total >= LONG and peer.mayAsk:
             peer.mayAsk = False
@@ -370,12 +381,8 @@ class Module:
 
     def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
         """Deliver messages of one packet, but for those that wait until all before them are here."""
-        order = peer.order
-        if order.tags and not peer.received.has(sequence):
-            for tag, data in messages:
-                if tag in order.tags:
-                    order.hold(sequence, tag, bytes(data))
-            messages = [each for each in messages if each[0] not in order.tags]
+        if peer.order.tags and not peer.received.has(sequence):
+            messages = peer.order.holdSome(sequence, messages)
         if messages:
             self._events.append(PackReceived(peer, messages))
 
@@ -398,17 +405,14 @@ class Module:
             message.waiting -= 1
             if not message.waiting and message.begun == message.total:
                 self._over(peer, message)
-                for context in message.contexts:
-                    if context is not UNHEARD:
-                        self._events.append(SendCompleted(peer, context))
+                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
         return True
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
-        message = peer.sent.refused(sequence)
-        if message is not None and not message.isOver:
+        if (message := peer.sent.refused(sequence)) is not None and not message.isOver:
             peer.sent.void(message)
             self._fail(peer, message, "the peer has refused it")
         self._makeReady(peer)
@@ -430,11 +434,8 @@ class Module:
     def _left(self, peer: Peer, now: float) -> None:
         """Do as the peer has said: it takes no messages any more, but those on their way may have arrived."""
         peer.state, peer.lingerUntil = LEFT, now + LINGER
-        for message in (*peer.urgent, *peer.usual):
-            if not message.isOver and not message.begun and not message.waiting and message.kind != BYE:
-                self._fail(peer, message, "the peer has closed")
-        peer.urgent = deque(each for each in peer.urgent if each.waiting or each.begun)
-        peer.usual = deque(each for each in peer.usual if each.waiting or each.begun)
+        for message in peer.takeUnbegun():
+            self._fail(peer, message, "the peer has closed")
         self._finish(peer, now)
 
     def _finish(self, peer: Peer, now: float) -> None:
@@ -472,8 +473,7 @@ class Module:
             for each in self._peers.values():
                 each.assembly.excuse(now)
         while (peer := self._times.take(now)) is not None:
-            due = peer.deadline(self._keepAlive)
-            if due is not None and due <= now:
+            if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
                 self._expire(peer, now)
 
     def _expire(self, peer: Peer, now: float) -> None:
@@ -491,9 +491,7 @@ class Module:
                 self._events.append(PeerClosed(peer))
             else:
                 self.lose(peer, "the peer does not answer")
-        elif (
-            peer.state == OPEN and self._keepAlive and peer.isIdle() and peer.heardAt + self._keepAlive <= now
-        ):
+        elif peer.state == OPEN and peer.isSilent(self._keepAlive, now):
             self._queue(peer, Message(VOID, 0, b"", None))
         else:
             self._makeReady(peer)
@@ -512,20 +510,25 @@ class Module:
         """Note that packets have left: their credits come back."""
         self.credits[channel] += packets
 
-    def outgoing(self, now: float) -> list[Packet]:
-        """Take the packets of one turn; there may be more when there are L{MOST_PACKETS}."""
+    def outgoing(self, now: float, isEarly: bool = False) -> list[Packet]:
+        """
+        Take the packets of one turn; there may be more when there are L{MOST_PACKETS}.
+
+        @param isEarly: the turn goes on, so that more may join the last message of a peer.
+        """
         packets: list[Packet] = []
+        self.isFull = False
         if self._losing:
             self._sendAgain(packets, now)
         if self._ready:
-            self._sendNew(packets, now)
+            self._sendNew(packets, now, isEarly)
         if self._owed.refusals:
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now)
         if not packets and self._deferred is not None:
             self._catchUp()
-            return self.outgoing(now)
+            return self.outgoing(now, isEarly)
         self.counters.totalSends += len(packets)
         return packets
 
@@ -548,7 +551,7 @@ class Module:
             self._losing.rotate(-1)
             self._emit(peer, peer.sent.again(now), DATA, packets)
 
-    def _sendNew(self, packets: list[Packet], now: float) -> None:
+    def _sendNew(self, packets: list[Packet], now: float, isEarly: bool) -> None:
         ready, credits = self._ready, self.credits
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
@@ -557,7 +560,8 @@ class Module:
                     ready.popleft()
                     peer.isReady = False
                     break
-                queue = peer.turn()
+                if len(queue := peer.turn()) == 1 and isEarly:
+                    return
                 channel = self._channelOf(queue[0])
                 if credits[channel] <= 1:
                     return

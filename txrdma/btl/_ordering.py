@@ -41,6 +41,13 @@ class Ordering:
         self._held += 1
         heappush(self._waiting, (self._last, self._held, tag, data))
 
+    def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
+        """Keep those messages of a segment that want order; the answer are the others."""
+        for tag, data in messages:
+            if tag in self.tags:
+                self.hold(sequence, tag, bytes(data))
+        return [each for each in messages if each[0] not in self.tags]
+
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Take the first message if no segment before its end is missing: its tag and its data."""
         if not self._waiting or not received.has(self._waiting[0][0] & 0xFFFF):

@@ -149,9 +149,22 @@ class Peer:
             usual.popleft()
         return bool(urgent or usual)
 
+    def takeUnbegun(self) -> list[Message]:
+        """Take the messages from the queues of which nothing was sent; C{BYE} goes, too, and is none."""
+        queued = (*self.urgent, *self.usual)
+        self.urgent = deque(each for each in self.urgent if each.waiting or each.begun)
+        self.usual = deque(each for each in self.usual if each.waiting or each.begun)
+        return [
+            each for each in queued if not (each.isOver or each.begun or each.waiting or each.kind == BYE)
+        ]
+
     def isIdle(self) -> bool:
         """Tell whether all that was to be sent has arrived."""
         return not self.sent.outstanding and not self.hasQueued()
+
+    def isSilent(self, keepAlive: float, now: float) -> bool:
+        """Tell whether nothing was heard or is to be heard for so many seconds; zero is for ever."""
+        return bool(keepAlive) and self.isIdle() and self.heardAt + keepAlive <= now
 
     def turn(self) -> deque[Message]:
         """

@@ -51,12 +51,13 @@ class Message:
     @ivar total: bytes, of which C{begun} were made segments; C{waiting} segments of it have not arrived.
     @ivar packed: bytes of the packet that it makes with one more message, but for those of that message;
         more than any packet has where no other one may join it.
+    @ivar tags: of the messages in a packet of several, until that is sealed, and C{bodies}: their bytes.
     @ivar contexts: what its senders want to hear again with the outcome.
     """
 
     __slots__ = (
-        *("_bodies", "_entries", "begun", "contexts", "data", "fragment", "isOver", "kind"),
-        *("offset", "packed", "region", "tag", "total", "waiting"),
+        *("begun", "bodies", "contexts", "data", "fragment", "isOver", "kind", "offset", "packed"),
+        *("region", "tag", "tags", "total", "waiting"),
     )
 
     def __init__(
@@ -75,23 +76,16 @@ class Message:
         self.fragment = self.begun = self.waiting = 0
         self.isOver = False
 
-    def join(self, tag: int, data: bytes, length: int, context: object) -> None:
-        """Take one more message into the packet, which has room for it."""
-        if self.kind == FRAG:
-            self.kind = PACK
-            self._entries: list[int] = [self.tag, self.total]
-            self._bodies: list[Buffer] = [self.data]
-        self._entries += tag, length
-        self._bodies.append(data)
-        self.total += length
-        self.packed += length + ENTRY_LENGTH
-        if context is not None:
-            self.contexts.append(context)
+    def open(self) -> None:
+        """Become a packet of several messages, the first of them: others are appended to its lists."""
+        self.kind = PACK
+        self.tags: list[int] = [self.tag]
+        self.bodies: list[Buffer] = [self.data]
 
     def seal(self) -> None:
         """Make the bytes of the packet of several messages: no other one joins them any more."""
-        self.tag, self.data = len(self._bodies), encodePack(self._entries, self._bodies)
-        self._entries, self._bodies = [], []
+        self.tag, self.data = len(self.bodies), encodePack(self.tags, self.bodies)
+        self.tags, self.bodies = [], []
 
 
 class Sent:

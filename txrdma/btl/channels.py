@@ -5,7 +5,8 @@ A queue pair that fails, as one does whose port goes down under it, is taken thr
 with its number: datagrams may be lost, and what was on its way is sent again.
 
 Buffers are registered once. Those of receives are posted again batch by batch; those of sends are a ring,
-since a send queue completes in order: of many requests only the last one makes a completion.
+since a send queue completes in order: of many requests only the last one makes a completion. Packets that the
+device takes inline, on the software device all of them, go without one.
 """
 
 from __future__ import annotations
@@ -118,9 +119,11 @@ class Channel:
             )
             undo.callback(self._memory.close)
             self._view = self._memory.view
-            capacity = Capacity(self.sends, receives, 1, 1)
+            inline = min(mtu, device.limits.maxInline)
+            capacity = Capacity(self.sends, receives, 1, 1, inline)
             self._pair = domain.createQueuePair(QPKind.UD, queue, queue, capacity)
             undo.callback(self._pair.close)
+            self._mostInline = self._pair.capacity.maxInline
             self._requests = [SendRequest(0, Operation.SEND) for _ in range(self.sends)]
             for request in self._requests:
                 request.remoteQKey = QKEY
@@ -160,7 +163,7 @@ class Channel:
         if self._mending is not None:
             return len(packets)
         view, mtu, requests, next = self._view, self._mtu, self._requests, self._next
-        base, lkey = self._memory.address, self._memory.lkey
+        sends, most = self.sends, self._mostInline
         batch = []
         latest: Peer | None = None
         for peer, _channel, head, payload in packets:
@@ -168,13 +171,17 @@ class Channel:
                 latest = peer
                 address, qpn = wayTo(peer.context)
             request = requests[next]
-            begin = next * mtu
-            next = next + 1 if next + 1 < self.sends else 0
-            middle = begin + len(head)
-            end = middle + len(payload)
-            view[begin:middle] = head
-            view[middle:end] = payload
-            request.segments = (Segment(base + begin, end - begin, lkey),)
+            length = len(head) + len(payload)
+            if length <= most:  # as on the software device, which has no need of a copy here
+                request.inline, request.segments = (head, payload), ()
+            else:
+                begin = next * mtu
+                middle, end = begin + len(head), begin + length
+                view[begin:middle] = head
+                view[middle:end] = payload
+                segment = Segment(self._memory.address + begin, length, self._memory.lkey)
+                request.inline, request.segments = (), (segment,)
+            next = next + 1 if next + 1 < sends else 0
             request.address, request.remoteQPN, request.signaled = address, qpn, False
             batch.append(request)
         self._next = next

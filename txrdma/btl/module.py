@@ -259,6 +259,8 @@ class ModulePort:
 
     def soon(self) -> None:
         """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
+        if self.core.isFull and not self._isClosed:
+            self._send(self._reactor.seconds(), True)
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
@@ -324,10 +326,10 @@ class ModulePort:
         self._isTellingLanded = False
         return True
 
-    def _send(self, now: float) -> int:
+    def _send(self, now: float, isEarly: bool = False) -> int:
         if self.core.hasLanded or self._isTellingLanded:
             return 0  # an acknowledgement would let the peer write where bytes are still to be read
-        packets = self.core.outgoing(now)
+        packets = self.core.outgoing(now, isEarly)
         if not packets:
             return 0
         batches: tuple[list[Packet], list[Packet]] = ([], [])

@@ -8,7 +8,7 @@ then C{length} bytes. Whatever stands behind these is padding of the link, and d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import pack, Struct
 from typing import Final
 
@@ -316,13 +316,15 @@ def decodeSegment(packet: Buffer) -> Segment:
     return Segment(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, 0, 0, 0, attempt)
 
 
-def encodePack(entries: Sequence[int], bodies: Iterable[Buffer]) -> bytes:
+def encodePack(tags: Sequence[int], bodies: Sequence[Buffer]) -> bytes:
     """
     Make the bytes of a C{PACK}: 0.05 us for each message, where a C{PackEntry.encode} takes more than 0.5 us.
 
-    @param entries: tag and length of each message, one behind the other.
-    @param bodies: the messages.
+    @param tags: of the messages, and C{bodies}: their bytes.
     """
+    entries = [0] * (2 * len(tags))
+    entries[::2] = tags
+    entries[1::2] = map(len, bodies)
     return b"".join((pack(f">{len(entries)}H", *entries), *bodies))
 
 

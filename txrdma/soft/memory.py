@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
-from txrdma.iba.verbs import Access, Segment
+from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.soft._mapping import mapped
 from txrdma.soft._recent import Recent
@@ -165,6 +165,24 @@ class KeyTable:
         if length == 0:
             return _EMPTY  # nothing is accessed, so nothing is checked
         raise ProtectionError(self._why(region, domain, address, length))
+
+    def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
+        """
+        Write into a segment of ours: a head, and what is behind it up to that length.
+
+        @return: False where L{local} would raise, or the segment is shorter than that.
+        """
+        address, room, lkey = segment
+        region = self._regions.get(lkey)
+        if region is None or region.domain is not domain or length > room:
+            return False
+        begin = address - region.address
+        if begin < 0 or begin + room > region.length or not region.rights & LOCAL_WRITE:
+            return False
+        view, middle = region.view, begin + len(head)
+        view[begin:middle] = head
+        view[middle : begin + length] = body
+        return True
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
         """

@@ -147,10 +147,14 @@ class SoftQueuePair:
         @raise InvalidRequest: the state or a request's form does not allow it.
         @raise QueueFull: there is no room for all of them.
         """
-        if self.state is not _RTS or self.kind is not QPKind.RC:
-            self._postAside(requests)
-            return
         count = len(requests)
+        if self.state is not _RTS or self.kind is not QPKind.RC:
+            if self.state is _RTS and self._arePlain(requests) and count <= self.free:
+                self.free -= count
+                self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+            else:
+                self._postAside(requests)
+            return
         if count > self.free:
             raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
         for request in requests:
@@ -215,6 +219,20 @@ class SoftQueuePair:
         for request in requests:  # one of those before went wrong
             self.free += 1
             self._flushed(request.identifier, _SEND)
+
+    def _arePlain(self, requests: Sequence[SendRequest]) -> bool:
+        """Tell whether these are datagrams as most are, with nothing wrong with them."""
+        port, most = self.attributes.port, self._maxInline
+        for request in requests:
+            address, inline = request.address, request.inline
+            if request.operation is not Operation.SEND or address is None or address.address.port != port:
+                return False
+            if inline:
+                if request.segments or sum(map(len, inline)) > most:
+                    return False
+            elif len(request.segments) > self._maxSegments:
+                return False
+        return True
 
     def _checkForm(self, request: SendRequest) -> None:
         if request.inline:

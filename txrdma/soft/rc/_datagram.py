@@ -17,6 +17,7 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     AddressVector,
+    Buffer,
     Completion,
     CompletionOpcode,
     Operation,
@@ -74,8 +75,12 @@ class Lane(Protocol):
     isUp: bool
     isOver: bool
 
-    def put(self, head: memoryview, payload: memoryview, length: int) -> bool:
-        """Write a packet of that length, which ends with a few bytes that say nothing; False: it is lost."""
+    def put(self, pieces: Sequence[Buffer], length: int) -> bool:
+        """
+        Write a packet of that length, which ends with a few bytes that say nothing; False: it is lost.
+
+        @param pieces: the bytes before these, one behind the other.
+        """
 
     def announce(self) -> None:
         """Wake the peer for what was written, if it sleeps."""
@@ -129,7 +134,7 @@ class Datagrams:
         self._keys = keys
         self._domain = domain
         self._receives = receives
-        self._mtu = mtu
+        self._mtu, self._longest = mtu, GRH_LENGTH + mtu
         self._begin = self._psn = psn
         self.qkey = qkey
         self._posted: deque[_Posted] = deque()
@@ -169,7 +174,8 @@ class Datagrams:
         """
         Write the first of these requests at once, as far as they are plain, and there are lanes for them.
 
-        The hot loop of sending, in one piece: what it leaves is to be posted.
+        The hot loop of sending, in one piece: what it leaves is to be posted, what it does is to be retired.
+        Bytes that are inline go into the peer's ring from where they stand.
 
         @return: how many are done, and the bytes of their packets.
         """
@@ -177,15 +183,10 @@ class Datagrams:
             return 0, 0
         latest: AddressVector | None = None
         lane: Lane | None = None
-        events, domain, local, mtu, number = (
-            self._events,
-            self._domain,
-            self._keys.local,
-            self._mtu,
-            self._number,
-        )
+        domain, local, mtu, number = self._domain, self._keys.local, self._mtu, self._number
         done = size = head = 0
         there = -1
+        psn = self._psn
         for request in requests:
             assert request.address is not None
             address = request.address.address
@@ -193,14 +194,20 @@ class Datagrams:
                 if lane is not None:
                     lane.announce()
                 latest, lane = address, laneTo(address)
-            segments = request.segments
-            if lane is None or len(segments) != 1 or request.operation is not _PLAIN:
+            inline, segments = request.inline, request.segments
+            if lane is None or request.operation is not _PLAIN:
                 break
-            try:
-                payload = local(domain, segments[0], False)
-            except ProtectionError:
+            if inline:
+                pieces: Sequence[Buffer] = inline
+                length = sum(map(len, inline))
+            elif len(segments) == 1:
+                try:
+                    payload = local(domain, segments[0], False)
+                except ProtectionError:
+                    break
+                pieces, length = (payload,), len(payload)
+            else:
                 break
-            length = len(payload)
             if length > mtu:
                 break
             if request.remoteQPN != there:
@@ -209,19 +216,18 @@ class Datagrams:
             qkey = request.remoteQKey
             qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
             pad = -length & 3
-            start = START.pack(head | request.solicited << 55 | pad << 52, self._psn, qkey, number)
-            lane.put(memoryview(start), payload, _AROUND + length + pad)
-            self._psn = self._psn + 1 & PSN_MASK
+            start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
+            lane.put((start, *pieces), _AROUND + length + pad)
+            psn = psn + 1 & PSN_MASK
             size += _AROUND + length + pad
             done += 1
             if request.signaled:
-                events.append(
+                self._events.append(
                     Completion(request.identifier, Status.SUCCESS, CompletionOpcode.SEND, number, length)
                 )
+        self._psn = psn
         if lane is not None:
             lane.announce()
-        if done:
-            events.append(Retired(done))
         return done, size
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
@@ -338,6 +344,22 @@ class Datagrams:
         @param header: the 40 bytes that stand for the GRH.
         @return: the completion of the receive that it has, or that has failed.
         """
+        receives, end = self._receives, GRH_LENGTH + len(payload)
+        if receives and qkey == self.qkey and end <= self._longest and not self._stopped:
+            receive = receives[0]
+            segments = receive.segments
+            if len(segments) == 1 and self._keys.fill(self._domain, segments[0], header, payload, end):
+                receives.popleft()
+                return Completion(
+                    receive.identifier,
+                    _SUCCESS,
+                    _RECEIVE,
+                    self._number,
+                    end,
+                    None,
+                    source & 0xFFFFFF,  # type: ignore[arg-type]  # a QPN, which is not called for each packet
+                    True,
+                )
         completion = None if self._stopped else self._fill(payload, qkey, source, None, header)
         if completion is None or completion.status is not Status.SUCCESS:
             self.dropped += 1
@@ -384,3 +406,4 @@ class Datagrams:
 
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE
+_SUCCESS: Final = Status.SUCCESS

@@ -26,9 +26,8 @@ _QUIET: Final = 64
 _SELDOM: Final = 16
 
 _HEAD_AND_WORD: Final = Struct(">QI")
-_NOTHING: Final = memoryview(b"")
-
 _LEAST: Final = FRAME + 8
+_START_LENGTH: Final = START.size
 _SOLICITED: Final = 1 << 55
 _FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
 _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
@@ -122,24 +121,32 @@ class Neighbours:
         peer = home.neighbourCame(source)
         if peer is None:
             return
-        now = home.seconds()
-        routes, counters, unpack = self._routes, home.counters, START.unpack_from
+        routes, unpack, isQuick = self._routes, START.unpack_from, self._isQuick
+        number = -1
+        taken = octets = 0
+        route: PortRoute | None = None
         for packet in packets:
             size = len(packet)
-            if size >= _LEAST and not size & 3 and self._isQuick:
+            if size >= _LEAST and not size & 3 and isQuick:
                 head, _psn, qkey, sender = unpack(packet)
-                route = routes.get(head & 0xFFFFFF)
+                if head & 0xFFFFFF != number:  # many of one queue pair follow each other
+                    number = head & 0xFFFFFF
+                    route = routes.get(QPN(number))
                 end = size - ICRC_LENGTH - (head >> 52 & 3)
-                if head & _FIXED == _PLAIN and isinstance(route, DatagramRoute) and end >= START.size:
-                    counters.packetsReceived += 1
-                    counters.bytesReceived += size
-                    header, solicited = home.grhFor(peer, size), head & _SOLICITED != 0
+                if head & _FIXED == _PLAIN and isinstance(route, DatagramRoute) and end >= _START_LENGTH:
+                    taken += 1
+                    octets += size
+                    header = peer.grh if peer.grhLength == size else home.grhFor(peer, size)
                     try:
-                        route.take(packet[START.size : end], qkey, sender, header, solicited)
+                        route.take(packet[_START_LENGTH:end], qkey, sender, header, head & _SOLICITED != 0)
                     except Exception:
                         home.fail(route)
+                        number = -1
                     continue
-            home.packetCame(packet, peer, now)
+            home.packetCame(packet, peer, home.seconds())
+            number = -1
+        home.counters.packetsReceived += taken
+        home.counters.bytesReceived += octets
 
     def laneTo(self, peer: Peer) -> Lane | None:
         """The lane to that peer, if it is up; else it is sought now and then."""
@@ -164,7 +171,7 @@ class Neighbours:
         head = opcode << 56 | solicited << 55 | pad << 52 | heading
         start = _HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
         packet = memoryview(b"".join((start, payload, bytes(pad + ICRC_LENGTH))))
-        lane.put(packet, _NOTHING, len(packet))
+        lane.put((packet,), len(packet))
         self._written[lane] = None
         self._home.wrote(1, len(packet))
         return packet

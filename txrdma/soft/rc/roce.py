@@ -39,7 +39,6 @@ from txrdma.soft.rc.udp import Carrier, RawAddress
 
 _HEAD: Final = Struct(">Q")
 _HEAD_AND_WORD: Final = Struct(">QI")
-
 _ICRC: Final = Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
@@ -135,8 +134,7 @@ class RoCEPort:
         """Close the socket, and cancel the port's delayed calls."""
         if self._closed:
             return
-        self._closed = True
-        self.isEnabled = False
+        self._closed, self.isEnabled = True, False
         for call in (self._timer, self._moreCall):
             if call is not None and call.active():
                 call.cancel()
@@ -467,7 +465,9 @@ class RoCEPort:
 
     def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
         """The device of this host from which packets are here; None where they are not to be taken."""
-        raw = self._carrier.rawAddress(*source) if self.isEnabled else None
+        if not self.isEnabled:
+            return None
+        raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
         if raw is None:
             return None
         self._inTurn = True

@@ -401,6 +401,7 @@ class DatagramRoute:
         if done:
             port.wrote(done, size)
             self.deliver()
+            self._owner.retired(done)
         if done < len(requests):
             self.datagrams.post(requests[done:] if done else requests, port.seconds())
             port.turn(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txrdma.iba.verbs import Buffer
 from txrdma.soft.shared._layout import (
     barrier,
     CONSUMED,
@@ -71,7 +72,7 @@ class Boxes:
         self.detach()
         self.ours = self.words = memoryview(b"")
 
-    def record(self, control: int, immediate: int, pieces: Sequence[memoryview], length: int) -> bool:
+    def record(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
         """Append one record to the ring, or tell that there is no room."""
         size = (length + 71) & -LINE
         out = self.out

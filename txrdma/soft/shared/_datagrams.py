@@ -12,9 +12,10 @@ dies while it writes leaves a header of 0, behind which nothing is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from txrdma.iba.verbs import Buffer
 from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
     barrier,
@@ -66,14 +67,14 @@ class DatagramLane:
 
     # Out.
 
-    def put(self, head: memoryview, payload: memoryview, length: int) -> bool:
+    def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
         Write a packet: it is there for a peer that looks; L{announce} is for one that sleeps.
 
-        @param length: of all of it, with a few bytes behind C{payload} that say nothing.
+        @param length: of all of it, with a few bytes behind C{pieces} that say nothing.
         @return: False when there was no room, and the packet is lost.
         """
-        if self._boxes.record(PLAIN, 0, (head, payload), length):
+        if self._boxes.record(PLAIN, 0, pieces, length):
             return True
         self.lost += 1
         return False

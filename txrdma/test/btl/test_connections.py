@@ -5,6 +5,7 @@ Connections by the byte transfer layer on simulated hosts: messages, memory, bac
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,11 +20,14 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import connections
 from txrdma.btl._flow import Flow, WINDOW
+from txrdma.btl._module import MANY_WAIT
+from txrdma.btl._peer import Peer
 from txrdma.btl.channels import MOST_UNTOLD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import LARGEST_TAG
+from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
@@ -89,6 +93,42 @@ class MessageTests(HostsCase):
             client.transport.post(TAG, bytes(900))
         self.wait(lambda: len(seen) == 32)
         self.assertGreater(seen[0], before)
+
+    def test_longTurn(self) -> None:
+        """What a program sends in one long turn is on its way, in full packets, before the turn has ended."""
+        client, server = self.connected()
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        before, alone = counters.packSends, counters.fragSends
+        said = [b"%d" % number * 20 for number in range(2000)]
+        for data in said:
+            client.transport.post(ORDERED, data)
+        self.assertGreaterEqual(counters.packSends - before, MANY_WAIT - 1)
+        self.wait(lambda: len(server.tagged) == len(said))
+        self.assertEqual([data for _tag, data in server.tagged], said)
+        length = sum(len(data) + ENTRY_LENGTH for data in said)
+        peer = client.transport._peer
+        assert isinstance(peer, Peer)
+        longest = peer.mtu - HEADER_LENGTH
+        self.assertLessEqual(
+            counters.packSends - before, length / (longest - len(said[-1]) - ENTRY_LENGTH) + 1
+        )
+        self.assertEqual(counters.fragSends, alone)  # the last one waits for others
+
+    def test_inline(self) -> None:
+        """Of a device that takes few bytes inline longer packets are sent from registered memory."""
+        device: Any = self.hosts[0].device
+        device.limits = replace(device.limits, maxInline=64)
+        client, server = self.connected()
+        sizes = [10, 46, 47, 600, 5000, 0]
+        for number, size in enumerate(sizes):
+            client.transport.sendPriority(ORDERED, bytes((number,)) * size)
+            self.pause(0.001)
+        self.wait(lambda: len(server.tagged) == len(sizes))
+        said = [(ORDERED, bytes((number,)) * size) for number, size in enumerate(sizes)]
+        self.assertEqual(server.tagged, said)
+        channels = moduleOf(self.hosts[0], device)._channels
+        self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
 
     def test_credits(self) -> None:
         """Of packets that were sent one by one all but a few are known to have left."""

@@ -31,8 +31,7 @@ _MESSAGES = st.lists(st.tuples(_TAGS, st.binary(max_size=40)), max_size=30)
 
 def packed(messages: list[tuple[int, bytes]]) -> bytes:
     """The bytes of a pack of these messages."""
-    entries = [number for tag, data in messages for number in (tag, len(data))]
-    return encodePack(entries, [data for _tag, data in messages])
+    return encodePack([tag for tag, _data in messages], [data for _tag, data in messages])
 
 
 class WireTests(ModuleTestCase):

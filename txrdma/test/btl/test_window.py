@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._congestion import Congestion, FIRST_WINDOW, NARROWEST, WIDEST
+from txrdma.btl._congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
 from txrdma.btl._counters import Counters
 from txrdma.btl._receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
 from txrdma.btl._roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTrip, SHORTEST_TIMEOUT
@@ -324,6 +324,21 @@ class CongestionTests(SynchronousTestCase):
         window = Congestion()
         self.round(window, 1, 0.010, 1)
         self.assertEqual(window.size, int(FIRST_WINDOW * 0.7))
+
+    def test_settles(self) -> None:
+        """Windows that fill one queue, which loses nothing, end alike, whatever they began with."""
+        windows = [Congestion() for _each in range(4)]
+        for number, window in enumerate(windows, 1):
+            for round in range(number):
+                self.round(window, 0, 0.001, round + 1)
+        self.assertGreater(windows[-1].size, 7 * windows[0].size)
+        for round in range(60):
+            seconds = sum(window.size for window in windows) * 20e-6  # for each segment in the queue
+            for window in windows:
+                self.round(window, 0, seconds, 10 + round)
+        sizes = [window.size for window in windows]
+        self.assertLess(max(sizes) - min(sizes), WAITING // 8)
+        self.assertTrue(WAITING <= min(sizes) <= 2 * WAITING, sizes)
 
     @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0.001, 0.1), st.booleans()), max_size=200))
     def test_bounds(self, rounds: list[tuple[int, float, bool]]) -> None:

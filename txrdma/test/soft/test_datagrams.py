@@ -62,7 +62,7 @@ class LaneTests(SynchronousTestCase):
 
     def put(self, packet: bytes) -> bool:
         """Send one packet from one to the other."""
-        return self.one.put(memoryview(packet[:20]), memoryview(packet[20:]), len(packet))
+        return self.one.put((packet[:20], memoryview(packet[20:])), len(packet))
 
     def take(self) -> list[bytes]:
         """All that has come to the other."""
@@ -179,7 +179,7 @@ class LaneTests(SynchronousTestCase):
                     self.other.taken()
             except ValueError:
                 pass
-            self.other.put(memoryview(b""), memoryview(b"mine"), 4)
+            self.other.put((b"mine",), 4)
             self.other.announce()
 
     def test_closed(self) -> None:
@@ -452,7 +452,7 @@ class SharedDatagramTests(DatagramCase):
         def take(*args: object) -> None:
             raise RuntimeError("a bug")
 
-        self.patch(cast(Any, beside.qp)._route.datagrams, "take", take)
+        self.patch(cast(Any, beside.qp)._route, "take", take)
         one.say(beside, b"fails")
         one.say(other, b"goes on")
         self.hears(other, [b"goes on"])
