@@ -39,19 +39,22 @@ class _Stop:
     def __init__(self, reactor: Any) -> None:
         self.leavers: dict[Leaver, None] = {}
         self._reactor = reactor
+        self._hasBegun = False
         self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._stops)
 
     def forget(self, leaver: Leaver) -> None:
         """Do without somebody."""
         self.leavers.pop(leaver, None)
-        if not self.leavers:
+        if not (self.leavers or self._hasBegun):
             del _stops[self._reactor]
             self._reactor.removeSystemEventTrigger(self._trigger)
 
     def _stops(self) -> Deferred[Any]:
-        del _stops[self._reactor]
+        self._hasBegun = True
         waiting = []
-        for leaver in list(self.leavers):
+        while self.leavers:  # the end of one may be that of another, or the beginning
+            leaver = next(iter(self.leavers))
+            del self.leavers[leaver]
             try:
                 done = leaver.reactorStops()
             except Exception:
@@ -59,6 +62,7 @@ class _Stop:
             else:
                 if done is not None:
                     waiting.append(done)
+        del _stops[self._reactor]
         return DeferredList(waiting)
 
 
@@ -86,7 +90,7 @@ class IParting(Interface):
 
 
 class Stopping:
-    """What happens to one connection for messages when its reactor stops, until C{ended}."""
+    """The last moments of one connection for messages, whose reactor stops; until C{ended}."""
 
     __slots__ = ("_abort", "_late", "_leave", "_reactor", "_stopped")
 

@@ -22,10 +22,15 @@ _SPARED: Final = 1 << 16
 """Addresses at either end of 127.0.0.0/8 that people choose by hand."""
 
 
+def someLoopback() -> str:
+    """Draw an IPv4 loopback address that hardly anybody has."""
+    return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
+
+
 @lru_cache(1)
 def ownLoopback(process: int) -> str:
-    """An IPv4 loopback address that hardly any other process has."""
-    return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
+    """The loopback address of a process, at which others ask it for nothing."""
+    return someLoopback()
 
 
 def softDeviceAt(address: str) -> str:

@@ -31,7 +31,7 @@ _CORRECTED: Final = {
     "portFECCorrectableBlockCtr": 38.0,
     **{f"fecCorrectableSymbolCtrLanes{lane}": 10.0 for lane in range(4)},
 }
-"""What error correction mends each second on a good link with four levels of voltage."""
+"""Symbols that error correction mends each second on a good link with four levels of voltage (PAM4)."""
 
 _FIRST_ERRORS: Final = 0.02
 _MOST_ERRORS: Final = 30.0

@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
-from secrets import randbelow
 from typing import NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -33,7 +32,9 @@ def _ownLoopback(pid: int) -> str:
 
     They all have 127.0.0.1 and the same UDP ports, and meet in one directory by address and port.
     """
-    return str(ipaddress.IPv4Address((127 << 24) + 2 + randbelow((1 << 24) - 4)))
+    from txrdma.ports.softdevices import someLoopback
+
+    return someLoopback()
 
 
 class SoftDeviceOptions(NamedTuple):

@@ -101,6 +101,27 @@ class StoppingTests(SynchronousTestCase):
             connection.ended()
         self.successResultOf(stopped)
 
+    def test_endedMeanwhile(self) -> None:
+        """A connection that another one's end takes along, as a proxy's does, is not waited for."""
+        others: list[Stopping] = []
+        first = Stopping(self.clock, None, lambda: others[0].ended(), lambda: None)
+        others.append(self.make())
+        stopped = self.clock.stop()
+        first.ended()
+        self.successResultOf(stopped)
+        self.assertEqual((self.done, self.clock.getDelayedCalls()), ([], []))
+
+    def test_madeMeanwhile(self) -> None:
+        """A connection that is made while the reactor stops ends, too."""
+        made: list[Stopping] = []
+        first = Stopping(self.clock, None, lambda: made.append(self.make()), lambda: None)
+        stopped = self.clock.stop()
+        self.assertEqual(self.done, ["leave"])
+        first.ended()
+        self.assertNoResult(stopped)
+        made[0].ended()
+        self.successResultOf(stopped)
+
     def test_endedBefore(self) -> None:
         """A connection that ends before the reactor stops leaves no trigger."""
         stopping = self.make()
