@@ -27,7 +27,7 @@ STEP = 400
 
 LONG = 48 << 20
 TIMES = 3
-"""Long messages that are asked for: a landing has room for one, so the last one is never there at once."""
+"""Long messages that are asked for: one alone may be there before the reactor turns."""
 
 BUSY_SECONDS = 3.0
 
