@@ -8,7 +8,9 @@ Simulations play seeds that nobody has chosen: their first is drawn here and pri
 print into files of theirs. C{TXRDMA_FIRST=N} in the environment repeats a run.
 
 Some tests hold both ends of hundreds of connections in one process, in which others' reactors wait to be
-collected: more descriptors than the 1024 that an ordinary user has before asking for more.
+collected: more descriptors than the 1024 that an ordinary user has before asking for more. Others interrupt
+programs that they have started, which inherit that interrupts are ignored where a script's shell runs all of
+this in the background.
 
 What tests count beside themselves they write to the file that C{TXRDMA_NOTES} names, in lines C{WHAT: N}; it
 is added up, and told before the counts.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,6 +73,7 @@ def haveDescriptors() -> None:
 def main(arguments: list[str]) -> int:
     """Run trial; return the exit status."""
     haveDescriptors()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     label = ""
     if arguments[:1] == ["--label"]:
         label, arguments = f"{arguments[1]}: ", arguments[2:]

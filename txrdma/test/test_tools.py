@@ -54,18 +54,24 @@ class CountTests(SynchronousTestCase):
         status, lines = self.linesOf(source)
         self.assertEqual((status, lines[-2:]), (0, ["a: thing: 4", "2 passed, 0 failed, 0 skipped"]))
 
-    def run_(self, source: str) -> tuple[int, str]:
+    def run_(self, source: str, before: str = ":") -> tuple[int, str]:
         """Status and last line for a module of tests."""
-        status, lines = self.linesOf(source)
+        status, lines = self.linesOf(source, before)
         return status, lines[-1]
 
-    def linesOf(self, source: str) -> tuple[int, list[str]]:
-        """Status and output for a module of tests."""
+    def linesOf(self, source: str, before: str = ":") -> tuple[int, list[str]]:
+        """
+        Status and output for a module of tests.
+
+        @param before: what a shell does before it runs them.
+        """
         folder = Path(self.mktemp())
         folder.mkdir()
         (folder / "test_given.py").write_text(source)
-        command = [sys.executable, str(self.tool.resolve()), "test_given"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+        command = ["sh", "-c", f'{before} && exec "$@"', "sh", sys.executable, str(self.tool.resolve())]
+        done = subprocess.run(
+            [*command, "test_given"], cwd=folder, capture_output=True, text=True, timeout=60
+        )
         return done.returncode, done.stdout.splitlines()
 
     def test_status(self) -> None:
@@ -91,12 +97,18 @@ class CountTests(SynchronousTestCase):
             "import resource, unittest\nclass T(unittest.TestCase):\n"
             "  def test_a(self): self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)"
         )
-        folder = Path(self.mktemp())
-        folder.mkdir()
-        (folder / "test_given.py").write_text(source)
-        command = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh", sys.executable, str(self.tool.resolve())]
-        done = subprocess.run([*command, "test_given"], cwd=folder, capture_output=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(self.run_(source, "ulimit -Sn 256")[0], 0)
+
+    def test_interrupts(self) -> None:
+        """Programs that tests start can be interrupted, though all runs in the background of a script."""
+        source = (
+            "import signal, subprocess, unittest\nclass T(unittest.TestCase):\n"
+            "  def test_a(self):\n"
+            "    process = subprocess.Popen(['sleep', '60'])\n"
+            "    process.send_signal(signal.SIGINT)\n"
+            "    self.assertEqual(process.wait(20), -signal.SIGINT)"
+        )
+        self.assertEqual(self.run_(source, "trap '' INT"), (0, "1 passed, 0 failed, 0 skipped"))
 
     def test_seeds(self) -> None:
         """The first seed of simulations is told, other ones in each run, and is what all tests are given."""
