@@ -178,8 +178,12 @@ class RoutePort(Protocol):
         @raise txrdma.error.RDMAError: there should be, but it can't be had.
         """
 
-    def drive(self) -> None:
-        """Take in what has come and no queue finds, though the reactor has ended."""
+    def drive(self) -> bool:
+        """
+        Take in what has come and no queue finds, though the reactor has ended.
+
+        @return: whether a peer has still to acknowledge something.
+        """
 
     def setEnabled(self, isEnabled: bool) -> None:
         """

@@ -163,11 +163,9 @@ class SoftDevice:
         for port in self.ports:
             port.look()
 
-    def drive(self) -> None:
+    def drive(self) -> bool:
         """Take in what has come, though the reactor has ended, as L{IDrivenDevice} asks."""
-        for port in self.ports:
-            for route in port.routes:
-                route.drive()
+        return True in [route.drive() for port in self.ports for route in port.routes]
 
     def rest(self) -> None:
         """See L{IRestingDevice}, which a device provides whose connections all go by shared memory."""

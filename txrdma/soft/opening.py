@@ -66,8 +66,9 @@ class _DatagramsOnly:
             self._port.setEnabled(self._isEnabled)
         return self._port.connect(owner)
 
-    def drive(self) -> None:
-        """Datagrams may be lost at any time."""
+    def drive(self) -> bool:
+        """Do nothing: datagrams may be lost at any time."""
+        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         self._isEnabled = isEnabled

@@ -243,10 +243,9 @@ class _Share:
                 holding.awake += 1
             holding.resting.wake()
 
-    def drive(self) -> None:
+    def drive(self) -> bool:
         driven = None if self._holding is None else self._holding.driven
-        if driven is not None:
-            driven.drive()
+        return driven is not None and driven.drive()
 
     def descriptors(self) -> Sequence[int]:
         attended = self._attended

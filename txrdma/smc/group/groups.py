@@ -189,6 +189,7 @@ class LinkGroups:
         attended = [IAttendedDevice(each, None) for each in self.devices]
         driven = [IDrivenDevice(each, None) for each in self.devices]
         self._driven = [each for each in driven if each is not None]
+        self._isOwed = False  # a peer has still to acknowledge something, as far as these know
         isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
         self._attended = [each for each in attended if each is not None] if isAttended else []
         self._attendant = Attendant(reactor, self._attend)
@@ -505,13 +506,24 @@ class LinkGroups:
                 quiet = monotonic() + _QUIET_SECONDS
 
     def _takeLeave(self) -> None:
-        """End the connections of applications: a link has room for few messages until the peer takes them."""
-        for group in self.groups():
-            if group.core.isOpen:
-                group.takeLeave()
+        """
+        End the connections of applications, and wait until peers have heard of it.
+
+        A link has room for few messages until the peer takes them, and packets may be lost.
+        """
+        groups = [group for group in self.groups() if group.core.isOpen]
+        isUnheard = any(group.flows for group in groups)
+        for group in groups:
+            group.takeLeave()
         until = monotonic() + PARTING_SECONDS
-        while monotonic() < until and any(link.isActive and link.turn.poster.dirty for link in self.links()):
+        while monotonic() < until and (isUnheard or self._isWaiting()):
+            isPosting = self._isWaiting()
             self._lookAround()
+            isUnheard = isUnheard and (isPosting or self._isOwed)
+
+    def _isWaiting(self) -> bool:
+        """Whether a link has something to say for which its peer has had no room yet."""
+        return any(link.isActive and link.turn.poster.dirty for link in self.links())
 
     def _lookAround(self) -> bool:
         """
@@ -520,8 +532,7 @@ class LinkGroups:
         @return: whether a peer of ours has said anything; otherwise some time has gone by.
         """
         before = [link.life.heard for link in self.links()]
-        for device in self._driven:
-            device.drive()
+        self._isOwed = True in [device.drive() for device in self._driven]
         for (owner, _), those in list(_open.items()):
             for group in those.groups() if owner is self.reactor else ():
                 group.check()

@@ -84,7 +84,7 @@ class RoCEPort:
         self._latestWay: AddressVector | None = None
         self._latestPeer: Peer | None = None
         self._touched: dict[PortRoute, None] = {}
-        self._inTurn = False
+        self._inTurn = self._closed = False
         # What waits for room in the carrier.
         self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
         # The frame: datagrams that go out in one piece.
@@ -98,7 +98,6 @@ class RoCEPort:
         self._timerAt = 0.0
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
-        self._closed = False
         self._neighbours: Neighbours | None = None
         carrier.start(self)
         if lanes is not None:
@@ -169,13 +168,14 @@ class RoCEPort:
         if neighbours is not None:
             neighbours.look()
 
-    def drive(self) -> None:
-        """Do what the reactor would have had done, which has ended."""
+    def drive(self) -> bool:
+        """Do what the reactor would have had done, which has ended; see L{IDrivenDevice}."""
         self._carrier.look()
         self.writable()
         if self._timer is not None and self._timerAt <= self._clock.seconds():
             self._timer.cancel()
             self._expired()
+        return bool(self._deadlines)
 
     def arm(self) -> None:
         """Have the reactor woken by packets that come from now on, those in shared memory, too."""

@@ -439,8 +439,9 @@ class SharedMemoryPort:
         peer = self._reach(name) if self._enabled else None
         return None if peer is None else peer.openMailbox()
 
-    def drive(self) -> None:
+    def drive(self) -> bool:
         """Do nothing: what peers say of connections that there are is found by queues."""
+        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         """

@@ -70,8 +70,9 @@ class Beginning:
     def connect(self, owner: Owner) -> Route | None:
         return None
 
-    def drive(self) -> None:
+    def drive(self) -> bool:
         """Nothing comes here."""
+        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         self.told.append(isEnabled)
