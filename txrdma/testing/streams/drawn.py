@@ -1,0 +1,288 @@
+"""
+Conversations that nobody has thought of: drawn by a seed, and then held to C{tcp:} as others are.
+
+The two ends speak by turns or at once, in many ways and sizes; they read slowly, pause, or do something else
+meanwhile; then one of them ends it in one of the ways in which programs end. Drawn are only scripts whose end
+TCP itself decides, apart from races: what L{txrdma.testing.streams.catalogue} declares not to be the same is
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from txrdma.testing.streams.comparison import complaints, complaintsAboutTCP
+from txrdma.testing.streams.conversation import Conversation, Unlike
+from txrdma.testing.streams.matrix import Verdict
+from txrdma.testing.streams.orders import CLIENT, SERVER
+from txrdma.testing.streams.provider import Provider, PROVIDERS, SHARED_MEMORY, TCP
+from txrdma.testing.streams.script import parse
+from txrdma.testing.streams.stage import Stage
+
+MOST_PLAYS: Final = 22
+"""Plays over TCP before an outcome that it has not had in any of them is no outcome of TCP's."""
+
+_FIRST_PLAYS: Final = 2
+_MORE_PLAYS: Final = 4
+
+_SIZES: Final = (1, 5, 44, 1000, 4096, 16_384, 65_535, 65_536, 65_537, 131_072, 300_000, 1_000_000, 3_000_000)
+_MOST: Final = 8_000_000
+_ONCE: Final = ("push", "pull", "file")
+_DROPPED: Final = "who aborts wants nothing delivered any more, and what is on its way is dropped or not"
+_DEADLY: Final = frozenset(("kill", "exit"))
+
+
+class _End:
+    """
+    The script of an end while it is drawn.
+
+    @ivar said: bytes that it has written when all is done that was drawn so far; C{heard}: those that it
+        has heard then.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._rules: dict[str, list[str]] = {"made": []}
+        self._hasProduced = self.isSlow = False
+        self.said = self.heard = 0
+
+    @property
+    def text(self) -> str:
+        """The script of this end, as L{txrdma.testing.streams.script} reads it."""
+        return "\n".join(f"{occasion}: {'; '.join(steps)}" for occasion, steps in self._rules.items())
+
+    @property
+    def occasion(self) -> str:
+        """The occasion on which all has been heard that the other end said so far."""
+        return f"heard {self.heard}" if self.heard else "made"
+
+    def does(self, *steps: str, on: str = "") -> None:
+        """Add steps, usually for when all has been heard."""
+        self._rules.setdefault(on or self.occasion, []).extend(steps)
+
+    def meets(self) -> None:
+        """Be sure that the other end knows of the connection."""
+        if not self.heard:
+            self.does("settle")
+
+    def speaks(self, most: int, isSwift: bool = False, on: str = "") -> int:
+        """
+        Write some bytes, in one of the ways in which programs write.
+
+        @param isSwift: all of it is written in the turn in which that begins.
+        @return: the number of bytes.
+        """
+        random = self._random
+        size = min(random.choice(_SIZES), most)
+        forms: list[Callable[[], Sequence[str]]] = [
+            lambda: [f"write {size}"],
+            lambda: [f"write {size} by {_piece(random, size, 300)}"],
+            lambda: [f"sequence {size} by {_piece(random, size, 2000)}"],
+        ]
+        if not isSwift:
+            forms.append(
+                lambda: [f"trickle {size} by {_piece(random, size, 12)} every 0.00{random.randint(0, 9)}"]
+            )
+            if not self._hasProduced:
+                forms += [lambda: [f"{random.choice(_ONCE)} {size}", "await sent"]] * 2
+        steps = random.choice(forms)()
+        self._hasProduced |= steps[-1] == "await sent"
+        if random.random() < 0.2:
+            self.does(random.choice(("turn", "wait 0.02", "delay")), on=on)
+        self.does(*steps, on=on)
+        self.said += size
+        return size
+
+    def listens(self, size: int) -> None:
+        """Read that much, which the other end has begun to say or is about to, in some manner."""
+        random = self._random
+        manner = random.random()
+        if manner < 0.15 and not self.isSlow:
+            self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume")
+        elif manner < 0.25:
+            self.does(f"block 0.{random.randint(1, 20):02}")
+        elif manner < 0.35 and not self.isSlow and size > 1:
+            part = self.heard + random.randint(1, size - 1)
+            self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume", on=f"heard {part}")
+        elif manner < 0.4 and size > 1:
+            self.does(
+                f"block 0.{random.randint(1, 9):02}", on=f"heard {self.heard + random.randint(1, size - 1)}"
+            )
+        self.heard += size
+
+
+def _piece(random: Random, size: int, count: int) -> int:
+    """The length of pieces, so that there are not more than so many."""
+    return random.randint(max(1, -(-size // count)), size)
+
+
+def drawn(seed: int) -> Conversation:
+    """Draw a conversation; the same for the same seed."""
+    random = Random(seed)
+    client, server = _End(random), _End(random)
+    for end in (client, server):
+        if random.random() < 0.1:
+            end.isSlow = True
+            end.does(f"slowly 0.00{random.randint(1, 5)}")
+    for _ in range(random.randint(0, 4)):
+        most = _MOST - client.said - server.said
+        if random.random() < 0.2:
+            sizes = [end.speaks(most // 2, isSwift=True) for end in (client, server)]
+            server.heard += sizes[0]
+            client.heard += sizes[1]
+        else:
+            speaker, listener = random.sample((client, server), 2)
+            listener.listens(speaker.speaks(most))
+    leaver, other = random.sample((client, server), 2)
+    name, end = random.choice(_ENDS)
+    end(random, leaver, other)
+    count = _repeat(random, client, server) if name in _REPEATED else 1
+    unlike = ()
+    if name == "aborts at once":
+        unlike = tuple(
+            Unlike((each.name,), end, _DROPPED, fewer=True) for each in PROVIDERS for end in (CLIENT, SERVER)
+        )
+    return Conversation(
+        f"drawn-{seed}",
+        f"Drawn by the seed {seed}: in the end the {'client' if leaver is client else 'server'} {name}, "
+        f"in {count} connections.",
+        client=client.text,
+        server=server.text,
+        races="it was drawn without regard to them",
+        seconds=5.0,
+        unlike=unlike,
+    )
+
+
+def _repeat(random: Random, client: _End, server: _End) -> int:
+    """Have more connections than one, at the same time or one behind the other; or just one."""
+    if random.random() < 0.6:
+        return 1
+    count = random.randint(2, 9)
+    isParallel = random.random() < 0.5
+    again = f"again until {count}"
+    if isParallel:
+        client.does(again, on="made")
+        client.does(f"stop after {count}", on="lost")
+    else:
+        client.does(again, f"stop after {count}", on="lost")
+    server.does(f"stop after {count}", on="lost")
+    return count
+
+
+# How conversations end
+
+
+def _closes(random: Random, leaver: _End, other: _End) -> None:
+    if random.random() < 0.5:
+        other.listens(leaver.speaks(_MOST))
+    leaver.does(*random.choice((["lose"], ["lose", "lose"], ["delay", "lose"], ["settle", "lose"])))
+    if random.random() < 0.1:
+        leaver.does("write 5")
+
+
+def _halfCloses(random: Random, leaver: _End, other: _End) -> None:
+    if random.random() < 0.5:
+        other.listens(leaver.speaks(_MOST))
+    leaver.does("half")
+    leaver.does("lose", on="read-lost")
+    if random.random() < 0.2:
+        return  # the other end knows nothing of halves
+    if random.random() < 0.7:
+        leaver.heard += other.speaks(_MOST, isSwift=random.random() < 0.5, on="read-lost")
+    other.does(random.choice(("lose", "lose", "half")), on="read-lost")
+
+
+def _aborts(random: Random, leaver: _End, other: _End) -> None:
+    leaver.does("settle", "abort")
+
+
+def _abortsAtOnce(random: Random, leaver: _End, other: _End) -> None:
+    leaver.meets()
+    leaver.speaks(_MOST)
+    leaver.does("abort")
+
+
+def _stops(random: Random, leaver: _End, other: _End) -> None:
+    leaver.does("settle", random.choice(("stop", "term")))
+
+
+def _stopsAtOnce(random: Random, leaver: _End, other: _End) -> None:
+    leaver.meets()
+    other.listens(leaver.speaks(_MOST))
+    leaver.does(random.choice(("stop", "term")))
+
+
+def _dies(random: Random, leaver: _End, other: _End) -> None:
+    leaver.meets()
+    if random.random() < 0.5:
+        other.listens(leaver.speaks(_MOST))
+    if random.random() < 0.5:
+        leaver.does("settle")
+    leaver.does(random.choice(sorted(_DEADLY)))
+
+
+def _leavesEarly(random: Random, leaver: _End, other: _End) -> None:
+    size = other.speaks(_MOST)
+    step = random.choice(("lose", "abort", "stop", "raise"))
+    leaver.does(step, on=f"heard {leaver.heard + random.randint(1, size)}")
+    leaver.heard += size
+
+
+def _raises(random: Random, leaver: _End, other: _End) -> None:
+    leaver.heard += (size := other.speaks(_MOST))
+    leaver.does("raise", on=f"heard {leaver.heard - size + 1}" if random.random() < 0.5 else "")
+
+
+def _bothClose(random: Random, leaver: _End, other: _End) -> None:
+    for end in (leaver, other):
+        end.does("settle", "lose")
+
+
+_ENDS: Final = (
+    ("closes", _closes),
+    ("closes", _closes),
+    ("half-closes", _halfCloses),
+    ("half-closes", _halfCloses),
+    ("aborts", _aborts),
+    ("aborts at once", _abortsAtOnce),
+    ("stops", _stops),
+    ("stops at once", _stopsAtOnce),
+    ("dies", _dies),
+    ("leaves early", _leavesEarly),
+    ("raises", _raises),
+    ("closes when the other does", _bothClose),
+)
+_REPEATED: Final = ("closes", "half-closes", "aborts", "closes when the other does")
+"""The ends after which more connections may come, since both processes go on."""
+
+
+def isFor(conversation: Conversation, provider: Provider) -> bool:
+    """Whether a drawn conversation is one for a provider: only shared memory outlives who has written it."""
+    steps = {
+        step.name
+        for text in (conversation.client, conversation.server)
+        for rule in parse(text).rules
+        for step in rule.steps
+    }
+    return provider is SHARED_MEMORY or not steps & _DEADLY
+
+
+def verdicts(stage: Stage, seed: int, providers: Sequence[Provider], reactor: str) -> list[Verdict]:
+    """
+    Play the conversation of a seed over TCP and by these providers.
+
+    TCP plays it a few times only, unless something else comes out.
+    """
+    conversation = drawn(seed)
+    tcp = [stage.play(conversation, TCP, reactor) for _ in range(_FIRST_PLAYS)]
+    found = []
+    for provider in providers:
+        if isFor(conversation, provider):
+            ours = stage.play(conversation, provider, reactor)
+            while (wrong := complaintsAboutTCP(tcp) or complaints(tcp, ours)) and len(tcp) < MOST_PLAYS:
+                tcp += [stage.play(conversation, TCP, reactor) for _ in range(_MORE_PLAYS)]
+            found.append(Verdict(conversation, reactor, provider, tuple(wrong), tuple(tcp), ours))
+    return found
