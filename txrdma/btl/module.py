@@ -24,7 +24,7 @@ from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import Channel, Source, sourceOf
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.iba.verbs import Access, AddressVector, usualGID
+from txrdma.iba.verbs import Access, AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IMemoryRegion, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
@@ -257,6 +257,26 @@ class ModulePort:
 
     # Turns
 
+    def sendAlone(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
+        """
+        Send a message at once, if it is alone: see L{Shortcuts<txrdma.btl._shortcuts.Shortcuts.sendAlone>}.
+
+        @return: False where it has to go the usual way.
+        """
+        if self._isTellingLanded or self._isClosed:
+            return False
+        packet = self.core.sendAlone(peer, tag, data, context, self._reactor.seconds())
+        if packet is None:
+            return False
+        channel, head, payload = packet
+        way = peer.context
+        assert isinstance(way, _Way)
+        if self._channels[channel].sendAlone(way.handle, way.qpns[channel], head, payload):
+            self.core.credits[channel] += 1
+        if not self._isBusy:
+            self.soon()  # for the timer; a turn that is under way sees to it
+        return True
+
     def soon(self) -> None:
         """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
         if self.core.isFull and not self._isClosed:
@@ -297,12 +317,29 @@ class ModulePort:
         if packets:
             now = self._reactor.seconds()
             number, received = channel.number, core.received
-            for source, packet in packets:
-                received(number, source, packet, now)
+            if len(packets) > 1 or self._isBusy or not self._takeAlone(number, *packets[0], now):
+                for source, packet in packets:
+                    received(number, source, packet, now)
             core.batchEnded()
             if len(packets) >= MANY and not self._isBusy:
                 self._send(now)
         self.turn()
+
+    def _takeAlone(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
+        """Take a message that is alone, and tell of it at once: see L{Shortcuts.receivedAlone}."""
+        event = None if self._isClosed else self.core.receivedAlone(channel, source, packet, now)
+        if event is None:
+            return False
+        way = event.peer.context
+        assert isinstance(way, _Way)
+        program = way.program
+        self._isBusy = True
+        try:
+            program.happened(event)
+            program.turnEnded()
+        finally:
+            self._isBusy = False
+        return True
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""
