@@ -22,10 +22,10 @@ from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
 from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import Channel, Source, sourceOf
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.iba.verbs import Access, AddressVector, Buffer, usualGID
-from txrdma.interfaces import IAddressHandle, IMemoryRegion, IVerbsDevice
+from txrdma.iba.verbs import AddressVector, Buffer, usualGID
+from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
 
@@ -40,13 +40,6 @@ DATA_DEPTHS: Final = (1024, 4096)
 MANY: Final = 8
 """Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
 
-MOST_LANDINGS: Final = 256 << 20
-"""Bytes of memory for the long messages of all peers; what is never written to takes none of the host's."""
-
-SMALLEST_LANDING: Final = 1 << 20
-"""Bytes of memory for the long messages of one peer, of which a few would do little good."""
-
-_SHARE: Final = 16
 _HOPS: Final = 64
 
 
@@ -107,6 +100,7 @@ class ModulePort:
     @ivar place: how peers reach it.
     @ivar domain: the protection domain of all that it has made.
     @ivar interface: the network interface of its port, for people.
+    @ivar landingBytes: memory that is kept for the long messages of peers.
     @ivar isBroken: a channel has failed, so that new peers need another module.
     """
 
@@ -116,7 +110,7 @@ class ModulePort:
         @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._holders = self._landings = 0
+        self._holders = self.landingBytes = 0
         self._isBusy = self._isClosed = self.isBroken = self._isTellingLanded = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
@@ -206,25 +200,6 @@ class ModulePort:
     def wayTo(self, place: Place) -> AddressVector:
         """The way from this port to that of a peer."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
-
-    def newLanding(self) -> tuple[IMemoryRegion, Callable[[], None]]:
-        """
-        Make memory for the long messages of a peer: a share of what is left, so that the first have most.
-
-        @return: the memory, and a function that gives it back, to be called once.
-        @raise ResourceExhausted: too little is left.
-        """
-        length = (MOST_LANDINGS - self._landings) // _SHARE
-        if length < SMALLEST_LANDING:
-            raise ResourceExhausted(f"{self._landings} bytes are kept for long messages of other peers")
-        memory = self.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        self._landings += length
-
-        def release() -> None:
-            self._landings -= length
-            memory.close()
-
-        return memory, release
 
     def newName(self) -> int:
         """Draw a number for a peer that is to come, and may send before this end knows it."""
