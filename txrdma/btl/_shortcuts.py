@@ -44,35 +44,42 @@ class Shortcuts:
         self._events: list[Event] = []
         self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that came beside
 
-    def sendAlone(
-        self, peer: Peer, tag: int, data: Buffer, context: object, now: float
-    ) -> tuple[int, bytes, bytes] | None:
+    def sendAlone(self, peer: Peer, tag: int, data: Buffer) -> tuple[int, bytes, bytes] | None:
         """
-        Send a message now, if it is the only one: nothing waits, and all that was sent has arrived.
+        Make the packet of a message that is alone: nothing waits, and all that was sent has arrived.
 
-        @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
-        @return: channel, head and bytes of the packet, which is to be posted before anything else is asked of
-            the module; None where the message has to go the usual way.
+        @return: channel, head and bytes of the packet, which is to be posted, and told of to L{sentAlone}
+            before anything else is asked of the module; None where the message has to go the usual way.
         """
         sent = peer.sent
-        if sent.following != sent.base:  # what this very turn has brought may acknowledge the last one
+        following = sent.following
+        if following != sent.base:  # what this very turn has brought may acknowledge the last one
             deferred = self._deferred
-            if deferred is None or deferred[0] is not peer or deferred[1] + 1 & 0xFFFF != sent.following:
+            if deferred is None or deferred[0] is not peer or deferred[1] + 1 & 0xFFFF != following:
                 return None
         length = len(data)
         whole = length + HEADER_LENGTH
         if peer.usual or peer.urgent or peer.state != OPEN or whole > peer.mtu or not 0 <= tag <= 0xFFFF:
             return None
         channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
-        credits = self.credits
-        if self.hasLanded or credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
+        if self.hasLanded or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
             return None
         payload = data if type(data) is bytes else bytes(data)
+        head = encodeFragment(peer.sender, following, peer.received.acknowledged, tag, length, 1)
+        return channel, head, payload
+
+    def sentAlone(
+        self, peer: Peer, channel: int, tag: int, payload: bytes, context: object, now: float
+    ) -> None:
+        """
+        Enter a message whose packet L{sendAlone} has made: it is on its way, and the receiver may be at work.
+
+        @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
+        """
         message = Message(FRAG, tag, payload, context)
-        message.begun, message.waiting = length, 1
-        peer.queuedBytes += length
-        segment = Sent(FRAG, tag, payload, message)
-        sent.add(segment, channel, now)
+        message.begun, message.waiting = message.total, 1
+        peer.queuedBytes += message.total
+        peer.sent.add(Sent(FRAG, tag, payload, message), channel, now)
         received = peer.received
         if received.isOwed:
             received.toldBeside()
@@ -81,15 +88,10 @@ class Shortcuts:
         wakeAt = peer.wakeAt
         if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
             self._times.touch(peer)
-        credits[channel] -= 1
+        self.credits[channel] -= 1
         counters = self.counters
         counters.fragSends += 1
         counters.totalSends += 1
-        return (
-            channel,
-            encodeFragment(peer.sender, segment.sequence, received.acknowledged, tag, length, 1),
-            payload,
-        )
 
     def receivedAlone(
         self, channel: int, address: Hashable, packet: memoryview, now: float

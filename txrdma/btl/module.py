@@ -240,14 +240,17 @@ class ModulePort:
         """
         if self._isTellingLanded or self._isClosed:
             return False
-        packet = self.core.sendAlone(peer, tag, data, context, self._reactor.seconds())
+        core = self.core
+        packet = core.sendAlone(peer, tag, data)
         if packet is None:
             return False
         channel, head, payload = packet
         way = peer.context
         assert isinstance(way, _Way)
-        if self._channels[channel].sendAlone(way.handle, way.qpns[channel], head, payload):
-            self.core.credits[channel] += 1
+        credits = self._channels[channel].sendAlone(way.handle, way.qpns[channel], head, payload)
+        core.sentAlone(peer, channel, tag, payload, context, self._reactor.seconds())
+        if credits:
+            core.completed(channel, credits)
         if not self._isBusy:
             self.soon()  # for the timer; a turn that is under way sees to it
         return True

@@ -88,11 +88,12 @@ class TwoModules(RuleBasedStateMachine):
     def hand(self, side: int, number: int, isUrgent: bool) -> None:
         """Hand a message to a module, by the shortest way if it is alone."""
         module, peer, data = self.modules[side], self.peers[side], self.sent[side][number]
-        packet = module.sendAlone(peer, number, data, number, self.now)
+        packet = module.sendAlone(peer, number, data)
         if packet is None:
             module.send(peer, number, data, number, isUrgent)
         else:
             channel, head, payload = packet
+            module.sentAlone(peer, channel, number, payload, number, self.now)
             self.wire.append((1 - side, channel, head + payload))
             module.completed(channel, 1)
 

@@ -36,10 +36,11 @@ class SendTests(SynchronousTestCase):
 
     def send(self, size: int = 10, now: float = 0.0, context: object = UNHEARD) -> int | None:
         """The channel by which a message goes at once, or None."""
-        packet = self.module.sendAlone(self.peer, 7, bytes(size), context, now)
+        packet = self.module.sendAlone(self.peer, 7, bytes(size))
         if packet is None:
             return None
         channel, head, payload = packet
+        self.module.sentAlone(self.peer, channel, 7, payload, context, now)
         self.module.completed(channel, 1)
         segment = Segment.decode(head + payload)
         self.assertEqual((segment.kind, segment.tag, bytes(segment.payload)), (FRAG, 7, bytes(size)))
@@ -95,7 +96,7 @@ class SendTests(SynchronousTestCase):
         self.module.credits[COMMAND] = 1
         self.assertIsNone(self.send())
         self.module.credits[COMMAND] = 8
-        self.assertIsNone(self.module.sendAlone(self.peer, 1 << 16, b"", None, 0.0))
+        self.assertIsNone(self.module.sendAlone(self.peer, 1 << 16, b""))
         self.module.hasLanded = True
         self.assertIsNone(self.send())
         self.module.hasLanded = False
@@ -105,7 +106,9 @@ class SendTests(SynchronousTestCase):
     def test_copied(self) -> None:
         """What may change after the call is sent as it was, when it is sent again, too."""
         data = bytearray(b"before")
-        self.module.sendAlone(self.peer, 7, data, None, 0.0)
+        packet = self.module.sendAlone(self.peer, 7, data)
+        assert packet is not None
+        self.module.sentAlone(self.peer, packet[0], 7, packet[2], None, 0.0)
         data[:] = b"behind"
         self.module.expired(1.0)
         (again,) = self.module.outgoing(1.0)

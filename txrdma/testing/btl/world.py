@@ -178,12 +178,13 @@ class Host:
         """Send a message: at once, if it is alone; else it waits for the end of the turn."""
         packet = None
         if not self._isTellingLanded:
-            packet = self.module.sendAlone(peer, tag, data, context, self.world.now)
+            packet = self.module.sendAlone(peer, tag, data)
         if packet is None:
             self.module.send(peer, tag, data, context, isUrgent)
         else:
             channel, head, payload = packet
             self._transmit(peer, channel, head + payload)
+            self.module.sentAlone(peer, channel, tag, payload, context, self.world.now)
             self.world.call(self.world.now + 10e-6, partial(self._completed, channel, 1))
 
     def _woken(self, at: float) -> None:
