@@ -280,7 +280,17 @@ class Module(Shortcuts):
         deferred, self._deferred = self._deferred, None
         if deferred is not None and deferred[0].state != GONE:
             peer, acknowledged, now = deferred
-            self._haveArrived(peer, peer.sent.acknowledgedBeside(acknowledged, now), now)
+            sent = peer.sent.arrivedNext(acknowledged, now)
+            if sent is None:
+                self._haveArrived(peer, peer.sent.acknowledgedBeside(acknowledged, now), now)
+                return
+            self._hasArrived(peer, sent)
+            if peer.state != OPEN:
+                self._finish(peer, now)
+            if peer.usual or peer.urgent:
+                self._makeReady(peer)
+            else:
+                self._touch(peer, now)
 
     def _takeNot(self, peer: Peer, segment: Segment, place: int, now: float) -> None:
         if place == ABOVE:
@@ -373,19 +383,23 @@ class Module(Shortcuts):
         if arrived is None:
             return False
         for sent in arrived:
-            message = sent.message
-            if sent.landed >= 0:
-                peer.release(sent)
-            if message is None or message.isOver:
-                continue
-            message.waiting -= 1
-            if not message.waiting and message.begun == message.total:
-                self._over(peer, message)
-                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
+            self._hasArrived(peer, sent)
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
         return True
+
+    def _hasArrived(self, peer: Peer, sent: Sent) -> None:
+        message = sent.message
+        if sent.landed >= 0:
+            peer.release(sent)
+        if message is None or message.isOver:
+            return
+        message.waiting -= 1
+        if not message.waiting and message.begun == message.total:
+            self._over(peer, message)
+            if message.contexts:
+                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
         if (message := peer.sent.refused(sequence)) is not None and not message.isOver:

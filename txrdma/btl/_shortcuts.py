@@ -85,13 +85,17 @@ class Shortcuts:
             received.toldBeside()
             if not received.isOwed:
                 self._owed.peers.pop(peer, None)
-        wakeAt = peer.wakeAt
-        if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
-            self._times.touch(peer)
+        self._touch(peer, now)
         self.credits[channel] -= 1
         counters = self.counters
         counters.fragSends += 1
         counters.totalSends += 1
+
+    def _touch(self, peer: Peer, now: float) -> None:
+        """Note that something has happened to a peer for which no timeout is sooner than the shortest one."""
+        wakeAt = peer.wakeAt
+        if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
+            self._times.touch(peer)
 
     def receivedAlone(
         self, channel: int, address: Hashable, packet: memoryview, now: float

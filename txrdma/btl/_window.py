@@ -269,6 +269,38 @@ class SendWindow:
             return None
         return self._arrive(told, 0, acknowledged, 1, now)
 
+    def arrivedNext(self, acknowledged: int, now: float) -> Sent | None:
+        """
+        Take an acknowledgement beside another segment, if it tells of one segment, of which all is as usual.
+
+        The usual is that this is the oldest one, sent once, and nothing is lost: no deadline is sooner then.
+
+        @return: the segment; None where nothing was done, and L{acknowledgedBeside} has to do it.
+        """
+        base = self.base
+        if acknowledged != base or self._arrived or self._lost or self.following == base:
+            return None
+        sent = self._slots[base & _SLOTS]
+        if sent is None or sent.tries != 1 or sent.isLost:
+            return None
+        channel, number = sent.channel, sent.number
+        beside = self._trails[1 - channel]
+        if beside and beside[0][0] <= self._newest[1 - channel]:
+            return None
+        self._slots[base & _SLOTS] = None
+        sent.isArrived = True
+        self.inFlight -= 1
+        self.base = (base + 1) & 0xFFFF
+        self._since, self._timeouts = now, 0
+        self.roundTrips[channel].answered()
+        self._measured(channel, now - sent.sentAt, now)
+        self._progress[channel], self._newest[channel] = now, number
+        trail = self._trails[channel]
+        while trail and trail[0][0] <= number:
+            trail.popleft()
+        self.congestion.arrived(1, number, self._number + 1, self.roundTrips[DATA].base)
+        return sent
+
     def _arrive(self, told: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
         """Note what has arrived: all up to C{base + told}, and behind a gap what a bitmap tells."""
         if told < -1:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, MessageReceived, SendCompleted
 from txrdma.btl._module import COMMAND_MTU, Module
 from txrdma.btl._peer import Peer
 from txrdma.btl._roundtrip import FIRST_TIMEOUT
-from txrdma.btl._window import COMMAND, DATA, UNHEARD
+from txrdma.btl._window import COMMAND, DATA, SendWindow, Sent, UNHEARD
 from txrdma.btl.wire import ACK, CHUNK, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 
 _MTU = 1024
@@ -209,6 +210,50 @@ class ReceiveTests(SynchronousTestCase):
         module.received(COMMAND, _THERE, second, 0.0)
         third = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
         self.assertIsNone(module.receivedAlone(COMMAND, _THERE, third, 0.0))
+
+
+class ArrivalTests(SynchronousTestCase):
+    """Acknowledgements beside messages."""
+
+    @given(st.data())
+    def test_same(self, data: st.DataObject) -> None:
+        """A window that takes the shortest way where it can knows what one knows that never does."""
+        counters = Counters(), Counters()
+        quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
+        now = 0.0
+        for _step in range(data.draw(st.integers(1, 40))):
+            now += data.draw(st.sampled_from((0.0001, 0.001, 0.004, 0.03, 0.4)))
+            step = data.draw(st.sampled_from(("add", "add", "beside", "beside", "beside", "alone", "time")))
+            channel = data.draw(st.sampled_from((COMMAND, DATA)))
+            told = quick.base + data.draw(st.sampled_from((0, 0, 0, 1, 2, -1, -2))) & 0xFFFF
+            beyond = data.draw(st.sampled_from((b"", b"\1", b"\2", b"\5")))
+            found = []
+            for window in windows:
+                if step == "add":
+                    for which in (channel, 1 - channel, channel):
+                        window.add(Sent(FRAG, 0, b"", None), which, now)
+                elif step == "alone":
+                    ack = Segment(ACK, 0, 0, told, payload=beyond, latest=told, latestAttempt=1)
+                    window.acknowledged(ack, now)
+                elif step == "time":
+                    window.expired(now)
+                    while window.hasLost():
+                        window.again(now)
+                else:
+                    one = window.arrivedNext(told, now) if window is quick else None
+                    arrived = window.acknowledgedBeside(told, now) if one is None else [one]
+                    found.append(None if arrived is None else [each.ordinal for each in arrived])
+            self.assertEqual(found[:1], found[1:])
+            self.assertEqual(self.known(quick), self.known(usual))
+            self.assertEqual(counters[0].named(), counters[1].named())
+
+    def known(self, window: SendWindow) -> tuple[object, ...]:
+        """What a window knows."""
+        trips = [(each.smoothed, each.timeout, each.base, each.overtaken()) for each in window.roundTrips]
+        return (
+            *(window.base, window.outstanding, window.inFlight, window.congestion.size),
+            *(window.deadline(), window.hasLost(), trips),
+        )
 
 
 def _plain(value: object) -> object:
