@@ -304,6 +304,19 @@ class IDirectLane(Interface):
         """Take at most C{limit} messages, oldest first; none before the completion queue is empty."""
 
 
+class IDirectDatagrams(Interface):
+    """Optional on a queue pair: datagrams, but for those with an immediate, without work requests."""
+
+    def openInbox() -> Sized:
+        """Have them wait for C{takeDatagrams} from now on, in any state: see C{IDirectLane.openLane}."""
+
+    def takeDatagrams(limit: int) -> Sequence[tuple[tuple[bytes, int], memoryview]]:
+        """Take some, oldest first: of each the sender's IP address and queue pair number, and its bytes."""
+
+    def putDatagram(address: IAddressHandle, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send C{head} and C{body} as one, behind all that was posted; False: at present post it."""
+
+
 class IRestingDevice(Interface):
     """Optional on a device: nothing that peers do is lost while this process looks away."""
 

@@ -14,7 +14,6 @@ from collections.abc import Hashable
 from typing import Final
 
 from txrdma.btl._assembly import Budget, NO_ROOM, WRONG
-from txrdma.btl._counters import Counters
 from txrdma.btl._events import (
     Event,
     LandingWanted,
@@ -28,11 +27,10 @@ from txrdma.btl._events import (
 )
 from txrdma.btl._expected import Expected
 from txrdma.btl._landing import LONG
-from txrdma.btl._owed import Owed
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
-from txrdma.btl._timetable import Timetable
+from txrdma.btl._shortcuts import Shortcuts
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -76,14 +74,11 @@ KEEP_ALIVE: Final = 30.0
 _ASLEEP: Final = 1.0
 
 
-class Module:
+class Module(Shortcuts):
     """
     A module: reliable messages to many peers over two channels of unreliable datagrams.
 
-    @ivar credits: packets that may still be posted on each channel.
     @ivar regions: memory that peers may put into; C{expected}: names of peers that are to come.
-    @ivar hasLanded: events tell of bytes in a landing, so that nothing may be acknowledged before these were
-        taken, and told of.
     @ivar isFull: L{MANY_WAIT} messages of a peer wait: whoever drives the module need not wait for more.
     """
 
@@ -101,20 +96,13 @@ class Module:
         @param giveUp: seconds; see L{GIVE_UP}.
         @param keepAlive: seconds; zero asks nobody. See L{KEEP_ALIVE}.
         """
-        self.counters = Counters()
-        self.credits = list(credits)
         mtu = min(mtu, LONGEST_PAYLOAD)
-        self._mtus = (min(COMMAND_MTU, mtu), mtu)
+        super().__init__((min(COMMAND_MTU, mtu), mtu), credits, keepAlive)
         self._budget = Budget() if budget is None else budget
         self._giveUp, self._keepAlive = giveUp, keepAlive
-        self._peers: dict[int, Peer] = {}
         self.regions, self.expected = Regions(), Expected()
         self._ready, self._losing = deque[Peer](), deque[Peer]()
-        self._owed = Owed(self.counters)
-        self._times = Timetable(keepAlive)
-        self._deferred: tuple[Peer, Segment, float] | None = None
-        self._events: list[Event] = []
-        self.hasLanded = self.isFull = False
+        self.isFull = False
 
     # Peers, and what is sent to them.
 
@@ -167,23 +155,11 @@ class Module:
         @raise InvalidRequest: the peer is not open, or there is too much data.
         """
         length = len(data)
-        queue = peer.urgent if isUrgent else peer.usual
-        if queue and 0 <= tag <= 0xFFFF:  # many small ones of one turn, quickly
-            last = queue[-1]
-            packed = last.packed + length
-            if packed <= peer.mtu and peer.state == OPEN:
-                if last.kind == FRAG:
-                    last.open()
-                last.packed = packed + ENTRY_LENGTH
-                last.total += length
-                last.tags.append(tag)
-                last.bodies.append(data if type(data) is bytes else bytes(data))
-                if context is not None:
-                    last.contexts.append(context)
-                peer.queuedBytes += length
-                return
         if length > LONGEST_MESSAGE or not 0 <= tag <= 0xFFFF:
             raise InvalidRequest("a message has at most 4 GiB, and a tag of 16 bits")
+        queue = peer.urgent if isUrgent else peer.usual
+        if queue and peer.join(queue, tag, data, context):
+            return
         if length <= peer.mtu - HEADER_LENGTH and type(data) is not bytes:
             data = bytes(data)
         self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
@@ -277,14 +253,14 @@ class Module:
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
-            self._acknowledged(peer, segment, now)
+            self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
             return
         told = segment.acknowledged  # mostly no more than is known
         if told is not None and (told + 1) & 0xFFFF != peer.sent.base:
             if kind == FRAG and peer.sent.mayBe(told):
                 self._catchUp()
-                self._deferred = peer, segment, now
-            elif not self._acknowledged(peer, segment, now):
+                self._deferred = peer, told, now
+            elif not self._haveArrived(peer, peer.sent.acknowledgedBeside(told, now), now):
                 return
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)
@@ -303,7 +279,18 @@ class Module:
         """Do what was left for later."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None and deferred[0].state != GONE:
-            self._acknowledged(*deferred)
+            peer, acknowledged, now = deferred
+            sent = peer.sent.arrivedNext(acknowledged, now)
+            if sent is None:
+                self._haveArrived(peer, peer.sent.acknowledgedBeside(acknowledged, now), now)
+                return
+            self._hasArrived(peer, sent)
+            if peer.state != OPEN:
+                self._finish(peer, now)
+            if peer.usual or peer.urgent:
+                self._makeReady(peer)
+            else:
+                self._touch(peer, now)
 
     def _takeNot(self, peer: Peer, segment: Segment, place: int, now: float) -> None:
         if place == ABOVE:
@@ -391,25 +378,28 @@ class Module:
         self.counters.badfragRecvs += isBad
         self._owed.refusals.append((peer, sequence))
 
-    def _acknowledged(self, peer: Peer, segment: Segment, now: float) -> bool:
+    def _haveArrived(self, peer: Peer, arrived: list[Sent] | None, now: float) -> bool:
         """Take an acknowledgement; False where it is a lie, and so perhaps is what came with it."""
-        arrived = peer.sent.acknowledged(segment, now)
         if arrived is None:
             return False
         for sent in arrived:
-            message = sent.message
-            if sent.landed >= 0:
-                peer.release(sent)
-            if message is None or message.isOver:
-                continue
-            message.waiting -= 1
-            if not message.waiting and message.begun == message.total:
-                self._over(peer, message)
-                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
+            self._hasArrived(peer, sent)
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
         return True
+
+    def _hasArrived(self, peer: Peer, sent: Sent) -> None:
+        message = sent.message
+        if sent.landed >= 0:
+            peer.release(sent)
+        if message is None or message.isOver:
+            return
+        message.waiting -= 1
+        if not message.waiting and message.begun == message.total:
+            self._over(peer, message)
+            if message.contexts:
+                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
         if (message := peer.sent.refused(sequence)) is not None and not message.isOver:

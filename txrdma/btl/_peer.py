@@ -23,6 +23,7 @@ from txrdma.btl.wire import (
     encodeFragment,
     encodeHead,
     encodeLanded,
+    ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
     LANDED,
@@ -62,6 +63,7 @@ class Peer:
     @ivar addresses: the peer's, on the two channels.
     @ivar mtu: bytes of the longest packet that both ends take.
     @ivar context: whatever the module's program wants to know the peer by.
+    @ivar urgent: messages that wait, and C{usual}: those behind them; always the same two queues.
     @ivar queuedBytes: of messages that have not arrived; for back pressure.
     @ivar landing: the peer's, where both ends share memory; C{ownLanding}: memory of this end where the peer
         writes.
@@ -149,11 +151,36 @@ class Peer:
             usual.popleft()
         return bool(urgent or usual)
 
+    def join(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool:
+        """
+        Have a small message share the packet of the last one that waits; every one of a burst passes here.
+
+        @param queue: one of the peer's, which is not empty.
+        @return: False where there is no room, and the message has to wait by itself.
+        """
+        last = queue[-1]
+        length = len(data)
+        packed = last.packed + length
+        if packed > self.mtu or self.state != OPEN:
+            return False
+        if last.kind == FRAG:
+            last.open()
+        last.packed = packed + ENTRY_LENGTH
+        last.total += length
+        last.tags.append(tag)
+        last.bodies.append(data if type(data) is bytes else bytes(data))
+        if context is not None:
+            last.contexts.append(context)
+        self.queuedBytes += length
+        return True
+
     def takeUnbegun(self) -> list[Message]:
         """Take the messages from the queues of which nothing was sent; C{BYE} goes, too, and is none."""
         queued = (*self.urgent, *self.usual)
-        self.urgent = deque(each for each in self.urgent if each.waiting or each.begun)
-        self.usual = deque(each for each in self.usual if each.waiting or each.begun)
+        for queue in (self.urgent, self.usual):
+            kept = [each for each in queue if each.waiting or each.begun]
+            queue.clear()
+            queue.extend(kept)
         return [
             each for each in queued if not (each.isOver or each.begun or each.waiting or each.kind == BYE)
         ]

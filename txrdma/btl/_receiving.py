@@ -78,6 +78,16 @@ class ReceiveWindow:
             return ABOVE
         return DUPLICATE if self._beyond >> (distance - 1) & 1 else NEW
 
+    def takeNext(self, sequence: int, attempt: int, now: float) -> bool:
+        """Take a segment if nothing is missing before or behind it; False where that is not so."""
+        if sequence != self.following or self._beyond:
+            return False
+        self.latest, self.latestAttempt = sequence, attempt
+        self.following = (sequence + 1) & 0xFFFF
+        if not self.isOwed:
+            self.isOwed, self.owedSince = True, now
+        return True
+
     def take(self, sequence: int, attempt: int, now: float) -> None:
         """Enter a segment whose place is NEW, and owe an acknowledgement."""
         self.latest, self.latestAttempt = sequence, attempt

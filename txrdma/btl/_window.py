@@ -18,7 +18,7 @@ from txrdma.btl._congestion import Congestion
 from txrdma.btl._counters import Counters
 from txrdma.btl._receiving import difference, WINDOW
 from txrdma.btl._roundtrip import RoundTrip
-from txrdma.btl.wire import ACK, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
+from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 from txrdma.wire import Buffer
 
 COMMAND: Final = 0
@@ -238,30 +238,74 @@ class SendWindow:
 
     def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
         """
-        Take an acknowledgement: a packet of its own, or beside another segment.
+        Take an acknowledgement that is a packet of its own.
 
         @return: segments that have arrived now; None when that acknowledges what was never sent.
         """
         assert ack.acknowledged is not None
-        isExplicit = ack.kind == ACK
         told = difference(ack.acknowledged, self.base)
         outstanding = (self.following - self.base) & 0xFFFF
-        beyond = 0
-        if isExplicit:
-            if len(ack.payload) > _LONGEST_MAP:
-                self._counters.badAckRecvs += 1
-                return None
-            beyond = int.from_bytes(ack.payload, "little")
+        if len(ack.payload) > _LONGEST_MAP:
+            self._counters.badAckRecvs += 1
+            return None
+        beyond = int.from_bytes(ack.payload, "little")
         if told >= outstanding or (beyond and told + 1 + beyond.bit_length() >= outstanding):
             self._counters.badAckRecvs += 1
             return None
-        if isExplicit:
-            self._heardDuplicates(ack.duplicates)
+        self._heardDuplicates(ack.duplicates)
+        if told == -1:
+            self._counters.dupAcks += 1
+        return self._arrive(told, beyond, ack.latest, ack.latestAttempt, now)
+
+    def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
+        """
+        Take an acknowledgement that came beside another segment.
+
+        @return: see L{acknowledged}.
+        """
+        told = difference(acknowledged, self.base)
+        if told >= (self.following - self.base) & 0xFFFF:
+            self._counters.badAckRecvs += 1
+            return None
+        return self._arrive(told, 0, acknowledged, 1, now)
+
+    def arrivedNext(self, acknowledged: int, now: float) -> Sent | None:
+        """
+        Take an acknowledgement beside another segment, if it tells of one segment, of which all is as usual.
+
+        The usual is that this is the oldest one, sent once, and nothing is lost: no deadline is sooner then.
+
+        @return: the segment; None where nothing was done, and L{acknowledgedBeside} has to do it.
+        """
+        base = self.base
+        if acknowledged != base or self._arrived or self._lost or self.following == base:
+            return None
+        sent = self._slots[base & _SLOTS]
+        if sent is None or sent.tries != 1 or sent.isLost:
+            return None
+        channel, number = sent.channel, sent.number
+        beside = self._trails[1 - channel]
+        if beside and beside[0][0] <= self._newest[1 - channel]:
+            return None
+        self._slots[base & _SLOTS] = None
+        sent.isArrived = True
+        self.inFlight -= 1
+        self.base = (base + 1) & 0xFFFF
+        self._since, self._timeouts = now, 0
+        self.roundTrips[channel].answered()
+        self._measured(channel, now - sent.sentAt, now)
+        self._progress[channel], self._newest[channel] = now, number
+        trail = self._trails[channel]
+        while trail and trail[0][0] <= number:
+            trail.popleft()
+        self.congestion.arrived(1, number, self._number + 1, self.roundTrips[DATA].base)
+        return sent
+
+    def _arrive(self, told: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
+        """Note what has arrived: all up to C{base + told}, and behind a gap what a bitmap tells."""
         if told < -1:
             self._counters.oldDupAcks += 1
             return []
-        if told == -1 and isExplicit:
-            self._counters.dupAcks += 1
         marks = self._arrived | ((1 << (told + 1)) - 1) | (beyond << (told + 2))
         fresh = marks ^ self._arrived
         if not fresh:
@@ -272,7 +316,7 @@ class SendWindow:
         self._arrived = marks >> run
         if run:
             self._since, self._timeouts = now, 0
-        self._learn(found, ack, now)
+        self._learn(found, latest, attempt, now)
         return found
 
     def _mark(self, fresh: int) -> list[Sent]:
@@ -305,10 +349,8 @@ class SendWindow:
                 self.inFlight += 1
                 self._trails[sent.channel].appendleft((sent.number, sent))  # before all that are there
 
-    def _learn(self, found: list[Sent], ack: Segment, now: float) -> None:
+    def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
         newest = 0
-        latest = ack.latest if ack.kind == ACK else ack.acknowledged
-        attempt = ack.latestAttempt if ack.kind == ACK else 1
         for sent in found:
             number, channel = sent.number, sent.channel
             self.roundTrips[channel].answered()

@@ -25,6 +25,7 @@ from txrdma.error import RDMAError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import (
     Access,
+    Buffer,
     Capacity,
     Completion,
     CompletionOpcode,
@@ -37,7 +38,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle, IProtectionDomain, IVerbsDevice
+from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomain, IVerbsDevice
 from txrdma.logs import Seldom
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
@@ -55,7 +56,7 @@ QKEY: Final = 0x62746C31
 GRH: Final = 40
 """Bytes before each datagram in a receive's buffer (IBA 11.4.2.1)."""
 
-Source = tuple[bytes, QPN]
+Source = tuple[bytes, int]
 """The sender of a packet: its IP address, or its GID where that is none of IPv4, and its queue pair."""
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE
@@ -131,6 +132,9 @@ class Channel:
             self._receives = list(self._makeReceives(self.sends * mtu, receives))
             self._begin()
             self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
+            self._direct = direct = IDirectDatagrams(self._pair, None)
+            if direct is not None:
+                self._reader.lookAt(direct.takeDatagrams, self._came, direct.openInbox())
             self._reader.start()
             undo.callback(self._reader.stop)
             self._closing = undo.pop_all()
@@ -162,36 +166,58 @@ class Channel:
         """
         if self._mending is not None:
             return len(packets)
-        view, mtu, requests, next = self._view, self._mtu, self._requests, self._next
-        sends, most = self.sends, self._mostInline
+        prepared = self._prepared
         batch = []
         latest: Peer | None = None
         for peer, _channel, head, payload in packets:
             if peer is not latest:  # some of each peer follow each other
                 latest = peer
                 address, qpn = wayTo(peer.context)
-            request = requests[next]
-            length = len(head) + len(payload)
-            if length <= most:  # as on the software device, which has no need of a copy here
-                request.inline, request.segments = (head, payload), ()
-            else:
-                begin = next * mtu
-                middle, end = begin + len(head), begin + length
-                view[begin:middle] = head
-                view[middle:end] = payload
-                segment = Segment(self._memory.address + begin, length, self._memory.lkey)
-                request.inline, request.segments = (), (segment,)
-            next = next + 1 if next + 1 < sends else 0
-            request.address, request.remoteQPN, request.signaled = address, qpn, False
-            batch.append(request)
-        self._next = next
-        self._untold += len(batch)
-        self.posted += len(batch)
+            batch.append(prepared(address, qpn, head, payload))
+        self._post(batch)
+        return 0
+
+    def sendAlone(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> int:
+        """
+        Send one packet, without a request where the device has a way for that.
+
+        @return: credits that are free again: none, or one.
+        """
+        if self._mending is not None:
+            return 1
+        direct = self._direct
+        if direct is not None and direct.putDatagram(address, qpn, QKEY, head, payload):
+            return 1
+        self._post((self._prepared(address, qpn, head, payload),))
+        return 0
+
+    def _prepared(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> SendRequest:
+        """The next request of the ring, for this packet."""
+        next = self._next
+        request = self._requests[next]
+        length = len(head) + len(payload)
+        if length <= self._mostInline:  # as on the software device, which has no need of a copy here
+            request.inline, request.segments = (head, payload), ()
+        else:
+            begin = next * self._mtu
+            middle, end = begin + len(head), begin + length
+            self._view[begin:middle] = head
+            self._view[middle:end] = payload
+            segment = Segment(self._memory.address + begin, length, self._memory.lkey)
+            request.inline, request.segments = (), (segment,)
+        self._next = next + 1 if next + 1 < self.sends else 0
+        request.address, request.remoteQPN, request.signaled = address, qpn, False
+        return request
+
+    def _post(self, batch: Sequence[SendRequest]) -> None:
+        count = len(batch)
+        self.posted += count
+        self._untold += count
         if self._untold >= self._mostUntold:
-            batch[-1].signaled, batch[-1].identifier = True, self._untold
+            last = batch[-1]
+            last.signaled, last.identifier = True, self._untold
             self._untold = 0
         self._pair.postSend(batch)
-        return 0
 
     def look(self) -> None:
         """Take all that has completed so far."""
@@ -205,6 +231,10 @@ class Channel:
         if mending is not None and mending.active():
             mending.cancel()
         self._closing.close()
+
+    def _came(self, packets: Sequence[tuple[Source, memoryview]]) -> None:
+        """Take packets that came without receives."""
+        self._taken(self, packets, 0)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         view, receives = self._view, []

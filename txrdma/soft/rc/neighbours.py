@@ -136,9 +136,14 @@ class Neighbours:
                 if head & _FIXED == _PLAIN and isinstance(route, DatagramRoute) and end >= _START_LENGTH:
                     taken += 1
                     octets += size
-                    header = peer.grh if peer.grhLength == size else home.grhFor(peer, size)
+                    payload, isSolicited = packet[_START_LENGTH:end], head & _SOLICITED != 0
+                    inbox = route.inbox
                     try:
-                        route.take(packet[_START_LENGTH:end], qkey, sender, header, head & _SOLICITED != 0)
+                        if inbox is not None:
+                            route.datagrams.hold(inbox.hold, payload, qkey, sender, peer.source, isSolicited)
+                            continue
+                        header = peer.grh if peer.grhLength == size else home.grhFor(peer, size)
+                        route.take(payload, qkey, sender, header, isSolicited)
                     except Exception:
                         home.fail(route)
                         number = -1

@@ -123,6 +123,7 @@ class Peer:
     A peer that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
 
     @ivar at: that port of ours.
+    @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last datagram that came, which had C{grhLength} bytes.
     @ivar lane: by which datagrams go to the peer, where it is on this host; sought from C{seekAt} on.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
@@ -146,6 +147,7 @@ class Peer:
         "raw",
         "seekAt",
         "sending",
+        "source",
         "taking",
     )
 
@@ -153,6 +155,7 @@ class Peer:
         self.raw = raw
         self.at = at
         self.ip, self.port = ip, port = ipAndPort(raw)
+        self.source = packedIP(ip)
         here, herePort = at.address, at.port
         self.inbound = Flow(ip, port, here, herePort)
         self.taking = self.inbound.states

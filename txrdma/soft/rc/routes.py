@@ -17,12 +17,14 @@ from txrdma.iba.verbs import (
     Access,
     AddressVector,
     AsyncEventKind,
+    Buffer,
     Completion,
     CompletionOpcode,
     MigrationState,
     QPState,
     SendRequest,
 )
+from txrdma.soft._direct import DirectDatagrams
 from txrdma.soft._route import Owner
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
@@ -367,6 +369,7 @@ class DatagramRoute:
     The way of a UD queue pair to everybody.
 
     @ivar polled: whether a look finds datagrams in the socket: who expects an answer need not sleep for it.
+    @ivar inbox: where datagrams wait that are taken without receives; None where all are taken by receives.
     """
 
     name = "rocev2"
@@ -377,6 +380,7 @@ class DatagramRoute:
         self.number = owner.number
         self.port = port
         self.polled = port.isLive
+        self.inbox: DirectDatagrams | None = None
         self._owner = owner
         self.datagrams = Datagrams(
             owner.number,
@@ -437,13 +441,23 @@ class DatagramRoute:
         self.datagrams.flush()
         self.port.forget(self)
 
+    def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send a datagram at once, where there is a lane: see L{txrdma.interfaces.IDirectDatagrams}."""
+        port = self.port
+        lane = port.quickLaneTo(address)
+        size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
+        if size:
+            port.wrote(1, size)
+        return size > 0
+
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
         """Datagrams for this queue pair."""
         if run.opcode <= _LAST_OF_RC:
             return False
-        self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
+        if self.inbox is None or not self.datagrams.receivedInto(self.inbox.hold, run, peer.source):
+            self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
         return True
 
     def take(self, payload: memoryview, qkey: int, source: int, header: bytes, solicited: bool) -> None:

@@ -10,7 +10,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl import module as moduleModule
+from txrdma.btl import landings as landingsModule
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendCompleted
 from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
@@ -353,8 +353,8 @@ class OneHostMessageTests(OneHostCase, MessageTests):
 
     def test_shares(self) -> None:
         """Peers have smaller landings the more there are, and in the end none; all that they send comes."""
-        self.patch(moduleModule, "MOST_LANDINGS", 40 << 20)
-        self.patch(moduleModule, "SMALLEST_LANDING", 2 << 20)
+        self.patch(landingsModule, "MOST_LANDINGS", 40 << 20)
+        self.patch(landingsModule, "SMALLEST_LANDING", 2 << 20)
         sizes = []
         for _each in range(6):
             client, _server = self.connected()
@@ -457,7 +457,7 @@ class OneHostEndTests(OneHostCase, EndTests):
 
     def test_busyWithLong(self) -> None:
         """A receiver that is busy for two minutes has all long messages when it is back; nobody gives up."""
-        self.patch(moduleModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].sleep()
@@ -475,7 +475,7 @@ class OneHostEndTests(OneHostCase, EndTests):
 
     def test_broken(self) -> None:
         """A queue pair fails in the middle of a message, at either end: all arrives once, and in order."""
-        self.patch(moduleModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
         for number in (0, 1):
             client, server = self.connected()
             said = [Random(each).randbytes(3 << 20) for each in range(3)]
@@ -517,7 +517,7 @@ class OneHostLossTests(OneHostCase, LossTests):
 
     def test_long(self) -> None:
         """Whatever gets lost, all long messages arrive once, those in order in order."""
-        self.patch(moduleModule, "MOST_LANDINGS", 16 << 20)
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
         for seed in range(3):
             self.world.network.random = random = Random(seed)
             client, server = self.connected()

@@ -11,6 +11,7 @@ from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachi
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl._events import (
+    Event,
     MessageReceived,
     PackReceived,
     PeerClosed,
@@ -81,8 +82,20 @@ class TwoModules(RuleBasedStateMachine):
             if self.peers[side].state == OPEN:
                 number = len(self.sent[side])
                 self.sent[side][number] = bytes((number & 0xFF,)) * size
-                self.modules[side].send(self.peers[side], number, self.sent[side][number], number, isUrgent)
+                self.hand(side, number, isUrgent)
         self.turn(side)
+
+    def hand(self, side: int, number: int, isUrgent: bool) -> None:
+        """Hand a message to a module, by the shortest way if it is alone."""
+        module, peer, data = self.modules[side], self.peers[side], self.sent[side][number]
+        packet = module.sendAlone(peer, number, data)
+        if packet is None:
+            module.send(peer, number, data, number, isUrgent)
+        else:
+            channel, head, payload = packet
+            module.sentAlone(peer, channel, number, payload, number, self.now)
+            self.wire.append((1 - side, channel, head + payload))
+            module.completed(channel, 1)
 
     @rule(at=st.integers(0, 400), keeps=st.booleans())
     def deliver(self, at: int, keeps: bool) -> None:
@@ -90,8 +103,13 @@ class TwoModules(RuleBasedStateMachine):
         if self.wire:
             at %= len(self.wire)
             side, channel, packet = self.wire[at] if keeps else self.wire.pop(at)
-            self.modules[side].received(channel, (1 - side, channel), packet, self.now)
-            self.modules[side].batchEnded()
+            module, source = self.modules[side], (1 - side, channel)
+            event = module.receivedAlone(channel, source, memoryview(packet), self.now)
+            if event is None:
+                module.received(channel, source, packet, self.now)
+            else:
+                self.heard(side, event)
+            module.batchEnded()
             self.turn(side)
 
     @rule(at=st.integers(0, 400))
@@ -118,22 +136,26 @@ class TwoModules(RuleBasedStateMachine):
         """Take what a module has to tell, and its packets."""
         module = self.modules[side]
         for event in module.events():
-            if isinstance(event, (MessageReceived, PackReceived)):
-                messages = event.messages if isinstance(event, PackReceived) else [event[1:]]
-                for tag, data in messages:
-                    assert tag not in self.came[side], f"message {tag} came twice"
-                    self.came[side][tag] = bytes(data)
-            elif isinstance(event, (SendCompleted, SendFailed)):
-                assert isinstance(event.context, int)
-                assert event.context not in self.told[side], f"message {event.context} has two outcomes"
-                self.told[side][event.context] = isinstance(event, SendCompleted)
-            else:
-                assert isinstance(event, (PeerClosed, PeerLost))
-                assert not self.ended[side], "two ends"
-                self.ended[side] = True
+            self.heard(side, event)
         for packet in module.outgoing(self.now):
             self.wire.append((1 - side, packet.channel, packet.head + bytes(packet.payload)))
             module.completed(packet.channel, 1)
+
+    def heard(self, side: int, event: Event) -> None:
+        """Note what a module tells."""
+        if isinstance(event, (MessageReceived, PackReceived)):
+            messages = event.messages if isinstance(event, PackReceived) else [event[1:]]
+            for tag, data in messages:
+                assert tag not in self.came[side], f"message {tag} came twice"
+                self.came[side][tag] = bytes(data)
+        elif isinstance(event, (SendCompleted, SendFailed)):
+            assert isinstance(event.context, int)
+            assert event.context not in self.told[side], f"message {event.context} has two outcomes"
+            self.told[side][event.context] = isinstance(event, SendCompleted)
+        else:
+            assert isinstance(event, (PeerClosed, PeerLost))
+            assert not self.ended[side], "two ends"
+            self.ended[side] = True
 
     @invariant()
     def truth(self) -> None:

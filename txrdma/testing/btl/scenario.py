@@ -216,7 +216,7 @@ class Scenario:
             if order.isPut:
                 host.module.put(peer, *order.place, order.data, order)
             else:
-                host.module.send(peer, order.number, order.data, order, order.isUrgent)
+                host.send(peer, order.number, order.data, order, order.isUrgent)
         except InvalidRequest:
             hasEnded = (order.sender, order.receiver) in self.ended
             check(hasEnded, f"{order} cannot be sent, though its peer is there")

@@ -118,7 +118,7 @@ class Host:
         self.busyUntil = 0.0
         self.isDead = False
         self._inbox: list[tuple[int, Address, bytes]] = []
-        self._isReading = False
+        self._isReading = self._isTellingLanded = False
         self._wakeAt: float | None = None
 
     def meet(self, other: Host) -> tuple[Peer, Peer]:
@@ -161,10 +161,31 @@ class Host:
         inbox, self._inbox = self._inbox, []
         if self.isDead:
             return
-        for channel, source, packet in inbox:
-            self.module.received(channel, source, packet, self.world.now)
+        if len(inbox) > 1 or not self._readAlone(*inbox[0]):
+            for channel, source, packet in inbox:
+                self.module.received(channel, source, packet, self.world.now)
         self.module.batchEnded()
         self.turn()
+
+    def _readAlone(self, channel: int, source: Address, packet: bytes) -> bool:
+        """Take a message that is alone by the shortest way; the program hears of it at once."""
+        event = self.module.receivedAlone(channel, source, memoryview(packet), self.world.now)
+        if event is not None:
+            self.heard(event)
+        return event is not None
+
+    def send(self, peer: Peer, tag: int, data: Buffer, context: object, isUrgent: bool = False) -> None:
+        """Send a message: at once, if it is alone; else it waits for the end of the turn."""
+        packet = None
+        if not self._isTellingLanded:
+            packet = self.module.sendAlone(peer, tag, data)
+        if packet is None:
+            self.module.send(peer, tag, data, context, isUrgent)
+        else:
+            channel, head, payload = packet
+            self._transmit(peer, channel, head + payload)
+            self.module.sentAlone(peer, channel, tag, payload, context, self.world.now)
+            self.world.call(self.world.now + 10e-6, partial(self._completed, channel, 1))
 
     def _woken(self, at: float) -> None:
         if self._wakeAt != at or self.isDead:
@@ -184,17 +205,18 @@ class Host:
         """Deliver events, send packets, and see to the next deadline, as whatever drives a module does."""
         if self.isDead:
             return
+        self._isTellingLanded = self.module.hasLanded
         for event in self.module.events():
             if isinstance(event, PackReceived):
                 for tag, data in event.messages:
                     self.heard(MessageReceived(event.peer, tag, data))
             else:
                 self.heard(event)
+        self._isTellingLanded = False
         posted = [0, 0]
         for packet in self.module.outgoing(self.world.now):
             posted[packet.channel] += 1
-            address = self._addressOf(packet.peer, packet.channel)
-            self.world.transmit(self, address, packet.channel, packet.head + bytes(packet.payload))
+            self._transmit(packet.peer, packet.channel, packet.head + bytes(packet.payload))
         for channel, count in enumerate(posted):
             if count:
                 self.world.call(self.world.now + 10e-6, partial(self._completed, channel, count))
@@ -204,10 +226,10 @@ class Host:
             if self._wakeAt is None or due < self._wakeAt:
                 self._wake(due)
 
-    def _addressOf(self, peer: Peer, channel: int) -> Address:
+    def _transmit(self, peer: Peer, channel: int, packet: bytes) -> None:
         address = peer.addresses[channel]
         assert isinstance(address, tuple)
-        return address
+        self.world.transmit(self, address, channel, packet)
 
     def _completed(self, channel: int, count: int) -> None:
         self.module.completed(channel, count)

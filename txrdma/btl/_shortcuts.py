@@ -1,0 +1,134 @@
+"""
+The shortest ways through a module: a message that is alone goes out, and comes in, without waiting.
+
+Most messages of a program that asks and waits for the answer are alone: nothing else waits for their peer,
+and nothing else is on its way there. The design has an inline path for senders and a fast one for receivers,
+with its bookkeeping deferred: so it is here. What is not plain takes the usual way, which decides the same.
+
+Windows, sequence numbers and acknowledgements are those of all messages. What a message acknowledges beside
+is looked at when its receiver has answered, and while a timer stands that is early enough none is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from txrdma.btl._counters import Counters
+from txrdma.btl._events import Event, MessageReceived
+from txrdma.btl._owed import Owed
+from txrdma.btl._peer import OPEN, Peer
+from txrdma.btl._roundtrip import SHORTEST_TIMEOUT
+from txrdma.btl._timetable import Timetable
+from txrdma.btl._window import COMMAND, DATA, Message, Sent
+from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
+from txrdma.wire import Buffer
+
+
+class Shortcuts:
+    """
+    The state of a module that every message passes, and the ways of those that are alone.
+
+    @ivar credits: packets that may still be posted on each channel.
+    @ivar hasLanded: events tell of bytes in a landing, so that nothing may be acknowledged before these were
+        taken, and told of.
+    """
+
+    def __init__(self, mtus: tuple[int, int], credits: tuple[int, int], keepAlive: float) -> None:
+        self.counters = Counters()
+        self.credits = list(credits)
+        self.hasLanded = False
+        self._mtus = mtus
+        self._peers: dict[int, Peer] = {}
+        self._owed = Owed(self.counters)
+        self._times = Timetable(keepAlive)
+        self._events: list[Event] = []
+        self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that came beside
+
+    def sendAlone(self, peer: Peer, tag: int, data: Buffer) -> tuple[int, bytes, bytes] | None:
+        """
+        Make the packet of a message that is alone: nothing waits, and all that was sent has arrived.
+
+        @return: channel, head and bytes of the packet, which is to be posted, and told of to L{sentAlone}
+            before anything else is asked of the module; None where the message has to go the usual way.
+        """
+        sent = peer.sent
+        following = sent.following
+        if following != sent.base:  # what this very turn has brought may acknowledge the last one
+            deferred = self._deferred
+            if deferred is None or deferred[0] is not peer or deferred[1] + 1 & 0xFFFF != following:
+                return None
+        length = len(data)
+        whole = length + HEADER_LENGTH
+        if peer.usual or peer.urgent or peer.state != OPEN or whole > peer.mtu or not 0 <= tag <= 0xFFFF:
+            return None
+        channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
+        if self.hasLanded or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
+            return None
+        payload = data if type(data) is bytes else bytes(data)
+        head = encodeFragment(peer.sender, following, peer.received.acknowledged, tag, length, 1)
+        return channel, head, payload
+
+    def sentAlone(
+        self, peer: Peer, channel: int, tag: int, payload: bytes, context: object, now: float
+    ) -> None:
+        """
+        Enter a message whose packet L{sendAlone} has made: it is on its way, and the receiver may be at work.
+
+        @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
+        """
+        message = Message(FRAG, tag, payload, context)
+        message.begun, message.waiting = message.total, 1
+        peer.queuedBytes += message.total
+        peer.sent.add(Sent(FRAG, tag, payload, message), channel, now)
+        received = peer.received
+        if received.isOwed:
+            received.toldBeside()
+            if not received.isOwed:
+                self._owed.peers.pop(peer, None)
+        self._touch(peer, now)
+        self.credits[channel] -= 1
+        counters = self.counters
+        counters.fragSends += 1
+        counters.totalSends += 1
+
+    def _touch(self, peer: Peer, now: float) -> None:
+        """Note that something has happened to a peer for which no timeout is sooner than the shortest one."""
+        wakeAt = peer.wakeAt
+        if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
+            self._times.touch(peer)
+
+    def receivedAlone(
+        self, channel: int, address: Hashable, packet: memoryview, now: float
+    ) -> MessageReceived | None:
+        """
+        Take a packet, if it is a message that follows all that came, and there is nothing else to tell.
+
+        @return: the event, which is none of those that L{Module.events<txrdma.btl._module.Module.events>}
+            answers; None where nothing was done, and the packet has to go the usual way.
+        """
+        if self._deferred is not None or self._events:
+            return None
+        plain = decodePlain(packet)
+        if plain is None:
+            return None
+        attempt, tag, name, sequence, acknowledged, payload = plain
+        peer = self._peers.get(name)
+        if peer is None or peer.state != OPEN or peer.addresses[channel] != address:
+            return None
+        base, isNews = peer.sent.base, False
+        if acknowledged + 1 & 0xFFFF != base:
+            isNews = acknowledged - base & 0xFFFF < peer.sent.following - base & 0xFFFF
+            if not isNews:
+                return None
+        if peer.order or not peer.received.takeNext(sequence, attempt, now):
+            return None
+        if isNews:
+            self._deferred = peer, acknowledged, now
+        self._owed.peers[peer] = None
+        peer.heardAt = now
+        if peer.wakeAt is None:
+            self._times.touch(peer)
+        counters = self.counters
+        counters.totalRecvs += 1
+        counters.fragRecvs += 1
+        return MessageReceived(peer, tag, payload)

@@ -1,0 +1,111 @@
+"""
+Datagrams of one queue pair without work requests: what has come, in the order in which it came.
+
+See L{txrdma.interfaces.IDirectDatagrams} for what it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Sized
+from typing import Final, Protocol
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import AddressVector, Buffer, QPState
+
+_RTS: Final = QPState.RTS
+
+Came = tuple[tuple[bytes, int], memoryview]
+"""A datagram: its sender's address and queue pair, and its bytes."""
+
+
+class Way(Protocol):
+    """The route of the queue pair's datagrams."""
+
+    def poll(self) -> None:
+        """Bring the datagrams that have come, which are held here then."""
+
+    def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send a datagram at once; False where that can't be done at present."""
+
+
+class Pair(Protocol):
+    """The queue pair, as its datagrams see it: they may go in RTS only."""
+
+    state: QPState
+
+
+class Addressed(Protocol):
+    """An address handle: the way to a port, as a value."""
+
+    address: AddressVector
+
+
+class DirectDatagrams:
+    """
+    The datagrams of a queue pair, for as long as that is open: routes come and go.
+
+    @ivar way: the route, from RTR on; C{isOpen}: whether datagrams are brought here.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        most: int,
+        openInbox: Callable[[DirectDatagrams], Sized],
+        ring: Callable[[bool], None],
+    ) -> None:
+        """
+        @param most: datagrams that may wait; others are lost, as those that find no receive.
+        @param openInbox: has the queue pair bring its datagrams here.
+        @param ring: wakes who waits for the completion queue, given whether the datagram is solicited.
+        """
+        self.way: Way | None = None
+        self.isOpen = False
+        self._pair, self._most = pair, most
+        self._open, self._ring = openInbox, ring
+        self._came: list[Came] = []
+        self._isTaking = False
+
+    def openInbox(self) -> Sized:
+        """Have datagrams brought by L{takeDatagrams} from now on: see the interface."""
+        self.isOpen = True
+        return self._open(self)
+
+    def takeDatagrams(self, limit: int) -> Sequence[Came]:
+        """Take at most C{limit} datagrams, oldest first."""
+        way = self.way
+        if way is not None:
+            self._isTaking = True  # who asks now needs no bell for it
+            try:
+                way.poll()
+            finally:
+                self._isTaking = False
+        came = self._came
+        if not came:
+            return ()
+        self._came = came[limit:]
+        return came if len(came) <= limit else came[:limit]
+
+    def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
+        """Send one datagram now; False where it has to be posted."""
+        way = self.way
+        if way is None or self._pair.state is not _RTS:
+            return False
+        return way.put(address.address, qpn, qkey, head, body)
+
+    # For the route.
+
+    def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
+        """Keep a datagram until somebody takes it; False where too many wait already."""
+        came = self._came
+        if len(came) >= self._most:
+            return False
+        came.append(((source, qpn), memoryview(bytes(payload))))
+        if not self._isTaking:
+            self._ring(isSolicited)
+        return True
+
+    def clear(self) -> None:
+        """Forget what has come, and the route."""
+        self.way = None
+        self._came = []

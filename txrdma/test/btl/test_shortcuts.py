@@ -1,0 +1,260 @@
+"""
+Messages that are alone: they take the shortest ways, by which all is as it is by the usual ones.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl._counters import Counters
+from txrdma.btl._events import Event, MessageReceived, SendCompleted
+from txrdma.btl._module import COMMAND_MTU, Module
+from txrdma.btl._peer import Peer
+from txrdma.btl._roundtrip import FIRST_TIMEOUT
+from txrdma.btl._window import COMMAND, DATA, SendWindow, Sent, UNHEARD
+from txrdma.btl.wire import ACK, CHUNK, FRAG, HEADER_LENGTH, PACK, Segment, VOID
+
+_MTU = 1024
+_NAMES = 77, 88
+_HERE, _THERE = ("here", 0), ("there", 0)
+_FIRST = 65_530
+"""The first sequence number of both ends: sequence numbers begin anew soon."""
+
+
+def _module() -> tuple[Module, Peer]:
+    module = Module(_MTU, (8, 8))
+    return module, module.addPeer(*_NAMES, (_THERE, _THERE), _FIRST, _FIRST, None, 0.0)
+
+
+class SendTests(SynchronousTestCase):
+    """Sending."""
+
+    def setUp(self) -> None:
+        self.module, self.peer = _module()
+
+    def send(self, size: int = 10, now: float = 0.0, context: object = UNHEARD) -> int | None:
+        """The channel by which a message goes at once, or None."""
+        packet = self.module.sendAlone(self.peer, 7, bytes(size))
+        if packet is None:
+            return None
+        channel, head, payload = packet
+        self.module.sentAlone(self.peer, channel, 7, payload, context, now)
+        self.module.completed(channel, 1)
+        segment = Segment.decode(head + payload)
+        self.assertEqual((segment.kind, segment.tag, bytes(segment.payload)), (FRAG, 7, bytes(size)))
+        return channel
+
+    def come(self, kind: int, now: float, acknowledged: int | None = None, sequence: int = _FIRST) -> None:
+        """A segment of the peer comes."""
+        segment = Segment(kind, _NAMES[0], sequence, acknowledged, 9, b"", attempt=1)
+        self.module.received(COMMAND, _THERE, segment.encode(), now)
+
+    def test_channels(self) -> None:
+        """A message goes at once if it fits into a packet, by the channel of its length."""
+        longest = COMMAND_MTU - HEADER_LENGTH
+        for size, channel in (
+            (0, COMMAND),
+            (longest, COMMAND),
+            (longest + 1, DATA),
+            (_MTU - HEADER_LENGTH, DATA),
+            (_MTU - HEADER_LENGTH + 1, None),
+        ):
+            self.setUp()
+            self.assertEqual(self.send(size), channel)
+            self.assertEqual(self.peer.sent.outstanding, channel is not None)
+
+    def test_oneAlone(self) -> None:
+        """While a message is on its way others wait for the end of the turn, and share a packet."""
+        self.assertEqual(self.send(), COMMAND)
+        self.assertIsNone(self.send())
+        for _each in range(2):
+            self.module.send(self.peer, 7, b"more")
+        (packet,) = self.module.outgoing(0.0)
+        self.assertEqual(Segment.decode(packet.head + bytes(packet.payload)).kind, PACK)
+
+    def test_noneOvertakes(self) -> None:
+        """A message does not go at once while another one waits."""
+        self.module.send(self.peer, 7, b"first")
+        self.assertIsNone(self.send())
+
+    def test_answer(self) -> None:
+        """A message goes at once if the one before is acknowledged beside what has just come."""
+        self.send(context="told")
+        self.come(FRAG, 0.001, _FIRST)
+        self.assertEqual(self.send(now=0.001), COMMAND)
+        self.assertEqual(self.peer.sent.outstanding, 2)
+        (came, *rest) = [*self.module.events(), *self.module.events()]
+        self.assertIsInstance(came, MessageReceived)
+        self.assertEqual(rest, [SendCompleted(self.peer, "told")])
+        self.assertEqual(self.peer.sent.outstanding, 1)
+        self.assertEqual(self.module.outgoing(0.002), [])  # the acknowledgement went with the answer
+
+    def test_others(self) -> None:
+        """No message goes at once when there are no credits, or the peer is closed, or no such tag."""
+        self.module.credits[COMMAND] = 1
+        self.assertIsNone(self.send())
+        self.module.credits[COMMAND] = 8
+        self.assertIsNone(self.module.sendAlone(self.peer, 1 << 16, b""))
+        self.module.hasLanded = True
+        self.assertIsNone(self.send())
+        self.module.hasLanded = False
+        self.module.close(self.peer)
+        self.assertIsNone(self.send())
+
+    def test_copied(self) -> None:
+        """What may change after the call is sent as it was, when it is sent again, too."""
+        data = bytearray(b"before")
+        packet = self.module.sendAlone(self.peer, 7, data)
+        assert packet is not None
+        self.module.sentAlone(self.peer, packet[0], 7, packet[2], None, 0.0)
+        data[:] = b"behind"
+        self.module.expired(1.0)
+        (again,) = self.module.outgoing(1.0)
+        self.assertEqual(again.payload, b"before")
+
+    def test_timer(self) -> None:
+        """The first message has a timer; those behind it move none, and each is sent again in time."""
+        self.send()
+        first = self.module.deadline()
+        self.assertEqual(first, FIRST_TIMEOUT)
+        now = 0.0
+        for number in range(20):
+            now += 0.0005
+            self.come(FRAG, now, (_FIRST + number) & 0xFFFF, (_FIRST + number) & 0xFFFF)
+            self.assertEqual(self.send(now=now), COMMAND)
+            self.module.events()
+            due = self.module.deadline()
+            assert due is not None
+            self.assertLessEqual(due, now + FIRST_TIMEOUT)
+        while due is not None and not self.module.counters.timeoutRetrans and due < 2.0:
+            self.module.expired(due)
+            now, due = due, self.module.deadline()
+        self.assertLess(now, 0.0005 * 20 + FIRST_TIMEOUT)
+        self.assertEqual(len(self.module.outgoing(now)), 1)
+
+
+_KINDS = st.sampled_from((FRAG, FRAG, FRAG, FRAG, ACK, CHUNK, PACK, VOID))
+_PACKETS = st.builds(
+    Segment,
+    kind=_KINDS,
+    sender=st.sampled_from((*[_NAMES[0]] * 9, 5)),
+    sequence=st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & 0xFFFF),
+    acknowledged=st.one_of(
+        st.none(), st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & 0xFFFF)
+    ),
+    tag=st.integers(0, 3),
+    payload=st.binary(max_size=9),
+    fragment=st.just(1),
+    total=st.integers(1, 9),
+    region=st.just(0),
+    offset=st.integers(0, 3),
+    duplicates=st.integers(0, 2),
+    latest=st.just(_FIRST),
+    latestAttempt=st.just(1),
+    attempt=st.integers(1, 3),
+)
+
+
+class ReceiveTests(SynchronousTestCase):
+    """Receiving."""
+
+    @given(st.lists(st.tuples(st.booleans(), _PACKETS, st.integers(-3, 0), st.booleans()), max_size=30))
+    def test_same(self, turns: list[tuple[bool, Segment, int, bool]]) -> None:
+        """By the shortest way and by the usual one the same is told, sent, counted and known."""
+        (quick, quickPeer), (usual, usualPeer) = _module(), _module()
+        told: list[list[object]] = [[], []]
+        now = 0.0
+        for isOrdered, segment, cut, isAnswered in turns:
+            now += 0.001
+            packet = segment.encode()
+            packet = packet[: len(packet) + cut]
+            if isOrdered:
+                quickPeer.order.tags.add(1)
+                usualPeer.order.tags.add(1)
+            event = quick.receivedAlone(COMMAND, _THERE, memoryview(packet), now)
+            if event is None:
+                quick.received(COMMAND, _THERE, packet, now)
+            usual.received(COMMAND, _THERE, packet, now)
+            for module, peer, heard, first in (
+                (quick, quickPeer, told[0], event),
+                (usual, usualPeer, told[1], None),
+            ):
+                module.batchEnded()
+                events: list[Event] = module.events() if first is None else [first]
+                if isAnswered:
+                    module.send(peer, 4, b"answer", "answered")
+                heard.extend((type(each), *map(_plain, each[1:])) for each in events)
+                heard.extend((each.channel, each.head, bytes(each.payload)) for each in module.outgoing(now))
+                heard.extend((type(each), *map(_plain, each[1:])) for each in module.events())
+                heard.extend((type(each), *map(_plain, each[1:])) for each in module.events())
+                heard.append(module.deadline())
+            self.assertEqual(*told)
+            self.assertEqual(quick.counters.named(), usual.counters.named())
+            self.assertEqual(quickPeer.received.following, usualPeer.received.following)
+            self.assertEqual(quickPeer.sent.base, usualPeer.sent.base)
+
+    def test_alone(self) -> None:
+        """The next message of a peer is taken at once; from elsewhere, or behind other news, it is not."""
+        module, _peer = _module()
+        packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
+        self.assertIsNone(module.receivedAlone(COMMAND, _HERE, packet, 0.0))
+        event = module.receivedAlone(COMMAND, _THERE, packet, 0.0)
+        assert event is not None
+        self.assertEqual((event.tag, bytes(event.data)), (3, b"ping"))
+        self.assertIsNone(module.receivedAlone(COMMAND, _THERE, packet, 0.0))
+        self.assertEqual((module.counters.totalRecvs, module.counters.fragRecvs), (1, 1))
+        second = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 1, _FIRST - 1, 3, b"pong").encode())
+        module.received(COMMAND, _THERE, second, 0.0)
+        third = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
+        self.assertIsNone(module.receivedAlone(COMMAND, _THERE, third, 0.0))
+
+
+class ArrivalTests(SynchronousTestCase):
+    """Acknowledgements beside messages."""
+
+    @given(st.data())
+    def test_same(self, data: st.DataObject) -> None:
+        """A window that takes the shortest way where it can knows what one knows that never does."""
+        counters = Counters(), Counters()
+        quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
+        now = 0.0
+        for _step in range(data.draw(st.integers(1, 40))):
+            now += data.draw(st.sampled_from((0.0001, 0.001, 0.004, 0.03, 0.4)))
+            step = data.draw(st.sampled_from(("add", "add", "beside", "beside", "beside", "alone", "time")))
+            channel = data.draw(st.sampled_from((COMMAND, DATA)))
+            told = quick.base + data.draw(st.sampled_from((0, 0, 0, 1, 2, -1, -2))) & 0xFFFF
+            beyond = data.draw(st.sampled_from((b"", b"\1", b"\2", b"\5")))
+            found = []
+            for window in windows:
+                if step == "add":
+                    for which in (channel, 1 - channel, channel):
+                        window.add(Sent(FRAG, 0, b"", None), which, now)
+                elif step == "alone":
+                    ack = Segment(ACK, 0, 0, told, payload=beyond, latest=told, latestAttempt=1)
+                    window.acknowledged(ack, now)
+                elif step == "time":
+                    window.expired(now)
+                    while window.hasLost():
+                        window.again(now)
+                else:
+                    one = window.arrivedNext(told, now) if window is quick else None
+                    arrived = window.acknowledgedBeside(told, now) if one is None else [one]
+                    found.append(None if arrived is None else [each.ordinal for each in arrived])
+            self.assertEqual(found[:1], found[1:])
+            self.assertEqual(self.known(quick), self.known(usual))
+            self.assertEqual(counters[0].named(), counters[1].named())
+
+    def known(self, window: SendWindow) -> tuple[object, ...]:
+        """What a window knows."""
+        trips = [(each.smoothed, each.timeout, each.base, each.overtaken()) for each in window.roundTrips]
+        return (
+            *(window.base, window.outstanding, window.inFlight, window.congestion.size),
+            *(window.deadline(), window.hasLost(), trips),
+        )
+
+
+def _plain(value: object) -> object:
+    return bytes(value) if isinstance(value, memoryview) else value
