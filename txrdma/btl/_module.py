@@ -361,14 +361,14 @@ class Module(Shortcuts):
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
         """Deliver a message that is whole, or keep it until all before it are here."""
-        if segment.tag in peer.order.tags and not peer.received.has(segment.sequence):
+        if not peer.received.has(segment.sequence) and peer.order.wants(segment.tag):
             peer.order.hold(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
         else:
             self._events.append(MessageReceived(peer, segment.tag, data))
 
     def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
         """Deliver messages of one packet, but for those that wait until all before them are here."""
-        if peer.order.tags and not peer.received.has(sequence):
+        if not peer.received.has(sequence):
             messages = peer.order.holdSome(sequence, messages)
         if messages:
             self._events.append(PackReceived(peer, messages))

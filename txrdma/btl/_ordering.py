@@ -14,17 +14,32 @@ from txrdma.btl._receiving import difference, ReceiveWindow
 from txrdma.wire import Buffer
 
 
-class Ordering:
+class Order:
     """
-    The messages of one peer that wait for their predecessors: as many as the window has segments, at most.
+    The tags of one peer whose messages are delivered in order.
 
-    @ivar tags: those whose messages are delivered in order.
+    @ivar tags: their numbers.
+    @ivar isSettled: the program has named them. The peer may send before that, and until then all do.
     """
 
-    __slots__ = ("_held", "_last", "_waiting", "tags")
+    __slots__ = ("isSettled", "tags")
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
+        self.isSettled = False
+
+    def wants(self, tag: int) -> bool:
+        """Tell whether messages of a tag are delivered in order."""
+        return not self.isSettled or tag in self.tags
+
+
+class Ordering(Order):
+    """The messages of one peer that wait for their predecessors: as many as its window has segments."""
+
+    __slots__ = ("_held", "_last", "_waiting")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._last = self._held = 0
         self._waiting: list[tuple[int, int, int, Buffer]] = []  # a heap
 
@@ -44,9 +59,9 @@ class Ordering:
     def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
         """Keep those messages of a segment that want order; the answer are the others."""
         for tag, data in messages:
-            if tag in self.tags:
+            if self.wants(tag):
                 self.hold(sequence, tag, bytes(data))
-        return [each for each in messages if each[0] not in self.tags]
+        return [each for each in messages if not self.wants(each[0])]
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Take the first message if no segment before its end is missing: its tag and its data."""

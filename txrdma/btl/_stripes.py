@@ -23,6 +23,7 @@ from typing_extensions import NamedTuple
 from txrdma.btl._assembly import LONGEST
 from txrdma.btl._flow import Violation
 from txrdma.btl._matching import USUAL_SPEED
+from txrdma.btl._ordering import Order
 from txrdma.btl._peer import CLOSING, ENDED, LEFT, OPEN
 from txrdma.btl.wire import LONGEST_MESSAGE
 from txrdma.error import InvalidRequest
@@ -204,19 +205,6 @@ class _Incoming:
         self.head, self.missing, self.isRefused = head, head.total, False
         self.offsets: set[int] = set()
         self.data = bytearray(head.total if head.kind == Kind.MESSAGE else 0)
-
-
-class Order:
-    """
-    Tags whose messages come in order.
-
-    @ivar tags: their numbers.
-    """
-
-    __slots__ = ("tags",)
-
-    def __init__(self) -> None:
-        self.tags: set[int] = set()
 
 
 class Stripes:
@@ -502,7 +490,7 @@ class Stripes:
             self._urgent.append(Outgoing(Kind.TOLD, 0, b"", None, int(found.isRefused), number))
         elif kind == Kind.TOLD:
             self._told(head.at, head.region)
-        elif kind == Kind.MESSAGE and head.tag not in self.order.tags:
+        elif kind == Kind.MESSAGE and not self.order.wants(head.tag):
             self._events.append(Came(head.tag, memoryview(data)))
         else:
             heappush(self._held, (number, -1 if kind == Kind.END else head.tag, bytes(data)))

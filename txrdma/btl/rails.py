@@ -159,6 +159,7 @@ class Bundle:
         peers = [rail.peer for rail in self._rails]
         for peer in peers:
             peer.others = tuple(other for other in peers if other is not peer)
+            peer.order.isSettled = True  # it is the stripes that order messages
 
     def program(self, number: int) -> Program:
         """The part that a rail's module knows."""

@@ -98,6 +98,7 @@ class MessageTransport:
         """Connect the protocol to this transport, until the reactor stops at the latest."""
         self._stopping = Stopping(reactor, self._protocol, self.leave, self.abortConnection)
         self._protocol.makeConnection(self)
+        self._peer.order.isSettled = True  # it has named its tags
 
     # Messages by tag
 

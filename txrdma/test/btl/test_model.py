@@ -45,6 +45,8 @@ class TwoModules(RuleBasedStateMachine):
             self.modules[0].addPeer(11, 22, ((1, 0), (1, 1)), first, second, None, 0.0),
             self.modules[1].addPeer(22, 11, ((0, 0), (0, 1)), second, first, None, 0.0),
         ]
+        for peer in self.peers:
+            peer.order.isSettled = True
         self.wire: list[tuple[int, int, bytes]] = []  # receiver, channel, packet
         self.sent: list[dict[int, bytes]] = [{}, {}]
         self.told: list[dict[int, bool]] = [{}, {}]

@@ -14,7 +14,7 @@ from txrdma.btl._expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl._module import COMMAND_MTU, KEEP_ALIVE, Module
 from txrdma.btl._peer import LINGER, Peer
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP
-from txrdma.btl.wire import ACK, CHUNK, FRAG, PUT, REFUSED, Segment, VERSION
+from txrdma.btl.wire import ACK, CHUNK, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
@@ -372,6 +372,23 @@ class LiarTests(ModuleTestCase):
         (event,) = module.events()
         self.assertEqual(event, MessageReceived(peer, 0, memoryview(b"early")))
         self.assertEqual(counters.totalRecvs, 2 + MOST_PACKETS)
+
+    def test_earlyInOrder(self) -> None:
+        """What comes before the program has said which tags want order is delivered in order."""
+        module = self.bob.module
+        module.expected.expect(5)
+        module.received(DATA, "there", Segment(FRAG, 5, 101, tag=3, payload=b"second").encode(), 0.0)
+        peer = module.addPeer(5, 6, ("command", "there"), 0, 100, None, 0.0)
+        self.assertEqual(module.events(), [])
+        packed = Segment(PACK, 5, 103, tag=2, payload=encodePack((3, 4), (b"fourth", b"fifth"))).encode()
+        module.received(DATA, "there", packed, 0.0)
+        peer.order.tags.add(3)
+        peer.order.isSettled = True
+        module.received(DATA, "there", Segment(FRAG, 5, 102, tag=3, payload=b"third").encode(), 0.0)
+        self.assertEqual(module.events(), [])
+        module.received(DATA, "there", Segment(FRAG, 5, 100, tag=3, payload=b"first").encode(), 0.0)
+        heard = [bytes(each.data) for each in module.events() if isinstance(each, MessageReceived)]
+        self.assertEqual(heard, [b"first", b"second", b"third", b"fourth", b"fifth"])
 
     def test_earlyNames(self) -> None:
         """Names that are drawn and never used are forgotten, the oldest first."""

@@ -41,6 +41,7 @@ class End:
         self.memory = bytearray(300_000)
         self.stripes = Stripes(speeds, self.write)
         self.stripes.order.tags.add(ORDERED)
+        self.stripes.order.isSettled = True
         self.came: list[tuple[int, bytes]] = []
         self.arrived: list[object] = []
         self.failed: list[object] = []

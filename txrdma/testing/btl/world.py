@@ -129,6 +129,8 @@ class Host:
         addresses = ((other.number, 0), (other.number, 1))
         peer = self.module.addPeer(mine, its, addresses, here, there, other, now)
         back = other.module.addPeer(its, mine, ((self.number, 0), (self.number, 1)), there, here, self, now)
+        for each in (peer, back):
+            each.order.isSettled = True
         return peer, back
 
     def share(self, peer: Peer, back: Peer, size: int, isOutOfReach: Callable[[], bool]) -> None:

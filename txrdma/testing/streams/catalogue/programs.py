@@ -46,6 +46,14 @@ CONVERSATIONS = (
         isEverywhere=True,
     ),
     Conversation(
+        "server-speaks-much-first",
+        "The server greets nine clients at once, in small writes and a large one between them.",
+        client="made: again until 9\nheard 65584: lose\nlost: stop after 9",
+        server="made: write 44; turn; write 65535; write 5\nlost: stop after 9",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+    Conversation(
         "server-speaks-first-and-closes",
         "The server tells the time and closes, before the client has said anything.",
         client="lost: stop",
