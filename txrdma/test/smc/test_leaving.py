@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
+from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -63,6 +65,50 @@ async def main(reactor, string, server, count, busy):
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """
 
+KEEPING: Final = """
+import os, subprocess, sys
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater, react
+
+class Client(Protocol):
+    def connectionMade(self):
+        self.answered, self.ended = Deferred(), Deferred()
+        self.transport.write(b"hello")
+
+    def dataReceived(self, data):
+        self.answered.callback(data)
+
+    def connectionLost(self, reason):
+        self.ended.callback(reason.type.__name__)
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+async def main(reactor, serving, connecting, code):
+    kept, first = [], 0
+    for turn in range(4):
+        server = subprocess.Popen([sys.executable, "-c", code, serving], stdout=subprocess.PIPE, text=True)
+        endpoint = clientFromString(reactor, connecting.format(server.stdout.readline().strip()))
+        factory = Factory.forProtocol(Client)
+        clients = await gatherResults([endpoint.connect(factory) for _ in range(3)])
+        await gatherResults([client.answered for client in clients])
+        server.kill()
+        server.communicate()
+        await gatherResults([client.ended for client in clients])
+        kept += clients
+        until = reactor.seconds() + 10
+        while turn and descriptors() > first and reactor.seconds() < until:
+            await deferLater(reactor, 0.02)
+        while not turn and reactor.seconds() < until - 9:
+            await deferLater(reactor, 0.02)
+        first = first or descriptors()
+        print(max(0, descriptors() - first), end=" ")
+
+react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
+"""
+
 
 class LeavingTests(SynchronousTestCase):
     """Both ends are processes of their own."""
@@ -104,3 +150,18 @@ class LeavingTests(SynchronousTestCase):
         for scheme in ("tcp", "smc"):
             heard = self.heard(f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", "ended")
             self.assertEqual(heard, f"{{'ConnectionDone': {COUNT}}}\n", scheme)
+
+    def test_kept(self) -> None:
+        """A program that keeps the protocols of servers that were killed keeps no descriptor with them."""
+        if not Path("/proc/self/fd").is_dir():
+            raise SkipTest("the system does not tell which descriptors a process has")
+        for scheme in ("tcp", "smc"):
+            words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
+            client = subprocess.run(
+                [sys.executable, "-c", KEEPING, *words],
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
+            self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""), scheme)
