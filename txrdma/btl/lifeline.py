@@ -218,7 +218,7 @@ class Lifeline(StreamProtocol):
         self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
         try:
             self._openRails(transport.getHost().host)
-        except (RDMAError, ValueError):
+        except Exception:  # whatever the system does not give: the peer waits for a word
             self._giveUp(Failure())
             return
         self.module = self._rails[0].module
@@ -236,16 +236,18 @@ class Lifeline(StreamProtocol):
         self._rails = [Rail(module, len(modules)) for module in modules]
 
     def dataReceived(self, data: bytes) -> None:
-        """Take the peer's introduction, and frames behind it."""
+        """Take the peer's introduction, and frames behind it, or the reason why it has no module."""
         if self._isOver:
             return
         self._received += data
         try:
-            if self._its is None and len(self._received) >= INTRODUCTION_LENGTH:
+            hasGivenUp = self._its is None and self._received[0] == FrameKind.FAILED
+            if self._its is None and not hasGivenUp and len(self._received) >= INTRODUCTION_LENGTH:
                 self._its = Introduction.decode(self._received)
                 self._received = self._received[INTRODUCTION_LENGTH:]
                 self._introduced(self._its)
-            while self._its is not None and not self._isOver and len(self._received) >= HEAD_LENGTH:
+            isFramed = hasGivenUp or self._its is not None
+            while isFramed and not self._isOver and len(self._received) >= HEAD_LENGTH:
                 head = FrameHead.decode(self._received)
                 if head.length > LONGEST_FRAME:
                     raise WireError("FrameHead", 2, f"{head.length} bytes")

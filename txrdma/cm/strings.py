@@ -128,6 +128,7 @@ class IBStringParser:
         """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
         from txrdma.iba.path import IBPath
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
@@ -139,18 +140,21 @@ class IBStringParser:
         device, terms = keys.take("device", "soft"), keys.terms(USUAL)
         privateData = keys.take("privateData").encode()
         keys.end()
+        prepareDevice(device)
         return IBClientEndpoint(reactor, service, path, device, terms, privateData, alternate)
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
         from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("ib", ("service",), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         device, terms = keys.take("device", "soft"), keys.terms(USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
         keys.end()
+        prepareDevice(device)
         return IBServerEndpoint(reactor, service, device, terms, backlog)
 
 
@@ -169,6 +173,7 @@ class RDMAStringParser:
         """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint
         from txrdma.ports.softdevices import softDeviceAt
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("rdma", ("host", "port"), args, kwargs)
         host, port = keys.take("host"), keys.number("port", None, 1, 65535)
@@ -178,6 +183,7 @@ class RDMAStringParser:
         device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = keys.terms(PLAIN), keys.take("privateData").encode()
         keys.end()
+        prepareDevice(device or "soft")
         return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
@@ -185,6 +191,7 @@ class RDMAStringParser:
         from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
         from txrdma.ports.softdevices import softDeviceAt
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
@@ -192,4 +199,5 @@ class RDMAStringParser:
         device, terms = keys.take("device", device), keys.terms(USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
         keys.end()
+        prepareDevice(device)
         return RDMAServerEndpoint(reactor, port, device, terms, backlog)

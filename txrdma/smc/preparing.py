@@ -1,25 +1,26 @@
 """
-Imports what connections of a server need before there is one.
+Imports what connections need before there is one.
 
-When the first connection comes, the process may have another root directory (C{twistd --chroot}), belong to a
-user who may not read the modules (C{twistd --uid}), or have no descriptor left.
+When the first connection is made, the process may have another root directory (C{twistd --chroot}), belong to
+a user who may not read the modules (C{twistd --uid}), or have no descriptor left.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Final
 
 from txrdma.smc.options import LOCAL_DEVICE, Options
 from txrdma.verbs.devices import prepareDevice
 
-_ALWAYS: Final = ("encodings.idna", "txrdma.smc.own", "txrdma.wirecode")
+_ALWAYS: Final = ("encodings.idna", "txrdma.smc.own", "txrdma.smc.connecting")
 _ELSEWHERE: Final = ("txrdma.smc.carriers.marked", "txrdma.smc.carriers.option.carrier")
 
 
 def prepare(options: Options) -> None:
     """
-    Import what a listener with these options needs; no device is opened.
+    Import what connections with these options need; no device is opened.
 
     Modules for real devices are left out where C{device=auto} might choose one: that is looked up when a
     connection comes.
@@ -39,3 +40,13 @@ def prepare(options: Options) -> None:
     for name in _ELSEWHERE:
         import_module(name)
     prepareDevice(options.device)
+
+
+def prepareClient(options: Options) -> None:
+    """
+    Import what connections need, where the process may lose its modules before the first one: it is root's.
+
+    Elsewhere it is the first connection that imports, and a peer that has only TCP needs much less.
+    """
+    if not os.geteuid():
+        prepare(options)

@@ -206,6 +206,7 @@ class SMCClientParser:
     ) -> IStreamClientEndpoint:
         """Parse C{smc:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.smc.endpoints import SMCClientEndpoint
+        from txrdma.smc.preparing import prepareClient
 
         _positional(("host", "port"), args, kwargs)
         for key in ("host", "port"):
@@ -218,6 +219,7 @@ class SMCClientParser:
             raise ValueError(f"smc: handshakes={kwargs['handshakes']} is for listeners")
         options = _options(kwargs, bindAddress)
         _unknown(kwargs)
+        prepareClient(options)
         return SMCClientEndpoint(reactor, host, port, options)
 
 

@@ -55,7 +55,7 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
 
 def prepareDevice(description: str) -> None:
     """
-    Import what a device of this name is made of, without opening it.
+    Import what a device of this name is made of, and all layouts on its wire, without opening it.
 
     Parsers that do not say how (C{prepare}, with the arguments of C{parseDevice}) import when they open, and
     so does a string without sense, which C{openDevice} tells.
@@ -64,6 +64,7 @@ def prepareDevice(description: str) -> None:
         parser, args, kwargs = _understood(description)
     except ValueError:
         return
+    import_module("txrdma.wirecode")
     prepare: Callable[..., None] | None = getattr(parser, "prepare", None)
     if prepare is not None:
         prepare(*args, **kwargs)

@@ -7,6 +7,7 @@ names is imported when a string is parsed.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from zope.interface import implementer
@@ -74,6 +75,7 @@ def _client(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tupl
     if not host:
         raise ValueError("btl: host= is missing")
     _end(found)
+    _prepare(device)
     return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device
 
 
@@ -85,8 +87,18 @@ def _server(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tupl
     port, backlog = _number(found, "port", "", 0, 65535), _number(found, "backlog", "50", 1, 1 << 31)
     interface, device = found.pop("interface", ""), _device(found)
     _end(found)
+    _prepare(device)
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
     return kind(reactor, port, backlog, interface), device
+
+
+def _prepare(device: Any) -> None:
+    """Import what connections need: later the process may have another root directory, or another user."""
+    from txrdma.verbs.devices import prepareDevice
+
+    for each in device if isinstance(device, list) else [device or "soft"]:
+        prepareDevice(each)
+    import_module("encodings.idna")
 
 
 def _end(found: dict[str, str]) -> None:

@@ -64,6 +64,7 @@ class RSocketClientParser:
         """Parse C{rsocket:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
         from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
@@ -71,6 +72,7 @@ class RSocketClientParser:
         options = _options(keys)
         keys.end()
         device = device or (softDeviceAt(source) if source else softDeviceTo(host))
+        prepareDevice(device)
         return RSocketClientEndpoint(reactor, host, port, device, options)
 
 
@@ -92,6 +94,7 @@ class RSocketServerParser:
         from txrdma.cm._manager import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
         from txrdma.ports.softdevices import softDeviceAt
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
@@ -99,4 +102,5 @@ class RSocketServerParser:
         device, backlog = keys.take("device", device), keys.number("backlog", BACKLOG, 1, 1 << 31)
         options = _options(keys)
         keys.end()
+        prepareDevice(device)
         return RSocketServerEndpoint(reactor, port, device, options, backlog)

@@ -249,10 +249,15 @@ class RuleBroken:
 
 @frozen
 class GroupEnded:
-    """The group is over: every connection on it is lost, the queue pair can be closed."""
+    """
+    The group is over: every connection on it is lost, the queue pair can be closed.
+
+    @ivar isByPeer: the peer has ended it, so that all is here that it has sent.
+    """
 
     reason: DeleteReason
     text: str
+    isByPeer: bool = False
 
 
 Event = Union[
@@ -330,7 +335,7 @@ class Core:
         self.output: list[tuple[LinkLife, bytes]] = []
         self.pending: list[Event] = []
         self.place = "fresh"
-        self.ending = (DeleteReason.NONE, "")
+        self.ending = GroupEnded(DeleteReason.NONE, "")
 
     @property
     def active(self) -> list[LinkLife]:
@@ -386,7 +391,7 @@ class Core:
 
     def finish(self) -> None:
         self.until = None
-        self.pending.append(GroupEnded(*self.ending))
+        self.pending.append(self.ending)
 
 
 @lru_cache(1)
@@ -431,14 +436,14 @@ def _machine() -> Callable[[Core], Inputs]:
     def shutdown(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
         core.place = "ending"
         core.until = now + core.timing.response
-        core.ending = (reason, "ended by us")
+        core.ending = GroupEnded(reason, "ended by us")
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
     @active.upon(Inputs.deleteLink).to(ending)
     def asked(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
         core.place = "ending"
         core.until = now + core.timing.response
-        core.ending = (_reason(request), "ended by the peer")
+        core.ending = GroupEnded(_reason(request), "ended by the peer", True)
         if core.isServer:  # a client only asks: it is the server that deletes
             core.deleteGroup(request.header.flags & LLCFlags.ORDERLY, _reason(request))
         else:
@@ -459,19 +464,19 @@ def _machine() -> Callable[[Core], Inputs]:
     @confirming.upon(Inputs.shutdown).to(ended)
     def unused(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
         core.place = "ended"
-        core.ending = (reason, "ended by us")
+        core.ending = GroupEnded(reason, "ended by us")
         core.finish()
 
     def violated(inputs: Inputs, core: Core, text: str) -> None:
         core.pending.append(RuleBroken(text))
         core.place = "ended"
-        core.ending = (DeleteReason.PROTOCOL_VIOLATION, text)
+        core.ending = GroupEnded(DeleteReason.PROTOCOL_VIOLATION, text)
         core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
         core.finish()
 
     def down(inputs: Inputs, core: Core, text: str) -> None:
         core.place = "ended"
-        core.ending = (DeleteReason.LOST_PATH, text)
+        core.ending = GroupEnded(DeleteReason.LOST_PATH, text)
         core.finish()
 
     def deletedEarly(inputs: Inputs, core: Core, request: LLC, now: float) -> None:

@@ -63,6 +63,7 @@ class Group:
     @ivar links: those that there are, the oldest first.
     @ivar flows: of all connections of the group, by alert token.
     @ivar isOver: the group is gone; connections that still have something to read stay.
+    @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
@@ -73,7 +74,7 @@ class Group:
         self.key = key
         self.agreement = agreement
         self.isNew = True
-        self.isOver = False
+        self.isOver = self.hasPeerParted = False
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
@@ -384,6 +385,7 @@ class Group:
                 rule=event.text,
             )
         elif isinstance(event, GroupEnded) and not self._isParting:
+            self.hasPeerParted = event.isByPeer
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
     def _post(self) -> None:

@@ -107,11 +107,13 @@ class LinkOwner(Protocol):
     A link group, as its links see it: L{Group<txrdma.smc.group.group.Group>}.
 
     @ivar flows: of all its connections, by alert token.
+    @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
     """
 
     groups: Membership
     agreement: Agreement
     name: str
+    hasPeerParted: bool
     flows: dict[int, Flow]
 
     def add(self, stream: Member, flow: Flow) -> int:

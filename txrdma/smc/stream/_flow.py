@@ -188,6 +188,7 @@ class Flow:
         """Let go of both buffers."""
         self._view = _EMPTY
         self._target = self.bearing = None
+        self._valid = _INVALID
 
     @property
     def reads(self) -> int:

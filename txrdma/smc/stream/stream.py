@@ -297,7 +297,8 @@ class Stream:
         @param arrived: the number of the last message of ours that the peer has looked at.
         """
         flow = self.flow
-        self._isWhole = not flow.backlog and flow.written <= arrived and self.link.turn.isPeerGone
+        isPeerGone = self.link.group.hasPeerParted or self.link.turn.isPeerGone
+        self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         companion = self._companion
         if self.flow.isDeaf and not mayVanish:
             if companion is not None:

@@ -16,9 +16,10 @@ from zope.interface.verify import verifyObject
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import IPushProducer
+from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
-from txrdma.btl import connections
+from txrdma.btl import connections, lifeline
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl._module import MANY_WAIT
 from txrdma.btl._peer import Peer
@@ -661,6 +662,22 @@ class ExchangeTests(HostsCase):
         self.stranger(good.encode() + b"\1\0\xff\xff").trap(WireError)
         failure = self.stranger(good.encode() + frame(FrameKind.FAILED, b"\xffwhy"))
         self.assertIn("why", failure.getErrorMessage())
+        failure = self.stranger(frame(FrameKind.FAILED, b"there is no module"))
+        self.assertIn("there is no module", failure.getErrorMessage())
+
+    def test_noModule(self) -> None:
+        """An end that gets no module, for whatever reason, fails at once, and the other one hears why."""
+
+        def fail(*arguments: object) -> None:
+            raise OSError("there are no descriptors left")
+
+        self.patch(lifeline, "moduleOf", fail)
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        MemoryTCP(ends[1], opening.lifeline).begin()
+        self.failureResultOf(opening.answer, OSError)
+        MemoryTCP(ends[0], strange := AccumulatingProtocol()).begin()
+        self.wait(lambda: b"there are no descriptors left" in strange.data)
 
 
 class Greedy(Flow):

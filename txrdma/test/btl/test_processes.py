@@ -18,6 +18,32 @@ from txrdma.test.btl.player import COUNT
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
+LIMITED = """
+import resource
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+opened = serverFromString(reactor, "btl:127.0.0.1:0").listen(Factory.forProtocol(Protocol))
+opened.addCallback(lambda port: print(port.getHost().port, flush=True))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+reactor.run()
+"""
+
+ASKING = """
+import sys
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+
+def main(reactor, port):
+    endpoint = clientFromString(reactor, f"btl:127.0.0.1:{port}")
+    return endpoint.connect(Factory.forProtocol(Protocol)).addBoth(print)
+
+react(main, sys.argv[1:])
+"""
+
+
 class ProcessTests(SynchronousTestCase):
     """A server and a client, each with a reactor of its own."""
 
@@ -78,6 +104,14 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(client.stdout.readline(), "in the middle\n")
         client.kill()
         self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost landing\n")
+
+    def test_noMemory(self) -> None:
+        """A client hears why a server serves nobody: its system gives it no memory to share."""
+        server = self.start("-c", LIMITED)
+        assert server.stdout is not None
+        client = self.start("-c", ASKING, server.stdout.readline().strip())
+        why = "the peer gives up: no memory region of .*File too large"
+        self.assertRegex(client.communicate(timeout=60)[0], why)
 
     def example(self, name: str) -> str:
         """The path of an example."""

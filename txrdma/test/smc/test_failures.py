@@ -370,7 +370,7 @@ class WordsTests(RaceTestCase):
         [link] = group.links
         self.client.stop()
         self.until(lambda: link.isOver)
-        self.assertIs(group.core._core.ending[0], DeleteReason.PROGRAM_ENDING)
+        self.assertIs(group.core._core.ending.reason, DeleteReason.PROGRAM_ENDING)
         self.assertEqual((there.heard, there.hasEnded), (b"last words", True))
 
     def test_linkFails(self) -> None:

@@ -1,15 +1,17 @@
 """
 A server that is told to end while it has many connections, and clients that are busy at that moment.
 
-Clients are in one process, whose reactor does not turn for half a second; what they hear is what they hear
-over C{tcp:}.
+Clients are in one process, whose reactor does not turn for half a second, or until the server's process is
+gone; what they hear is what they hear over C{tcp:}.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
+from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -28,7 +30,7 @@ reactor.run()
 """
 
 CLIENT: Final = """
-import os, signal, sys, time
+import os, select, signal, sys, time
 from collections import Counter
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString
@@ -48,13 +50,61 @@ class Client(Protocol):
     def connectionLost(self, reason):
         self.ended.callback(reason.type.__name__)
 
-async def main(reactor, string, server, count):
+async def main(reactor, string, server, count, busy):
     endpoint, factory = clientFromString(reactor, string), Factory.forProtocol(Client)
     clients = await gatherResults([endpoint.connect(factory) for _ in range(int(count))])
     await gatherResults([client.answered for client in clients])
+    watch = os.pidfd_open(int(server))
     os.kill(int(server), signal.SIGTERM)
-    time.sleep(0.5)
+    if busy == "briefly":
+        time.sleep(0.5)
+    else:
+        select.select([watch], [], [], 30)
     print(dict(Counter(await gatherResults([client.ended for client in clients]))))
+
+react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
+"""
+
+KEEPING: Final = """
+import os, subprocess, sys
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater, react
+
+class Client(Protocol):
+    def connectionMade(self):
+        self.answered, self.ended = Deferred(), Deferred()
+        self.transport.write(b"hello")
+
+    def dataReceived(self, data):
+        self.answered.callback(data)
+
+    def connectionLost(self, reason):
+        self.ended.callback(reason.type.__name__)
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+async def main(reactor, serving, connecting, code):
+    kept, first = [], 0
+    for turn in range(4):
+        server = subprocess.Popen([sys.executable, "-c", code, serving], stdout=subprocess.PIPE, text=True)
+        endpoint = clientFromString(reactor, connecting.format(server.stdout.readline().strip()))
+        factory = Factory.forProtocol(Client)
+        clients = await gatherResults([endpoint.connect(factory) for _ in range(3)])
+        await gatherResults([client.answered for client in clients])
+        server.kill()
+        server.communicate()
+        await gatherResults([client.ended for client in clients])
+        kept += clients
+        until = reactor.seconds() + 10
+        while turn and descriptors() > first and reactor.seconds() < until:
+            await deferLater(reactor, 0.02)
+        while not turn and reactor.seconds() < until - 9:
+            await deferLater(reactor, 0.02)
+        first = first or descriptors()
+        print(max(0, descriptors() - first), end=" ")
 
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """
@@ -63,14 +113,15 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 class LeavingTests(SynchronousTestCase):
     """Both ends are processes of their own."""
 
-    def heard(self, serving: str, connecting: str) -> str:
-        """What clients hear of the end."""
+    def heard(self, serving: str, connecting: str, busy: str = "briefly") -> str:
+        """What clients hear of the end; C{busy} until C{"ended"} is until the server's process is gone."""
         words = [sys.executable, "-c", SERVER, serving]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:
                 number = server.stdout.readline().strip()
-                words = [sys.executable, "-c", CLIENT, connecting.format(number), str(server.pid), str(COUNT)]
+                told = (connecting.format(number), str(server.pid), str(COUNT), busy)
+                words = [sys.executable, "-c", CLIENT, *told]
                 client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
                 self.assertEqual(server.wait(20), 0)
             finally:
@@ -89,3 +140,28 @@ class LeavingTests(SynchronousTestCase):
         ):
             heard = self.heard(serving, connecting)
             self.assertEqual(heard, f"{{'ConnectionDone': {COUNT}}}\n", connecting)
+
+    def test_endsMeanwhile(self) -> None:
+        """
+        Clients that are busy for longer than a server waits hear of its end in order, too.
+
+        The memory that both share has no room for the words of so many ends: some are never said.
+        """
+        for scheme in ("tcp", "smc"):
+            heard = self.heard(f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", "ended")
+            self.assertEqual(heard, f"{{'ConnectionDone': {COUNT}}}\n", scheme)
+
+    def test_kept(self) -> None:
+        """A program that keeps the protocols of servers that were killed keeps no descriptor with them."""
+        if not Path("/proc/self/fd").is_dir():
+            raise SkipTest("the system does not tell which descriptors a process has")
+        for scheme in ("tcp", "smc"):
+            words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
+            client = subprocess.run(
+                [sys.executable, "-c", KEEPING, *words],
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
+            self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""), scheme)

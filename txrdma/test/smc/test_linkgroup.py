@@ -624,7 +624,7 @@ class EndTests(SynchronousTestCase):
         self.assertFalse(pair.server.usable)
         found = pair.run()
         self.assertEqual(found[0], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by us")])
-        self.assertEqual(found[1], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by the peer")])
+        self.assertEqual(found[1], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by the peer", True)])
         self.assertEqual(pair.names(), [("server", "DELETE_LINK", False), ("client", "DELETE_LINK", True)])
 
     def test_clientEnds(self) -> None:
@@ -632,7 +632,7 @@ class EndTests(SynchronousTestCase):
         pair = active()
         pair.client.shutdown(0.0)
         found = pair.run()
-        self.assertEqual(found[0], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by the peer")])
+        self.assertEqual(found[0], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by the peer", True)])
         self.assertEqual(found[1], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
         self.assertEqual(
             pair.names(),
@@ -675,7 +675,7 @@ class EndTests(SynchronousTestCase):
         assert isinstance(answer.body, DeleteLink)
         self.assertEqual((answer.body.reason, client.state), (DeleteReason.LINK_UNKNOWN, "active"))
         client.received(ask(DeleteLink(link=1, reason=DeleteReason.LOST_PATH)), 0.0)
-        self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer")])
+        self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer", True)])
         self.assertTrue(answers(client)[0].isResponse)
 
     def test_deletedTwice(self) -> None:

@@ -1,19 +1,25 @@
 """
-Servers that find no module any more when they begin to listen, and real ones in another root directory.
+Programs that find no module any more when they begin to listen or to connect, and real ones in another root
+directory.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from twisted.trial.unittest import TestCase
 
-ECHO: Final = """
+LOSE: Final = "sys.path.clear(); sys.path_importer_cache.clear(); sys.meta_path[:] = sys.meta_path[:2]"
+"""A program's line after which there are only the modules of the interpreter itself."""
+
+ECHO: Final = f"""
 import sys
 from twisted.internet import reactor
 from twisted.internet.endpoints import serverFromString
@@ -30,15 +36,18 @@ def listening(port):
     print(port.getHost().port, flush=True)
 
 endpoint = serverFromString(reactor, sys.argv[1])
-sys.path.clear()
-sys.path_importer_cache.clear()
-sys.meta_path[:] = sys.meta_path[:2]  # modules of the interpreter itself
-endpoint.listen(Factory.forProtocol(Echo)).addCallback(listening)
+{LOSE}
+def failed(reason):
+    log.err(reason)
+    reactor.callLater(0, reactor.stop)
+
+endpoint.listen(Factory.forProtocol(Echo)).addCallbacks(listening, failed)
 reactor.run()
 """
 
-CLIENT: Final = """
+CLIENT: Final = f"""
 import sys
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import Factory, Protocol
@@ -55,14 +64,18 @@ class Client(Protocol):
     def connectionLost(self, reason):
         self.ended.callback(reason.type.__name__)
 
-async def main(reactor, string):
+async def main(reactor, endpoint):
     for _ in range(20):
-        client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
-        print(client.transport.smc.route, (await client.heard).decode(), end=" ")
+        client = await endpoint.connect(Factory.forProtocol(Client))
+        smc = getattr(client.transport, "smc", None)
+        print(smc and smc.route, (await client.heard).decode(), end=" ")
         client.transport.loseConnection()
         print(await client.ended)
 
-react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
+endpoint = clientFromString(reactor, sys.argv[1])
+if sys.argv[2:] == ["loses"]:
+    {LOSE}
+react(lambda reactor: Deferred.fromCoroutine(main(reactor, endpoint)))
 """
 
 
@@ -100,18 +113,21 @@ NULL: Final = os.makedev(1, 3)
 
 
 class PreparedTests(TestCase):
-    """All that a server's connections need is imported when its string is parsed."""
+    """All that connections of an end need is imported when its string is parsed."""
 
-    def serve(self, route: str, keys: str = "") -> None:
+    client: tuple[str, ...] = ()
+
+    def serve(self, route: str | None, serving: str, connecting: str) -> None:
         """Have twenty connections served by a process that has lost its modules, and read its log."""
-        words = [sys.executable, "-c", ECHO, f"smc:127.0.0.1:0{keys}"]
+        if self.client and serving.startswith("smc:") and os.geteuid():
+            self.skipTest("clients of smc: are prepared in processes of root, which may lose their modules")
+        words = [sys.executable, "-c", ECHO, serving]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:
                 number = server.stdout.readline().strip()
                 self.assertNotEqual(number, "", "nobody listens")
-                string = f"smc:127.0.0.1:{number}:fallback=no{keys}"
-                words = [sys.executable, "-c", CLIENT, string]
+                words = [sys.executable, "-c", CLIENT, connecting.format(number), *self.client]
                 client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
             finally:
                 server.terminate()
@@ -121,11 +137,28 @@ class PreparedTests(TestCase):
 
     def test_sharedMemory(self) -> None:
         """By shared memory, with C{device=auto}."""
-        self.serve("shared-memory")
+        self.serve("shared-memory", "smc:127.0.0.1:0", "smc:127.0.0.1:{}:fallback=no")
 
     def test_rocev2(self) -> None:
         """By UDP, with a device of that route."""
-        self.serve("rocev2", r":device=soft\:route\=rocev2")
+        udp = r":device=soft\:route\=rocev2"
+        self.serve("rocev2", f"smc:127.0.0.1:0{udp}", f"smc:127.0.0.1:{{}}:fallback=no{udp}")
+
+    def test_btl(self) -> None:
+        """By the byte transfer layer."""
+        self.serve(None, "btl:127.0.0.1:0", "btl:127.0.0.1:{}")
+
+    def test_rsocket(self) -> None:
+        """By rsockets."""
+        random = Random()
+        address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
+        self.serve(None, f"rsocket:{address}:0", f"rsocket:{address}:{{}}")
+
+
+class PreparedClientTests(PreparedTests):
+    """The same, with clients that have lost their modules, too."""
+
+    client = ("loses",)
 
 
 class ChrootTests(TestCase):
@@ -153,12 +186,11 @@ class ChrootTests(TestCase):
             assert server.stdout is not None
             log = ""
             try:
-                while "Site starting on " not in log:
+                while not (found := re.search(r"Site(?: \(btl\))? starting on (\d+)", log)):
                     line = server.stdout.readline()
                     self.assertNotEqual(line, "", f"nobody listens: {log}")
                     log += line
-                number = log.rpartition(" ")[2].strip()
-                words = [sys.executable, "-c", GET, f"{scheme}:127.0.0.1:{number}{keys}"]
+                words = [sys.executable, "-c", GET, f"{scheme}:127.0.0.1:{found[1]}{keys}"]
                 client = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
             finally:
                 server.terminate()
@@ -173,6 +205,10 @@ class ChrootTests(TestCase):
     def test_auto(self) -> None:
         """By shared memory, with C{device=auto}."""
         self.serve("smc", "shared-memory")
+
+    def test_btl(self) -> None:
+        """By the byte transfer layer."""
+        self.serve("btl", None)
 
     def test_soft(self) -> None:
         """By shared memory, with a device that speaks RoCE v2, too."""
