@@ -14,6 +14,7 @@ from typing import Any, Final
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
+from txrdma.fabric.excess import MOST_HOPS
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.channels import MailSettings
 from txrdma.monitor.exposition import METRICS
@@ -220,6 +221,8 @@ _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
     "poll.look": _seconds(1.0),
     "poll.timeout": _seconds(0.01),
     "poll.outstanding": _whole(1),
+    "poll.nodes": _whole(2),
+    "poll.hops": _whole(1, MOST_HOPS),
     "poll.notices": _truth,
     "poll.survey": _seconds(0.0),
     "files.slurm": _text,
@@ -422,6 +425,8 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         lookSeconds=values.get("poll.look", usual.lookSeconds),
         timeoutSeconds=values.get("poll.timeout", usual.timeoutSeconds),
         maxOutstanding=values.get("poll.outstanding", usual.maxOutstanding),
+        mostNodes=values.get("poll.nodes", usual.mostNodes),
+        maxHops=values.get("poll.hops", usual.maxHops),
         wantsNotices=values.get("poll.notices", usual.wantsNotices),
     )
     rules = LedgerRules(
