@@ -33,11 +33,12 @@ from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookCh
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.files import KeptFiles
 from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore, rowOf
+from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.rows import correctionRowOf, rowOf
 from txrdma.monitor.surveyor import Surveyor
 from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
@@ -253,9 +254,11 @@ class MonitorService(MultiService):
         self._notifier.ready(statusOf(self.poller))
         if self._writer is not None:
             now = self._seconds()
+            read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
             rows = (
-                rowOf(place, meter, now)
-                for place, meter in self.poller.meters.items()
+                make(place, meter, now)
+                for make, meters in read
+                for place, meter in meters.items()
                 if meter.readAt >= since
             )
             self._writer.add([row for row in rows if row is not None])

@@ -308,7 +308,9 @@ class BrowserTests(SynchronousTestCase):
         script = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", never)
         self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", script)
         self.at(path)
-        self.until(lambda: len(self.driver.find_elements("css selector", "#charts .chart")) == 3)
+        self.until(
+            lambda: len(self.driver.find_elements("css selector", "#charts .chart:not([hidden])")) == 3
+        )
         self.assertEqual(self.complaintsOfAxe(), [])
 
     def test_firstPaint(self) -> None:
