@@ -21,6 +21,7 @@ from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.files import FileSettings
 from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
+from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.news import Silence, TellingRules
 from txrdma.monitor.poller import DEFAULT_RULES
 from txrdma.monitor.settings import PollerSettings
@@ -37,7 +38,6 @@ DEFAULT_SURVEY_SECONDS: Final = 900.0
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
-_LOOPBACK: Final = re.compile(r"(unix:.+|tcp:\d+:(.*:)?interface=(127(\.\d+){3}|\\:\\:1|localhost)(:.*)?)$")
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
@@ -83,11 +83,6 @@ class MonitorConfig:
     mail: MailSettings | None
     log: str
     files: FileSettings
-
-
-def isLoopback(listen: str) -> bool:
-    """True of a server endpoint string that nobody beyond this host can connect to."""
-    return bool(_LOOPBACK.match(listen))
 
 
 class _Mistake(Exception):
@@ -361,7 +356,10 @@ class _Reader:
     def checkAccess(self) -> None:
         """Refuse pages that everybody in the network could read."""
         listen = self.values.get("web.listen", "")
-        if not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
+        mistake = mistakeIn(listen) if listen else ""
+        if mistake:
+            self._mistake("web.listen", f"{listen!r} is no endpoint: {mistake}")
+        elif not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
             self._mistake(
                 "web.listen",
                 f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "

@@ -366,7 +366,7 @@ class MonitorService(MultiService):
         await MultiService.stopService(self)
         self._surveyor.stop()
         await self.poller.stop()
-        self._teller.stop()
+        await self._teller.stop()
         self._update()
         if self._writer is not None:
             await self._writer.stop()
