@@ -39,6 +39,11 @@ _FULL_SECONDS: Final = 60
 
 _AT_ONCE: Final = 500
 
+_NEWER_SHARE: Final = 8
+"""Part of a level's tables that have to be newer before old ones are dropped; C{_FEWEST_NEWER} at least."""
+
+_FEWEST_NEWER: Final = 2
+
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
@@ -335,8 +340,12 @@ class HistoryStore:
             database.put("done", [(name, end)])
 
     def _dropOld(self, strand: Strand, level: Level, now: int) -> None:
-        for period in self._periods(strand, level):
-            if (period + 1) * level.periodSeconds < now - level.keepSeconds:
+        """Drop tables that are old, once there are several newer ones: the clock may be wrong for a while."""
+        periods = self._periods(strand, level)
+        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
+        fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
+        if len(periods) - len(old) >= fewest:
+            for period in old:
                 self._database.execute(f"DROP TABLE {strand.head}{level.name}_{period}")
 
     # Reading.

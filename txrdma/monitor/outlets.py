@@ -11,9 +11,11 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Union
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred, TimeoutError
+from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.mail.smtp import SMTPError
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
@@ -170,10 +172,10 @@ class Outlet:
 
     def _refused(self, failure: Failure) -> None:
         """Note why the channel has taken nothing; leave it alone, each time for longer."""
-        why = failure.getErrorMessage() or type(failure.value).__name__
+        why = failure.getErrorMessage().rstrip(".") or type(failure.value).__name__
         if not self.problem:
             _log.warn("{channel} takes no news: {why}", channel=self.channel.name, why=why)
-            if not failure.check(RDMAError, OSError):
+            if not failure.check(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError):
                 _log.debug("{trace}", trace=failure.getTraceback())
         self.problem = why
         if self._isStarted:

@@ -202,6 +202,29 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(6120, 3)], 6300)
         self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
 
+    def test_clockSetForward(self) -> None:
+        """A clock that is a year ahead for a while costs nothing of what there is."""
+        for at in range(0, 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        before = [self.sent(0, 9999, level.name) for level in DEFAULT_LEVELS]
+        self.assertTrue(all(before))
+        year = 400 * 86400
+        for at in range(year, year + 1200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        self.store.write([reading(7200, 1)], 7260)
+        for level, rows in zip(DEFAULT_LEVELS, before, strict=True):
+            self.assertEqual(self.sent(0, 7200, level.name)[: len(rows)], rows)
+
+    def test_longPause(self) -> None:
+        """What is old when a monitor comes back after a year is dropped when there is something newer."""
+        for at in range(0, 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        year = 400 * 86400
+        for at in range(year, year + 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        self.assertEqual(self.sent(0, 9999, "readings"), [])
+        self.assertEqual(len(self.sent(0, 9999, "hours")), 2)
+
     def test_owned(self) -> None:
         """One monitor at a time has a history; another one has it when the first is closed."""
         self.store.own()

@@ -305,6 +305,17 @@ class FileTests(PollerTestCase):
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
 
+    def test_several(self) -> None:
+        """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
+        files = KeptFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
+        self.started()
+        files.update(self.poller)
+        self.assertEqual({one.where for one in files.findings()}, set(paths.values()))
+        self.assertTrue((folder / "names").exists())
+
     def test_nowhere(self) -> None:
         """A file that cannot be written is a finding, until it can."""
         folder = Path(self.mktemp())
