@@ -104,6 +104,10 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
     "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
+    "clock-ahead": Advice(
+        _WARNING,
+        "The clock of this host was set back: restart the monitor, so that its times are right again.",
+    ),
     "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
     "telling-failed": Advice(_WARNING, "See why the channel takes no news; they wait, and are told later."),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
