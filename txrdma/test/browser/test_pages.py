@@ -313,6 +313,17 @@ class BrowserTests(SynchronousTestCase):
         )
         self.assertEqual(self.complaintsOfAxe(), [])
 
+    def test_errorCorrection(self) -> None:
+        """A port whose link corrects errors has charts of that, once there is a figure; others have none."""
+        self.at(f"/nodes/{self.guid('leaf04')}/ports/9")
+        hidden = "return document.querySelectorAll('#charts .chart[hidden]').length"
+        self.drawn("#charts")
+        self.until(lambda: self.js(hidden) == 0)
+        self.assertEqual(self.js("return document.querySelectorAll('#charts .chart').length"), 5)
+        self.at(f"/nodes/{self.guid('leaf02')}/ports/9")
+        self.drawn("#charts")
+        self.assertEqual(self.js(hidden), 2)
+
     def test_firstPaint(self) -> None:
         """The overview shows something soon, and it is small, all that it asks for included."""
         self.driver.execute_cdp_cmd("Network.enable", {})
