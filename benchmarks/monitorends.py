@@ -30,8 +30,9 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.counterreader import CounterReader
 from txrdma.monitor.exposition import CounterExposition
-from txrdma.monitor.historystore import COUNTERS, HistoryStore, Level, Row
+from txrdma.monitor.historystore import HistoryStore, Level
 from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree

@@ -45,9 +45,15 @@ def prepare(orders: Orders) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in orders.get("without", ()):
         sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail, as documented
-    from twisted.application.reactors import installReactor
+    name = orders.get("reactor", "epoll")
+    if name == "epoll":  # as programs have it that name none, without a look through all plugins
+        from twisted.internet import epollreactor
 
-    installReactor(orders.get("reactor", "epoll"))
+        epollreactor.install()
+    else:
+        from twisted.application.reactors import installReactor
+
+        installReactor(name)
 
 
 def tell(message: dict[str, object]) -> None:

@@ -15,7 +15,8 @@ from twisted.python import usage
 
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.values import count
-from txrdma.monitor.config import DEFAULT_LISTEN, isLoopback, MonitorConfig, parseConfig
+from txrdma.monitor.config import DEFAULT_LISTEN, MonitorConfig, parseConfig
+from txrdma.monitor.listening import isLoopback
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net

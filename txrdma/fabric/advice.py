@@ -97,8 +97,17 @@ ADVICE: Final[dict[str, Advice]] = {
     "refused": Advice(_INFO, "See whether the node's M_Key is known here, and whether its firmware is old."),
     "contradiction": Advice(_INFO, "Sweep again: the fabric changed in between, or a node tells untruths."),
     "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),
+    "left-out": Advice(
+        _CRITICAL,
+        "See what answers behind the port that is named: it may invent nodes. If the fabric is as large as "
+        "that, raise poll.nodes or poll.hops (--nodes, --hops).",
+    ),
     "interrupted": Advice(_INFO, "Sweep again: the sweep did not come to its end."),
     "port-lost": Advice(_CRITICAL, "The monitor's own port is gone: see the device and its driver."),
+    "clock-ahead": Advice(
+        _WARNING,
+        "The clock of this host was set back: restart the monitor, so that its times are right again.",
+    ),
     "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
     "telling-failed": Advice(_WARNING, "See why the channel takes no news; they wait, and are told later."),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),

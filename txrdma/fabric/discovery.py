@@ -7,14 +7,25 @@ What cannot be found out becomes a L{Problem <txrdma.fabric.model.Problem>} of t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn, Problem
+from txrdma.fabric.excess import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
+from txrdma.fabric.model import (
+    Fabric,
+    isSame,
+    localPortIn,
+    Node,
+    nodeGUIDIn,
+    numPortsIn,
+    Port,
+    portGUIDIn,
+    Problem,
+)
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
@@ -37,7 +48,6 @@ MAX_PER_NODE: Final = 4
 _LEAST_OUTSTANDING: Final = 8
 """Fewest SMPs that may be on their way, however much is lost."""
 
-_MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
 _BEFORE_NUMBER: Final = span(NodeInfo, "baseVersion", "revision")
@@ -106,6 +116,7 @@ class _Question(Call):
     """
 
     __slots__ = ("about", "lane", "sweep", "then")
+    path: IBDRPath
 
     def __init__(
         self,
@@ -164,6 +175,9 @@ class Sweep:
     @ivar asked: number of Gets so far; C{answered} is the number of those that have ended.
     @ivar window: most SMPs that may be on their way: up to C{maxOutstanding}, fewer after answers that came
         only to a repetition.
+    @ivar farther: number of ports with a link that are as many hops away as may be: nobody looked behind
+        them.
+    @ivar bounds: numbers of nodes and ports that may be entered, and what was left out.
     @ivar progress: called after answers with the number of Gets that have ended, and the number of those
         known by now.
     """
@@ -172,17 +186,24 @@ class Sweep:
         self,
         agent: RPCs,
         maxOutstanding: int = MAX_OUTSTANDING,
-        maxHops: int = _MOST_HOPS,
+        maxHops: int = MOST_HOPS,
         progress: Callable[[int, int], None] | None = None,
         maxPerNode: int = MAX_PER_NODE,
+        mostNodes: int = MOST_NODES,
+        isWhole: bool = False,
     ) -> None:
         """
         @param agent: asks for the sweep, and is not closed by it.
         @param maxPerNode: most SMPs on their way to one node at a time.
         @param maxHops: most hops of a directed route.
+        @param mostNodes: most nodes to enter; see L{Bounds}.
+        @param isWhole: what is more hops away is missed, which is a problem of the fabric; so it is where
+            directed routes end.
         """
         self.fabric = Fabric()
-        self.asked = self.answered = 0
+        self.asked = self.answered = self.farther = 0
+        self.bounds = Bounds(mostNodes)
+        self._troubles = 0
         self.progress = progress
         self._agent = agent
         self.window = float(maxOutstanding)
@@ -193,7 +214,8 @@ class Sweep:
         self._held = 0
         self._calm = 0
         self._maxHops = maxHops
-        self._isLimited = maxHops < _MOST_HOPS
+        self._isLimited = maxHops < MOST_HOPS
+        self._isWhole = isWhole or not self._isLimited
         self._waiting: deque[_Question] = deque()
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
@@ -221,6 +243,8 @@ class Sweep:
         self, kind: type[Attribute], route: IBDRPath, modifier: int, then: Callable[..., None], about: Any
     ) -> None:
         lane = None
+        if self.bounds.cuts and self.bounds.isCut(route.drPath):
+            return
         if kind is not _NodeInfo:  # those go to somebody new each, by a link of its own
             node = about.node if type(about) is Port else about
             lane = self._lanes.get(node)
@@ -254,16 +278,20 @@ class Sweep:
                 self._held -= 1
                 waiting.appendleft(lane.waiting.popleft())  # what was met first is asked first
             else:
-                lane.admitted -= 1
-                if not lane.admitted:
-                    del self._lanes[lane.node]
+                self._release(lane)
         while waiting and len(opened) < self.window:
             self._send(waiting.popleft())
         if self.progress is not None:
             self._progressed(self.progress, self.asked + len(waiting) + self._held)
         if not opened and self._done is not None:
+            self._tellRest()
             done, self._done = self._done, None
             done.callback(self.fabric)
+
+    def _release(self, lane: _Lane) -> None:
+        lane.admitted -= 1
+        if not lane.admitted:
+            del self._lanes[lane.node]
 
     def _pace(self, wasLost: bool) -> None:
         """
@@ -300,7 +328,21 @@ class Sweep:
         self._problem(sort, question.path, f"{question.kind.__name__.lstrip('_')}: {error}")
 
     def _problem(self, sort: str, route: IBPath, text: str) -> None:
-        self.fabric.problems.append(Problem(sort, str(route), text))
+        self._troubles += 1
+        if self._troubles <= MOST_PROBLEMS:
+            self.fabric.problems.append(Problem(sort, str(route), text))
+
+    def _tellRest(self) -> None:
+        """Enter what is left out as problems of the fabric."""
+        problems = self.fabric.problems
+        more = self._troubles - MOST_PROBLEMS
+        if more > 0:
+            problems.append(Problem(LEFT_OUT, "the sweep", f"there are {more} problems more than are listed"))
+        if self.farther and self._isWhole:
+            text = (
+                f"{self.farther} ports with links are {self._maxHops} hops away: all behind them is left out"
+            )
+            problems.append(Problem(LEFT_OUT, "the sweep", text))
 
     def _stop(self) -> None:
         self._done = None
@@ -320,6 +362,8 @@ class Sweep:
         guid, number = nodeGUIDIn(content), localPortIn(content)
         node = self._known.get(guid)
         if node is None:
+            if not self._isAdmitted(content, route):
+                return
             node, _ = self.fabric.add(content, bytes(route.drPath) if self._isPlain else route)
             self._known[guid] = node
             here = self._entered(node, number, route, came)
@@ -348,6 +392,40 @@ class Sweep:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
             if self._isLimited and came is not None:
                 self._joined(came, other)
+
+    def _isAdmitted(self, content: bytes, route: IBDRPath) -> bool:
+        """True if there is room for another node; the heaviest branch of the fabric makes room."""
+        bounds, fabric = self.bounds, self.fabric
+        if bounds.cuts and bounds.isCut(route.drPath):
+            return False
+        while not bounds.admits(fabric, numPortsIn(content)):
+            cut = bounds.cut(fabric)
+            if cut is None:
+                return False
+            self._leave(*cut)
+            if bounds.isCut(route.drPath):
+                return False
+        return True
+
+    def _leave(self, removed: Collection[Node], loose: Iterable[Port]) -> None:
+        """Ask no more about a branch that is left out; look from elsewhere at what it was linked to."""
+        isCut = self.bounds.isCut
+        for node in removed:
+            del self._known[node.guid.raw]
+            lane = self._lanes.get(node)
+            if lane is not None:
+                self._held -= len(lane.waiting)
+                lane.waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for question in waiting:
+            if not isCut(question.path.drPath):
+                self._waiting.append(question)
+            elif question.lane is not None:
+                self._release(question.lane)
+        for port in loose:
+            node = port.node
+            if node.route is not None and len(node.route.drPath) < self._maxHops:
+                self._ask(_NodeInfo, self._beyond(node.route, port.number), 0, self._found, port)
 
     def _joined(self, one: Port, other: Port) -> None:
         """
@@ -420,7 +498,11 @@ class Sweep:
         if self._isLimited:
             route = port.node.route or route
         isFirst = not route.drPath
-        if (isFirst or port.node.isSwitch) and len(route.drPath) < self._maxHops:
+        if not (isFirst or port.node.isSwitch):
+            return
+        if len(route.drPath) >= self._maxHops:
+            self.farther += 1
+        elif not self.bounds.isFull:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _askForFDR10(self, route: IBDRPath, port: Port) -> None:

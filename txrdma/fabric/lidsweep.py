@@ -7,6 +7,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
+from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.fabric.sasweep import missingLinks
 from txrdma.iba.path import MADEndPort
@@ -25,9 +26,19 @@ class LIDSweep:
     @ivar progress: called after answers with the number of nodes that have answered, and the number of all.
     """
 
-    def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
-        """@param agent: asks for the sweep, and is not closed by it."""
+    def __init__(
+        self,
+        agent: RPCs,
+        endPort: MADEndPort,
+        maxOutstanding: int = MAX_OUTSTANDING,
+        mostNodes: int = MOST_NODES,
+    ) -> None:
+        """
+        @param agent: asks for the sweep, and is not closed by it.
+        @param mostNodes: most nodes to enter; see L{Bounds}.
+        """
         self.fabric = Fabric()
+        self._bounds = Bounds(mostNodes)
         self.progress: Callable[[int, int], None] | None = None
         self._schedule = MADSchedule(agent, maxOutstanding)
         self._asker = Asker(self.fabric, self._schedule)
@@ -58,6 +69,10 @@ class LIDSweep:
     async def _node(self, lid: LID, count: int) -> None:
         path = toLID(self._endPort, lid)
         info = await self._asker.node(path)
+        if info is not None and info.nodeGUID not in self.fabric.nodes:
+            if not self._bounds.admits(self.fabric, info.numPorts):
+                self._bounds.fill(self.fabric)
+                info = None
         if info is not None:
             node, isNew = self.fabric.add(info)
             self._ends[lid] = node
@@ -76,7 +91,8 @@ class LIDSweep:
             self.progress(self._done, count)
 
     def _problem(self, sort: str, lid: LID, text: str) -> None:
-        self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
+        if len(self.fabric.problems) < MOST_PROBLEMS:
+            self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
 
     def _join(self, link: LinkRecord) -> None:
         one = self._end(link.fromLID, link.fromPort)

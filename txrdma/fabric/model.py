@@ -31,7 +31,7 @@ _state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysic
 _width = peek(PortInfo, "linkWidthActive")
 nodeGUIDIn, portGUIDIn = peek(NodeInfo, "nodeGUID"), peek(NodeInfo, "portGUID")
 _systemGUID, nodeTypeIn = peek(NodeInfo, "systemImageGUID"), peek(NodeInfo, "nodeType")
-_numPorts, localPortIn = peek(NodeInfo, "numPorts"), peek(NodeInfo, "localPortNum")
+numPortsIn, localPortIn = peek(NodeInfo, "numPorts"), peek(NodeInfo, "localPortNum")
 _vendorID, _deviceID = peek(NodeInfo, "vendorID"), peek(NodeInfo, "deviceID")
 _OF_NODE: Final = (
     span(NodeInfo, "baseVersion", "nodeGUID"),
@@ -206,7 +206,7 @@ class Node:
         self.isSwitch: bool = nodeTypeIn(self.raw) == _SWITCH
         self.description = ""
         self._route = _packed(route) if isinstance(route, IBDRPath) else route
-        self._ports: list[Port | None] = [None] * (_numPorts(self.raw) + 1)
+        self._ports: list[Port | None] = [None] * (numPortsIn(self.raw) + 1)
         self._guids: dict[int, GUID] | None = None
         self._switchInfo = b""
 
@@ -235,7 +235,7 @@ class Node:
     @property
     def numPorts(self) -> int:
         """Number of ports of the node; of a switch, without port 0."""
-        return int(_numPorts(self.raw))
+        return int(numPortsIn(self.raw))
 
     @property
     def systemImageGUID(self) -> GUID:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
+from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
@@ -22,8 +23,6 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-
-_MOST_HOPS: Final = 63
 
 
 def around(first: Node, hops: int) -> list[Node]:
@@ -205,7 +204,7 @@ class Neighbourhood:
         if self._byLIDs or not isinstance(route, IBDRPath):
             await self._linksBySA(list(open_.values()), route, ways)
         elif node.isSwitch or _isHere(route):
-            if len(route.drPath) < _MOST_HOPS:
+            if len(route.drPath) < MOST_HOPS:
                 ways += [_Way(port, route.then(number)) for number, port in open_.items()]
         elif route.drPath:
             ways.append(_Way(open_[place.number], self._before(route), route.drPath[-1]))

@@ -27,8 +27,13 @@ def bitErrorRate(port: Port, errors: int, seconds: float) -> float:
 
     @param errors: symbol errors counted in that time.
     """
-    bits = port.width * port.laneGigabits * 1e9 * seconds
+    bits = bitsEachSecond(port) * seconds
     return errors / bits if bits else 0.0
+
+
+def bitsEachSecond(port: Port) -> float:
+    """Signalling rate of a port's link, in bit/s; 0 where its speed is unknown."""
+    return port.width * port.laneGigabits * 1e9
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Final, TypeVar
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
@@ -23,7 +24,6 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.rawfields import span
 
 _ARRIVAL: Final = span(PortInfo, "localPortNum")
-_MOST_HOPS: Final = 63
 
 Asked = TypeVar("Asked", bound=Attribute)
 
@@ -149,7 +149,7 @@ class Refresh:
         """Ask who is at the other end of a port's link, and enter it."""
         node = port.node
         route = node.route
-        if route is None or len(route.drPath) >= _MOST_HOPS or not _isWindow(node):
+        if route is None or len(route.drPath) >= MOST_HOPS or not _isWindow(node):
             if port.peer is None:  # else its switch was looked behind
                 self.unclear = f"{port} cannot be looked behind"
             return

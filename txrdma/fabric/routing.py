@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from txrdma.error import InvalidRequest, RDMAError
+from txrdma.fabric.excess import MOST_HOPS
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
@@ -37,7 +38,6 @@ NO_PORT: Final = 0xFF
 """Entry of a linear forwarding table: packets for this LID are dropped."""
 
 FIRST_MULTICAST: Final = 0xC000
-MOST_HOPS: Final = 63
 
 _LIDS_IN_BLOCK: Final = 64
 _GROUPS_IN_BLOCK: Final = 32

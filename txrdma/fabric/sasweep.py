@@ -13,6 +13,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
+from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
@@ -33,9 +34,13 @@ class SASweep:
     @ivar progress: called after answers with the number of tables that have come, and the number of all.
     """
 
-    def __init__(self, agent: RPCs) -> None:
-        """@param agent: asks for the sweep, and is not closed by it."""
+    def __init__(self, agent: RPCs, mostNodes: int = MOST_NODES) -> None:
+        """
+        @param agent: asks for the sweep, and is not closed by it.
+        @param mostNodes: most nodes to enter; see L{Bounds}.
+        """
         self.fabric = Fabric()
+        self._bounds = Bounds(mostNodes)
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
         self._ends: dict[LID, Node] = {}
@@ -92,10 +97,15 @@ class SASweep:
         return []
 
     def _problem(self, sort: str, where: str, text: str) -> None:
-        self.fabric.problems.append(Problem(sort, where, text))
+        if len(self.fabric.problems) < MOST_PROBLEMS:
+            self.fabric.problems.append(Problem(sort, where, text))
 
     def _node(self, record: NodeRecord) -> None:
-        node, isNew = self.fabric.add(record.nodeInfo)
+        info = record.nodeInfo
+        if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
+            self._bounds.fill(self.fabric)
+            return
+        node, isNew = self.fabric.add(info)
         node.description = record.nodeDescription.text
         if not isNew and not isSame(record.nodeInfo.encode(), node.raw):
             self._problem("duplicate-guid", f"lid {record.lid}", f"another one has the GUID of {node}")
@@ -119,7 +129,8 @@ class SASweep:
     def _end(self, lid: LID, number: int) -> Port | None:
         node = self._ends.get(lid)
         if node is None:
-            self._problem("contradiction", f"lid {lid}", "there is a link to it, but no node")
+            if not self._bounds.isFull:
+                self._problem("contradiction", f"lid {lid}", "there is a link to it, but no node")
             return None
         if not 0 < number <= node.numPorts:
             self._problem(
@@ -131,7 +142,8 @@ class SASweep:
     def _port(self, record: PortInfoRecord) -> None:
         node = self._ends.get(record.endPortLID)
         if node is None:
-            self._problem("contradiction", f"lid {record.endPortLID}", "there is a port, but no node")
+            if not self._bounds.isFull:
+                self._problem("contradiction", f"lid {record.endPortLID}", "there is a port, but no node")
             return
         if record.portNum > node.numPorts:
             text = f"there is a port {record.portNum} of {node.numPorts}"

@@ -7,7 +7,6 @@ Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Generic, TYPE_CHECKING, TypeVar, Union
 
@@ -51,6 +50,8 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
     if name in kind.rpcs:
         return kind
     if name not in RPCS:
+        from difflib import get_close_matches  # seldom needed
+
         near = get_close_matches(name, RPCS, 6, 0.5) or RPCS
         raise InvalidRequest(f"there is no call {name}; there are {', '.join(near)}")
     raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")

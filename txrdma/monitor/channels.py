@@ -19,13 +19,19 @@ from io import BytesIO
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.mail.smtp import sendmail
+from twisted.logger import Logger
+from twisted.mail.smtp import ESMTPSenderFactory
 from twisted.web.client import Agent, FileBodyProducer, readBody
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.news import News
 from txrdma.values import frozen
+
+_log = Logger()
+
+MAIL_SECONDS: Final = 30.0
+"""Seconds to wait for each answer of a mail server."""
 
 POST_SECONDS: Final = 10.0
 """Seconds to wait for a connection to a webhook, and for its answer."""
@@ -34,6 +40,7 @@ REPEAT_SECONDS: Final = 300.0
 """Seconds after which an Alertmanager is told again of what is still there."""
 
 _HTTP_OK: Final = range(200, 300)
+_SMTP_OK: Final = range(200, 300)
 _MOST_LINES: Final = 50
 _NAMES: Final = {False: "resolved", True: "firing"}
 
@@ -43,10 +50,12 @@ class Channel(Protocol):
     Channel by which news are told.
 
     @ivar name: name of the channel, for messages.
+    @ivar queue: name of what waits for it, the same after a restart.
     @ivar repeatSeconds: time after which it is told again of what is there; 0 for never.
     """
 
     name: str
+    queue: str
     repeatSeconds: float
 
     def tell(self, news: Sequence[News]) -> Deferred[None]:
@@ -134,7 +143,7 @@ class WebhookChannel:
 
     def __init__(self, reactor: Any, name: str, url: str, isAlertmanager: bool) -> None:
         """@param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again."""
-        self.name = f"webhook {name}"
+        self.name = self.queue = f"webhook {name}"
         self.repeatSeconds = REPEAT_SECONDS if isAlertmanager else 0.0
         self._receiver = name
         self._url = url
@@ -226,6 +235,7 @@ def mailOf(news: Sequence[News], settings: MailSettings, now: float) -> EmailMes
 class MailChannel:
     """Channel that sends a message to all receivers, by SMTP."""
 
+    queue = "mail"
     repeatSeconds = 0.0
 
     def __init__(self, reactor: Any, settings: MailSettings) -> None:
@@ -235,22 +245,38 @@ class MailChannel:
 
     def tell(self, news: Sequence[News]) -> Deferred[None]:
         """Send one mail with all news."""
-        settings = self._settings
-        message = mailOf(news, settings, self._reactor.seconds()).as_bytes()
+        settings, reactor = self._settings, self._reactor
+        message = mailOf(news, settings, reactor.seconds()).as_bytes()
         hasLogin = bool(settings.user)
-        sending: Deferred[Any] = sendmail(
-            settings.host,
+
+        def cancel(_: object) -> None:
+            factory.sendFinished = True
+            connector.disconnect()
+
+        sending: Deferred[Any] = Deferred(cancel)
+        factory = ESMTPSenderFactory(
+            settings.user.encode() if hasLogin else None,
+            settings.password.encode() if hasLogin else None,
             settings.sender,
             list(settings.receivers),
             BytesIO(message),
-            port=settings.port,
-            reactor=self._reactor,
-            username=settings.user.encode() if hasLogin else None,
-            password=settings.password.encode() if hasLogin else None,
+            sending,
+            retries=0,  # the queue knows when to try again; at once is no time
+            timeout=MAIL_SECONDS,
+            heloFallback=True,
             requireAuthentication=hasLogin,
             requireTransportSecurity=hasLogin,
+            hostname=settings.host,
         )
-        return sending.addCallback(lambda _: None)
+        connector = reactor.connectTCP(settings.host, settings.port, factory, timeout=POST_SECONDS)
+        return sending.addTimeout(4 * MAIL_SECONDS, reactor).addCallback(self._sent)
+
+    def _sent(self, result: tuple[int, list[tuple[bytes, int, bytes]]]) -> None:
+        """Log who does not get a mail that others have got: to them it is not sent again."""
+        for address, code, answer in result[1]:
+            if code not in _SMTP_OK:
+                values = {"code": code, "answer": answer.decode("ascii", "replace")}
+                _log.warn("mail to {address}: {code} {answer}", address=address.decode(), **values)
 
 
 # Lines.
@@ -276,6 +302,7 @@ def _append(path: str, content: bytes) -> None:
 class LineChannel:
     """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
 
+    queue = "log"
     repeatSeconds = 0.0
 
     def __init__(self, path: str) -> None:

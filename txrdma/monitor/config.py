@@ -14,12 +14,14 @@ from typing import Any, Final
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
+from txrdma.fabric.excess import MOST_HOPS
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.channels import MailSettings
 from txrdma.monitor.exposition import METRICS
 from txrdma.monitor.files import FileSettings
 from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.ledger import LedgerRules
+from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.news import Silence, TellingRules
 from txrdma.monitor.poller import DEFAULT_RULES
 from txrdma.monitor.settings import PollerSettings
@@ -36,7 +38,6 @@ DEFAULT_SURVEY_SECONDS: Final = 900.0
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
-_LOOPBACK: Final = re.compile(r"(unix:.+|tcp:\d+:(.*:)?interface=(127(\.\d+){3}|\\:\\:1|localhost)(:.*)?)$")
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
@@ -82,11 +83,6 @@ class MonitorConfig:
     mail: MailSettings | None
     log: str
     files: FileSettings
-
-
-def isLoopback(listen: str) -> bool:
-    """True of a server endpoint string that nobody beyond this host can connect to."""
-    return bool(_LOOPBACK.match(listen))
 
 
 class _Mistake(Exception):
@@ -220,6 +216,8 @@ _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
     "poll.look": _seconds(1.0),
     "poll.timeout": _seconds(0.01),
     "poll.outstanding": _whole(1),
+    "poll.nodes": _whole(2),
+    "poll.hops": _whole(1, MOST_HOPS),
     "poll.notices": _truth,
     "poll.survey": _seconds(0.0),
     "files.slurm": _text,
@@ -358,7 +356,10 @@ class _Reader:
     def checkAccess(self) -> None:
         """Refuse pages that everybody in the network could read."""
         listen = self.values.get("web.listen", "")
-        if not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
+        mistake = mistakeIn(listen) if listen else ""
+        if mistake:
+            self._mistake("web.listen", f"{listen!r} is no endpoint: {mistake}")
+        elif not (isLoopback(listen or DEFAULT_LISTEN) or self._isGuarded):
             self._mistake(
                 "web.listen",
                 f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "
@@ -422,6 +423,8 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         lookSeconds=values.get("poll.look", usual.lookSeconds),
         timeoutSeconds=values.get("poll.timeout", usual.timeoutSeconds),
         maxOutstanding=values.get("poll.outstanding", usual.maxOutstanding),
+        mostNodes=values.get("poll.nodes", usual.mostNodes),
+        maxHops=values.get("poll.hops", usual.maxHops),
         wantsNotices=values.get("poll.notices", usual.wantsNotices),
     )
     rules = LedgerRules(

@@ -74,11 +74,11 @@ class KeptFiles:
     """
     Files that are kept up to date.
 
-    @ivar problem: reason for which a file could not be written; C{""} when all could.
+    @ivar problems: reasons for which files could not be written, by their paths.
     """
 
     def __init__(self, settings: FileSettings) -> None:
-        self.problem = ""
+        self.problems: dict[str, str] = {}
         self._settings = settings
         self._written: dict[str, str] = {}
         self._version = -1
@@ -86,6 +86,7 @@ class KeptFiles:
     def change(self, settings: FileSettings) -> None:
         """Keep other files from now on."""
         self._settings = settings
+        self.problems.clear()
         self._written.clear()
         self._version = -1
 
@@ -94,7 +95,6 @@ class KeptFiles:
         fabric, settings = poller.fabric, self._settings
         if fabric is None:
             return
-        self.problem = ""
         if settings.unfit:
             unfit = unfitHosts(fabric, poller.ledger.open.values())
             self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
@@ -106,8 +106,8 @@ class KeptFiles:
                 self._write(settings.nodeNames, nodeNamesText(fabric))
 
     def findings(self) -> list[Finding]:
-        """Fault of the files, where there is one."""
-        return [Finding("file-failed", "files", self.problem)] if self.problem else []
+        """Files that could not be written."""
+        return [Finding("file-failed", path, why) for path, why in self.problems.items()]
 
     def _write(self, path: str, lines: Iterable[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
@@ -118,8 +118,9 @@ class KeptFiles:
             beside.write_text(text, encoding="utf-8", errors="replace")
             os.replace(beside, path)
             self._written[path] = text
+            self.problems.pop(path, None)
         except OSError as error:
             with suppress(OSError):
                 beside.unlink()
-            self.problem = str(error)
+            self.problems[path] = error.strerror or str(error)
             self._version = -1  # try again in the next round

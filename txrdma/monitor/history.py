@@ -17,8 +17,9 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.monitor.historystore import HistoryStore, Point, Remembered, Row
+from txrdma.monitor.historystore import HistoryStore, Point, Remembered
 from txrdma.monitor.judging import Place
+from txrdma.monitor.rows import Row
 
 _log = Logger()
 

@@ -12,21 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, Union
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
 from txrdma.monitor.database import Columns, Database, SQLite
-from txrdma.monitor.exposition import FAMILIES
 from txrdma.monitor.judging import Place
+from txrdma.monitor.rows import Row, Strand, STRANDS
 from txrdma.values import frozen
 
-COUNTERS: Final = tuple(FAMILIES)
-"""Counters that are kept, data in octets."""
-
-_PEAKS: Final = {"portXmitData": "peakXmit", "portRcvData": "peakRcv"}
 _VERSION: Final = 1
 _LATE_SECONDS: Final = 30
 """Seconds by which readings may be late, and still count in their minute."""
@@ -45,8 +39,10 @@ _FULL_SECONDS: Final = 60
 
 _AT_ONCE: Final = 500
 
-_MOST: Final = 1 << 50
-"""Growth in one reading beyond which a counter is not believed: sums of it would not fit."""
+_NEWER_SHARE: Final = 8
+"""Part of a level's tables that have to be newer before old ones are dropped; C{_FEWEST_NEWER} at least."""
+
+_FEWEST_NEWER: Final = 2
 
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
@@ -77,20 +73,6 @@ DEFAULT_LEVELS: Final = (
 """Readings of six hours, minutes of four weeks and hours of three years."""
 
 
-class Row(NamedTuple):
-    """
-    Growth of a port's counters in a time, to be stored.
-
-    @ivar at: end of that time, in seconds since 1970.
-    @ivar values: length of the time in seconds; growth of all counters, None where it is not known; the
-        highest rates of data sent and received, in octets each second.
-    """
-
-    place: Place
-    at: int
-    values: tuple[float | None, ...]
-
-
 class Point(NamedTuple):
     """
     Growth of one counter in a time, as stored.
@@ -107,67 +89,9 @@ class Point(NamedTuple):
     peak: float | None
 
 
-class _Plan:
-    """Order in which the counters of a layout stand in a row, made once for all ports."""
-
-    __slots__ = ("columns", "data", "still")
-
-    def __init__(self, layout: CounterLayout) -> None:
-        known = [
-            (layout.places.get(name), layout.unit(name) if name in layout.places else 1) for name in COUNTERS
-        ]
-        self.columns = known
-        self.still: list[float | None] = [None if index is None else 0 for index, _unit in known]
-        self.data = [(column, *known[column]) for column in map(COUNTERS.index, _PEAKS)]
-
-
-_planOf = lru_cache(maxsize=64)(_Plan)
-
-
-def rowOf(place: Place, meter: Meter, at: float) -> Row | None:
-    """
-    Last growth of a port's counters as a row; None without two readings, and in a gap.
-
-    @param at: time of the last reading in seconds since 1970, which is not the reactor's.
-    """
-    seconds = meter.seconds
-    if meter.isSilent or seconds <= 0:
-        return None
-    layout, grown = meter.layout, meter.grown
-    plan = _planOf(layout)
-    if grown is layout.nothing:
-        counts = plan.still.copy()
-    else:
-        counts = [None if index is None else grown[index] * unit for index, unit in plan.columns]
-    peaks: list[float | None] = []
-    for column, index, unit in plan.data:
-        if index is None or layout.isFull(index, meter.values[index]):
-            counts[column] = None
-            peaks.append(None)
-        else:
-            peaks.append(grown[index] * unit / seconds)
-    if max(grown) >= _MOST >> 3:  # octets of words
-        counts = [None if count is None or count >= _MOST else count for count in counts]
-    return Row(place, int(at), (seconds, *counts, *peaks))
-
-
 _PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
 _DONE: Final[Columns] = {"level": str, "until": int}
 _REMEMBERED: Final[Columns] = {"room": str, "name": str, "value": str}
-_COLUMNS: Final[Columns] = {
-    "port": int,
-    "at": int,
-    "seconds": float,
-    **dict.fromkeys(COUNTERS, int),
-    **dict.fromkeys(_PEAKS.values(), float),
-}
-_SUMMED: Final = ", ".join(
-    [*(f'sum("{name}")' for name in ("seconds", *COUNTERS)), *(f'max("{name}")' for name in _PEAKS.values())]
-)
-_REPLACED: Final = "ON CONFLICT (port, at) DO UPDATE SET " + ", ".join(
-    f'"{name}" = excluded."{name}"' for name in _COLUMNS if name not in ("port", "at")
-)
-
 Remembered = tuple[str, str, Union[str, None]]
 """Room, name there and value of a thing to remember; no value for one that is to be forgotten."""
 
@@ -307,10 +231,11 @@ class HistoryStore:
             with self._transaction():
                 dropped = self._insert(rows)
                 self._remember(remembered)
-                for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
-                    self._summarize(finer, coarser, now)
-                for level in self._levels:
-                    self._dropOld(level, now)
+                for strand in STRANDS:
+                    for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
+                        self._summarize(strand, finer, coarser, now)
+                    for level in self._levels:
+                        self._dropOld(strand, level, now)
         except DeviceUnavailable:
             self._ports = known
             raise
@@ -319,15 +244,15 @@ class HistoryStore:
     def _insert(self, rows: Iterable[Row]) -> int:
         level = self._levels[0]
         dropped = 0
-        tables: dict[int, list[tuple[Any, ...]]] = {}
-        for place, at, values in rows:
+        tables: dict[tuple[Strand, int], list[tuple[Any, ...]]] = {}
+        for place, at, values, strand in rows:
             number = self._numberOf(place, at)
             if number is None:
                 dropped += 1
             else:
-                tables.setdefault(at // level.periodSeconds, []).append((number, at, *values))
-        for period, several in tables.items():
-            self._database.put(self._table(level, period), several)
+                tables.setdefault((strand, at // level.periodSeconds), []).append((number, at, *values))
+        for (strand, period), several in tables.items():
+            self._database.put(self._table(strand, level, period), several)
         return dropped
 
     def _numberOf(self, place: Place, at: int) -> int | None:
@@ -361,7 +286,12 @@ class HistoryStore:
             self._fullAt = at
             return False
         numbers = [self._ports.pop(place) for place in dropped]
-        tables = [f"{level.name}_{period}" for level in self._levels for period in self._periods(level)]
+        tables = [
+            f"{strand.head}{level.name}_{period}"
+            for strand in STRANDS
+            for level in self._levels
+            for period in self._periods(strand, level)
+        ]
         for begin in range(0, len(numbers), _AT_ONCE):
             some = numbers[begin : begin + _AT_ONCE]
             marks = ", ".join("?" * len(some))
@@ -372,46 +302,51 @@ class HistoryStore:
             self._last.pop(number, None)
         return True
 
-    def _table(self, level: Level, period: int) -> str:
+    def _table(self, strand: Strand, level: Level, period: int) -> str:
         """Name of a table, which is made if it is not there."""
-        table = f"{level.name}_{period}"
-        self._database.make(table, _COLUMNS, ("port", "at"))
+        table = f"{strand.head}{level.name}_{period}"
+        self._database.make(table, strand.columns, ("port", "at"))
         return table
 
-    def _periods(self, level: Level) -> list[int]:
+    def _periods(self, strand: Strand, level: Level) -> list[int]:
         """Numbers of the periods that a level has tables of, in order."""
-        head = f"{level.name}_"
+        head = f"{strand.head}{level.name}_"
         return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
 
-    def _summarize(self, finer: Level, coarser: Level, now: int) -> None:
+    def _summarize(self, strand: Strand, finer: Level, coarser: Level, now: int) -> None:
         """Compute the rows of the coarser level whose time is over."""
         step = coarser.stepSeconds
-        periods = self._periods(finer)
+        periods = self._periods(strand, finer)
         if not periods:
             return
         database = self._database
-        known = database.execute("SELECT until FROM done WHERE level = ?", coarser.name)
+        name = f"{strand.head}{coarser.name}"
+        known = database.execute("SELECT until FROM done WHERE level = ?", name)
         done = known[0][0] if known else periods[0] * finer.periodSeconds
         end = (now - finer.stepSeconds - _LATE_SECONDS) // step * step
         begin = min(done, end)  # the clock may have been set back
         for period in periods:
-            table = f"{finer.name}_{period}"
+            table = f"{strand.head}{finer.name}_{period}"
             low = max(begin, period * finer.periodSeconds)
             high = min(end, (period + 1) * finer.periodSeconds)
             for at in range(low // step * step, high, step):
-                into = self._table(coarser, at // coarser.periodSeconds)
+                into = self._table(strand, coarser, at // coarser.periodSeconds)
                 database.execute(
-                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {_SUMMED} FROM {table}"
-                    f" WHERE at >= ? AND at < ? GROUP BY port {_REPLACED}",
+                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {strand.summed} FROM {table}"
+                    f" WHERE at >= ? AND at < ? GROUP BY port {strand.replaced}",
                     *(at, at, at + step),
                 )
         if end != done:
-            database.put("done", [(coarser.name, end)])
+            database.put("done", [(name, end)])
 
-    def _dropOld(self, level: Level, now: int) -> None:
-        for period in self._periods(level):
-            if (period + 1) * level.periodSeconds < now - level.keepSeconds:
-                self._database.execute(f"DROP TABLE {level.name}_{period}")
+    def _dropOld(self, strand: Strand, level: Level, now: int) -> None:
+        """Drop tables that are old, once there are several newer ones: the clock may be wrong for a while."""
+        periods = self._periods(strand, level)
+        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
+        fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
+        if len(periods) - len(old) >= fewest:
+            for period in old:
+                self._database.execute(f"DROP TABLE {strand.head}{level.name}_{period}")
 
     # Reading.
 
@@ -423,31 +358,32 @@ class HistoryStore:
         @param level: name of the level; without one the finest that still has the beginning.
         @raise ValueError: there is no such counter or level.
         """
-        if counter not in COUNTERS:
+        strand = next((strand for strand in STRANDS if counter in strand.counters), None)
+        if strand is None:
             raise ValueError(f"no history has a counter {counter!r}")
         number = self._ports.get(place)
         found: list[Point] = []
-        peak = f'"{_PEAKS[counter]}"' if counter in _PEAKS else "NULL"
+        peak = f'"{strand.peaks[counter]}"' if counter in strand.peaks else "NULL"
         with self._transaction():
-            chosen = self._chosen(level, begin)
-            for period in self._periods(chosen) if number is not None else ():
+            chosen = self._chosen(strand, level, begin)
+            for period in self._periods(strand, chosen) if number is not None else ():
                 if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
                     rows = self._database.execute(
-                        f'SELECT at, seconds, "{counter}", {peak} FROM {chosen.name}_{period}'
+                        f'SELECT at, seconds, "{counter}", {peak} FROM {strand.head}{chosen.name}_{period}'
                         " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
                         *(number, begin, end),
                     )
                     found += (Point(*row) for row in rows)
         return found
 
-    def _chosen(self, name: str, begin: int) -> Level:
+    def _chosen(self, strand: Strand, name: str, begin: int) -> Level:
         if name:
             for level in self._levels:
                 if level.name == name:
                     return level
             raise ValueError(f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}")
         for level in self._levels:
-            periods = self._periods(level)
+            periods = self._periods(strand, level)
             if periods and periods[0] * level.periodSeconds <= begin:
                 return level
         return self._levels[-1]

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
@@ -255,11 +256,13 @@ class FabricPoller:
 
     async def _sweep(self) -> None:
         began = self._reactor.seconds()
-        most, sweep = self._settings.maxOutstanding, None
+        settings = self._settings
+        most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
         if self.fabric is None:
-            sweep = Sweep(self._agent, most)
+            sweep = Sweep(self._agent, most, hops, mostNodes=nodes, isWhole=True)
         else:  # in the background
-            sweep = Sweep(self._agent, max(_LEAST_OUTSTANDING, most // _LATER_SHARE), maxPerNode=1)
+            most = max(_LEAST_OUTSTANDING, most // _LATER_SHARE)
+            sweep = Sweep(self._agent, most, hops, maxPerNode=1, mostNodes=nodes, isWhole=True)
         managers: list[Finding] = []
         try:
             fabric = await sweep.run()
@@ -278,6 +281,9 @@ class FabricPoller:
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._blind(fabric)
             self._sweepIn(self._settings.settleSeconds)
+        elif sweep.bounds.isFull and self.fabric is not None:
+            self._overwhelmed(fabric)
+            self._sweepIn(self._untilSweep(now))
         else:
             self._swept(fabric, now)
             self._observe(_MANAGERS, self.manager.unwatched(managers))
@@ -288,6 +294,11 @@ class FabricPoller:
         self._isBlind = True
         self._unread()
         self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+
+    def _overwhelmed(self, fabric: Fabric) -> None:
+        """Handle a sweep that came to its bounds: of nodes that it did not find, none has to be gone."""
+        found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
+        self._observe(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self, now: float) -> float:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""

@@ -4,6 +4,7 @@ Settings of a poller: how often it looks at what.
 
 from __future__ import annotations
 
+from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.values import frozen
 
 
@@ -19,6 +20,8 @@ class PollerSettings:
     @ivar lookSeconds: time in which the states of all ports are looked at once.
     @ivar timeoutSeconds: time to wait for the answer of a node, three times.
     @ivar maxOutstanding: most datagrams on their way at a time; one to a node.
+    @ivar mostNodes: most nodes that the fabric may have; see L{Bounds <txrdma.fabric.excess.Bounds>}.
+    @ivar maxHops: most hops of a directed route.
     @ivar wantsNotices: subscribe to the notices of the SA.
     """
 
@@ -29,3 +32,5 @@ class PollerSettings:
     timeoutSeconds: float = 0.5
     maxOutstanding: int = 64
     wantsNotices: bool = True
+    mostNodes: int = MOST_NODES
+    maxHops: int = MOST_HOPS

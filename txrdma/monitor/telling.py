@@ -1,8 +1,8 @@
 """
 Teller of findings: news go to all channels, once, and again to a channel that could not take them.
 
-That a finding was told is stored before it is told: a process that is killed in between tells it never
-rather than twice.
+That a finding was told is stored before it is told, together with the queues in which it waits: see
+L{txrdma.monitor.outlets}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, Union
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,15 +21,9 @@ from txrdma.fabric.health import Finding
 from txrdma.monitor.channels import Channel
 from txrdma.monitor.ledger import Cleared, Key, LedgerEvent
 from txrdma.monitor.news import News, Telling, TellingRules
+from txrdma.monitor.outlets import forgotten, Outlet, QUEUE, restored, Stored
 
 _log = Logger()
-
-RETRY_SECONDS: Final = 60.0
-"""Seconds until news are told again to a channel that could not take them."""
-
-_MOST_NEWS: Final = 1000
-"""Most news that wait for a channel; older ones are dropped."""
-
 
 _ROOM: Final = "told"
 """Room of the memory: findings that were told and not cleared."""
@@ -43,17 +37,6 @@ class Memory(Protocol):
 
     def rememberNow(self, several: Sequence[tuple[str, str, Union[str, None]]]) -> Deferred[None]:
         """Remember values by their rooms and names, and forget where there is none; fires when it is done."""
-
-
-class _Outlet:
-    """A channel, and the news that wait for it."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.waiting: list[News] = []
-        self.isTelling = False
-        self.problem = ""
-        self.timer: IDelayedCall | None = None
 
 
 class Teller:
@@ -74,48 +57,69 @@ class Teller:
         self.sent = 0
         self._reactor = reactor
         self._telling = Telling(rules, reactor.seconds())
-        self._outlets = [_Outlet(channel) for channel in channels]
         self._memory = memory
+        self._outlets = [self._outlet(channel) for channel in channels]
         self._timer: IDelayedCall | None = None
         self._repeats: list[IDelayedCall] = []
         self._isStarted = self._isKnown = False
+
+    def _outlet(self, channel: Channel) -> Outlet:
+        return Outlet(self._reactor, channel, self._store, self._took)
+
+    def _took(self) -> None:
+        self.sent += 1
 
     def expect(self, keys: Iterable[Key]) -> None:
         """Take findings of a former process that are held for there: see L{Telling.expect}."""
         self._telling.expect(keys)
 
     def start(self) -> None:
-        """Read what was told before, and tell from then on."""
+        """Read what was told before, and what was left waiting; tell from then on."""
         self._isStarted = True
         for outlet in self._outlets:
             self._repeatIn(outlet)
-        if self._memory is None:
-            self._known([])
-        else:
-            self._memory.rememberedIn(_ROOM).addCallbacks(self._known, self._unknown)
+        Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
 
-    def stop(self) -> None:
-        """End telling: what was not told yet is told by the next process."""
+    def stop(self) -> Deferred[None]:
+        """
+        End telling: what was not told yet is told by the next process.
+
+        @return: fires when all channels have taken what they were being told, or have had their time.
+        """
         self._isStarted = False
-        timers = [self._timer, *(outlet.timer for outlet in self._outlets), *self._repeats]
-        for timer in timers:
+        for timer in (self._timer, *self._repeats):
             if timer is not None and timer.active():
                 timer.cancel()
+        return Deferred.fromCoroutine(self._end())
+
+    async def _end(self) -> None:
+        for ending in [outlet.stop() for outlet in self._outlets]:
+            await ending
 
     def change(self, rules: TellingRules, channels: Sequence[Channel]) -> None:
-        """Tell by other rules and to other channels from now on; what was told stays so."""
-        for outlet in self._outlets:
-            if outlet.timer is not None and outlet.timer.active():
-                outlet.timer.cancel()
+        """
+        Tell by other rules and to other channels from now on; what was told stays so.
+
+        What waits for a channel waits for the one that has its place.
+        """
         for timer in self._repeats:
             if timer.active():
                 timer.cancel()
         self._repeats.clear()
         self._telling.rules = rules
-        self._outlets = [_Outlet(channel) for channel in channels]
-        if self._isStarted:
-            for outlet in self._outlets:
+        before = {outlet.channel.queue: outlet for outlet in self._outlets}
+        self._outlets = []
+        for channel in channels:
+            outlet = before.pop(channel.queue, None)
+            if outlet is None:
+                outlet = self._outlet(channel)
+            else:
+                outlet.moved(channel)
+            self._outlets.append(outlet)
+            if self._isStarted:
                 self._repeatIn(outlet)
+        for outlet in before.values():
+            outlet.stop().addErrback(self._failed)
         self._reschedule()
 
     def heard(self, event: LedgerEvent) -> None:
@@ -130,21 +134,46 @@ class Teller:
     def findings(self) -> list[Finding]:
         """Channels that could not take the last news."""
         return [
-            Finding("telling-failed", outlet.channel.name, outlet.problem)
+            Finding("telling-failed", outlet.channel.name, outlet.problem + _lost(outlet.dropped))
             for outlet in self._outlets
             if outlet.problem
         ]
 
     # What was told before.
 
-    def _known(self, rows: list[tuple[str, str]]) -> None:
-        self._telling.remember({Key(*json.loads(name)): json.loads(value) for name, value in rows})
+    async def _recall(self) -> None:
+        """Learn what a former process has told, and what it has left waiting for channels that are here."""
+        told = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
+        self._telling.remember(told)
+        left = restored(await self._remembered(QUEUE))
+        for outlet in self._outlets:
+            outlet.restore(left.pop(outlet.channel.queue, {}))
+        await self._store([row for queue, news in left.items() for row in forgotten(queue, news)])
         self._isKnown = True
+        for outlet in self._outlets:
+            outlet.send()
         self._reschedule()
 
-    def _unknown(self, failure: Failure) -> None:
-        _log.warn("what was told before is not known: {why}", why=failure.getErrorMessage())
-        self._known([])
+    async def _remembered(self, room: str) -> list[tuple[str, str]]:
+        if self._memory is None:
+            return []
+        try:
+            return await self._memory.rememberedIn(room)
+        except RDMAError as error:
+            _log.warn("what was told before is not known: {why}", why=str(error))
+            return []
+
+    async def _store(self, rows: Sequence[Stored]) -> None:
+        """Store rows for the next process, if that can be; the history tells why it cannot."""
+        if self._memory is not None and rows:
+            try:
+                await self._memory.rememberNow(rows)
+            except RDMAError as error:
+                _log.debug("what is told is not stored: {why}", why=str(error))
+
+    @staticmethod
+    def _failed(failure: Failure) -> None:
+        _log.failure("while others were told", failure)
 
     # Turns.
 
@@ -160,57 +189,32 @@ class Teller:
     def _turn(self) -> None:
         news = self._telling.take(self._reactor.seconds())
         if news:
-            self._stored(news).addBoth(lambda _: self._tell(news))
+            Deferred.fromCoroutine(self._tell(news)).addErrback(self._failed)
         self._reschedule()
 
-    def _stored(self, news: list[News]) -> Deferred[None]:
-        if self._memory is None:
-            return maybeDeferred(lambda: None)
-        return self._memory.rememberNow(
-            [(_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in news]
-        )
+    async def _tell(self, news: list[News]) -> None:
+        """Store at once that news are told and that they wait; then tell them."""
+        rows: list[Stored] = [
+            (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in news
+        ]
+        outlets = list(self._outlets)
+        for outlet in outlets:
+            rows += outlet.admit(news)
+        await self._store(rows)
+        for outlet in outlets:
+            outlet.send()
 
-    def _tell(self, news: list[News]) -> None:
-        for outlet in self._outlets:
-            outlet.waiting = [*outlet.waiting, *news][-_MOST_NEWS:]
-            self._send(outlet)
-
-    def _send(self, outlet: _Outlet) -> None:
-        if outlet.isTelling or not outlet.waiting or not self._isStarted:
-            return
-        news, outlet.waiting = outlet.waiting, []
-        outlet.isTelling = True
-        if outlet.timer is not None and outlet.timer.active():
-            outlet.timer.cancel()
-        telling = maybeDeferred(outlet.channel.tell, news)
-        telling.addCallbacks(self._took, self._refused, callbackArgs=(outlet,), errbackArgs=(outlet, news))
-
-    def _took(self, _: None, outlet: _Outlet) -> None:
-        self.sent += 1
-        outlet.isTelling, outlet.problem = False, ""
-        self._send(outlet)
-
-    def _refused(self, failure: Failure, outlet: _Outlet, news: list[News]) -> None:
-        outlet.isTelling = False
-        outlet.waiting = [*news, *outlet.waiting][-_MOST_NEWS:]
-        why = failure.getErrorMessage() or type(failure.value).__name__
-        if not outlet.problem:
-            _log.warn("{channel} takes no news: {why}", channel=outlet.channel.name, why=why)
-            if not failure.check(RDMAError, OSError):
-                _log.debug("{trace}", trace=failure.getTraceback())
-        outlet.problem = why
-        if self._isStarted:
-            outlet.timer = self._reactor.callLater(RETRY_SECONDS, self._send, outlet)
-
-    def _repeatIn(self, outlet: _Outlet) -> None:
+    def _repeatIn(self, outlet: Outlet) -> None:
         seconds = outlet.channel.repeatSeconds
         if seconds:
             self._repeats = [timer for timer in self._repeats if timer.active()]
             self._repeats.append(self._reactor.callLater(seconds, self._repeat, outlet))
 
-    def _repeat(self, outlet: _Outlet) -> None:
+    def _repeat(self, outlet: Outlet) -> None:
         """Tell a channel again of what is there: it knows by itself what is new in that."""
         self._repeatIn(outlet)
-        if not outlet.waiting:
-            outlet.waiting = [News(key, True, finding) for key, finding in self._telling.told.items()]
-            self._send(outlet)
+        outlet.repeat([News(key, True, finding) for key, finding in self._telling.told.items()])
+
+
+def _lost(number: int) -> str:
+    return f"; {number} older news were dropped, as too many waited" if number else ""

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
 
-from txrdma.fabric.routing import MOST_HOPS, NO_PORT
+from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.routing import NO_PORT
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 

@@ -33,11 +33,12 @@ from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookCh
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.files import KeptFiles
 from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore, rowOf
+from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.rows import correctionRowOf, rowOf
 from txrdma.monitor.surveyor import Surveyor
 from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
@@ -52,6 +53,9 @@ _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
 _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 """Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
+
+_AHEAD_SECONDS: Final = 60.0
+"""Seconds by which the clock may be ahead of the time of day without a finding."""
 
 _FIXED: Final = ("port", "listen", "counters", "history")
 """Parts of the configuration that are followed at the start alone."""
@@ -164,11 +168,16 @@ class MonitorService(MultiService):
     """
 
     def __init__(
-        self, reactor: Any, config: MonitorConfig, reopen: Callable[[], IMADPort] | None = None
+        self,
+        reactor: Any,
+        config: MonitorConfig,
+        reopen: Callable[[], IMADPort] | None = None,
+        aheadSeconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """
         @param reopen: opens the management port, each time that it was lost; by default that of the
             configuration.
+        @param aheadSeconds: returns the time by which the reactor's clock is ahead of the time of day.
         @raise ValueError: the port's name has no meaning.
         @raise RDMAError: the port cannot be opened, or the history, or the files of who may read.
         """
@@ -192,6 +201,7 @@ class MonitorService(MultiService):
             inThread = partial(deferToThreadPool, reactor, self._pool)
             self._writer = HistoryWriter(reactor, store, inThread, reactor.seconds)
         self._seconds = reactor.seconds
+        self._aheadSeconds = aheadSeconds
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
         self._reactor = reactor
@@ -253,17 +263,28 @@ class MonitorService(MultiService):
         self._notifier.ready(statusOf(self.poller))
         if self._writer is not None:
             now = self._seconds()
+            read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
             rows = (
-                rowOf(place, meter, now)
-                for place, meter in self.poller.meters.items()
+                make(place, meter, now)
+                for make, meters in read
+                for place, meter in meters.items()
                 if meter.readAt >= since
             )
             self._writer.add([row for row in rows if row is not None])
             self.poller.report("history", self._writer.findings())
         self._files.update(self.poller)
+        self.poller.report("clock", self._clockFindings())
         self.poller.report("telling", self._teller.findings() + self._files.findings())
         self.site.looked()
         self._update()
+
+    def _clockFindings(self) -> list[Finding]:
+        """Fault of the clock: what is seen and told has wrong times until it is right."""
+        ahead = self._aheadSeconds()
+        if ahead < _AHEAD_SECONDS:
+            return []
+        text = f"all times are {ahead:.0f} s ahead of the time of day, which was set back"
+        return [Finding("clock-ahead", "the monitor", text)]
 
     def reloadBy(self, read: Callable[[], MonitorConfig]) -> None:
         """Have SIGHUP read the configuration anew, by this function."""
@@ -363,7 +384,7 @@ class MonitorService(MultiService):
         await MultiService.stopService(self)
         self._surveyor.stop()
         await self.poller.stop()
-        self._teller.stop()
+        await self._teller.stop()
         self._update()
         if self._writer is not None:
             await self._writer.stop()
@@ -396,9 +417,9 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     theReactor: Any = reactor
-    theReactor.seconds = SteadyClock()
+    clock = theReactor.seconds = SteadyClock()
     try:
-        service = MonitorService(reactor, options["read"])
+        service = MonitorService(reactor, options["read"], aheadSeconds=clock.aheadSeconds)
     except (RDMAError, ValueError) as error:
         raise SystemExit(f"fabric-monitor: {error}") from error
     if options["config"] is not None:

@@ -44,6 +44,10 @@ class SteadyClock:
         self._told = now
         return now
 
+    def aheadSeconds(self) -> float:
+        """Seconds by which this clock is ahead of the time of day, which was set back."""
+        return max(0.0, self._told - self._wall())
+
     def _waited(self, now: float) -> float:
         """Time while this clock waits for the time of day."""
         steady = self._steady()

@@ -18,6 +18,7 @@ from txrdma.commands.common.session import FabricOptions, opened, Session
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
+from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.snapshots import dump, load
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 WAYS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
-_MOST_HOPS: Final = 63
 INTERRUPTED_SWEEP: Final = "interrupted"
 """The kind of problem that such a sweep has."""
 
@@ -41,6 +41,7 @@ class SweepOptions(FabricOptions):
         ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the SA (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
         ["hops", None, None, "How far to go by directed routes. [default: 63]", count],
+        ["nodes", None, MOST_NODES, "How many nodes a fabric may have; what is beyond is left out.", count],
         [
             "from",
             None,
@@ -58,6 +59,8 @@ class SweepOptions(FabricOptions):
             raise usage.UsageError(f"--by {self['by']}: there are {', '.join(WAYS)}")
         if self["from"] and self["by"] != "dr":
             raise usage.UsageError(f"--from {self['from']}: only directed routes (--by dr) begin somewhere")
+        if not self["nodes"]:
+            raise usage.UsageError("--nodes 0: our own is one of them")
         if not self["outstanding"]:
             raise usage.UsageError("--outstanding 0: without a question there is no answer")
 
@@ -171,17 +174,20 @@ async def _beginning(session: Session, target: str) -> IBDRPath:
 def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> Sweep | SASweep | LIDSweep:
     options = session.options
     if options["by"] == "dr":
-        said = _MOST_HOPS if options["hops"] is None else options["hops"]
-        hops = min(said + len(start.drPath), _MOST_HOPS)
-        return Sweep(session.agent, options["outstanding"], hops, progress)
+        said = MOST_HOPS if options["hops"] is None else options["hops"]
+        hops = min(said + len(start.drPath), MOST_HOPS)
+        return Sweep(
+            *(session.agent, options["outstanding"], hops, progress),
+            mostNodes=options["nodes"],
+        )
     from txrdma.fabric.lidsweep import LIDSweep
     from txrdma.fabric.sasweep import SASweep
 
     sweep: SASweep | LIDSweep
     if options["by"] == "sa":
-        sweep = SASweep(session.agent)
+        sweep = SASweep(session.agent, options["nodes"])
     else:
-        sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
+        sweep = LIDSweep(session.agent, session.endPort, options["outstanding"], options["nodes"])
     sweep.progress = progress
     return sweep
 

@@ -93,6 +93,10 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
     )
 
 
+MOST_RECORDS: Final = 500_000
+"""Most records of a table: a subnet of 49,151 LIDs has some 450,000 ends of links at most."""
+
+
 class Records:
     """
     Records of a table, decoded in slices.
@@ -112,6 +116,8 @@ class Records:
         if distance < size:
             raise WireError(kind.__name__, 44, f"records of {size} bytes are {distance} apart")
         self.count = (len(message) + distance - size) // distance
+        if self.count > MOST_RECORDS:
+            raise WireError(kind.__name__, 44, f"there are {self.count} records, more than {MOST_RECORDS}")
         if any(message[self.count * distance :]):
             raise WireError(kind.__name__, 44, f"behind {self.count} records there is a part of one")
         self.decoded: list[Attribute] = []

@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 from twisted.web.template import Tag
 
 from txrdma.fabric.errorcounters import shownName
-from txrdma.fabric.model import Node
+from txrdma.fabric.model import Node, Port
+from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.details import CAUSES
@@ -332,7 +333,7 @@ def _port(look: Look, values: Values) -> Tag:
                 name="now",
             ),
             section("Findings here", findingTable(look, found, "No findings."), name="findings"),
-            _charts(look, guidText(node.guid), port.number, values),
+            _charts(look, port, values),
             section(
                 "Counters",
                 table("Counters", heads, counters, "The counters were not read yet."),
@@ -370,7 +371,8 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
     ]
 
 
-def _charts(look: Look, guid: str, number: int, values: Values) -> Tag:
+def _charts(look: Look, port: Port, values: Values) -> Tag:
+    guid, number = guidText(port.node.guid), port.number
     if look.watch.history is None:
         text = "No history is kept; history.file in the configuration says where."
         return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
@@ -390,7 +392,12 @@ def _charts(look: Look, guid: str, number: int, values: Values) -> Tag:
         tags.div(
             tags.noscript(tags.p("Charts need JavaScript; the numbers are in the REST interface.")),
             id="charts",
-            **{"data-guid": guid, "data-port": str(number), "data-seconds": str(seconds)},
+            **{
+                "data-guid": guid,
+                "data-port": str(number),
+                "data-seconds": str(seconds),
+                "data-bits": f"{bitsEachSecond(port):.0f}",
+            },
         ),
         name="over-time",
         isLive=False,

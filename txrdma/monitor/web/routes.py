@@ -13,6 +13,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
 from txrdma.monitor.historystore import DEFAULT_LEVELS
+from txrdma.monitor.rows import KEPT
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (
     CHANGES,
@@ -233,7 +234,7 @@ _HISTORY: Final = record(
 
 _GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
 _PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
-_COUNTER: Final = Parameter("counter", choice(*FAMILIES), "Counter; data is in octets", isInPath=True)
+_COUNTER: Final = Parameter("counter", choice(*KEPT), "Counter; data is in octets", isInPath=True)
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
 ROUTES: Final = (

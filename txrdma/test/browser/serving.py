@@ -65,6 +65,7 @@ async def main(reactor: Any, history: str) -> None:
     net = netOf(128)
     net.nodes["h00007"].description = HOSTILE
     fabric = SimulatedFabric(reactor, net, latencySeconds=0.0005)
+    fabric.correct("leaf04")
     service = makeService(reactor, parseConfig(CONFIG.format(history=history)), fabric)
     weather = Weather(fabric)
     orders = Orders(fabric)

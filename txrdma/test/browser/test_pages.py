@@ -308,8 +308,21 @@ class BrowserTests(SynchronousTestCase):
         script = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", never)
         self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", script)
         self.at(path)
-        self.until(lambda: len(self.driver.find_elements("css selector", "#charts .chart")) == 3)
+        self.until(
+            lambda: len(self.driver.find_elements("css selector", "#charts .chart:not([hidden])")) == 3
+        )
         self.assertEqual(self.complaintsOfAxe(), [])
+
+    def test_errorCorrection(self) -> None:
+        """A port whose link corrects errors has charts of that, once there is a figure; others have none."""
+        self.at(f"/nodes/{self.guid('leaf04')}/ports/9")
+        hidden = "return document.querySelectorAll('#charts .chart[hidden]').length"
+        self.drawn("#charts")
+        self.until(lambda: self.js(hidden) == 0)
+        self.assertEqual(self.js("return document.querySelectorAll('#charts .chart').length"), 5)
+        self.at(f"/nodes/{self.guid('leaf02')}/ports/9")
+        self.drawn("#charts")
+        self.assertEqual(self.js(hidden), 2)
 
     def test_firstPaint(self) -> None:
         """The overview shows something soon, and it is small, all that it asks for included."""

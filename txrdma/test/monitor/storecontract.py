@@ -7,13 +7,17 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
+from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.iba.types import GUID
 from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.historystore import COUNTERS, DEFAULT_LEVELS, HistoryStore, Level, Row, rowOf
+from txrdma.monitor.historystore import DEFAULT_LEVELS, HistoryStore, Level
 from txrdma.monitor.judging import Place
+from txrdma.monitor.rows import correctionRowOf, CORRECTIONS, COUNTERS, Row, rowOf
 
 PORT: Place = (GUID(bytes(7) + b"\1"), 3)
 OTHER: Place = (GUID(bytes(7) + b"\1"), 4)
+CORRECTION_LAYOUT = CounterLayout({UNCORRECTABLE: 32, CORRECTED: 32, SYMBOLS: 32, "unknownBlockCounter": 16})
 LAYOUT = CounterLayout(
     {"portXmitData": 32, "symbolErrorCounter": 16, "portRcvData": 64}, {"portXmitData": 4, "portRcvData": 4}
 )
@@ -30,6 +34,11 @@ def reading(at: int, octets: int | None, peak: float | None = None, place: Place
     counts: list[float | None] = [0] * len(COUNTERS)
     counts[COUNTERS.index("portXmitData")] = octets
     return Row(place, at, (1.0, *counts, octets if peak is None else peak, 0.0))
+
+
+def correction(at: int, blocks: int | None, place: Place = PORT) -> Row:
+    """A minute's growth of what error correction has counted."""
+    return Row(place, at, (60.0, 0, blocks, None), CORRECTIONS)
 
 
 class StoreContract(SynchronousTestCase):
@@ -85,6 +94,67 @@ class StoreContract(SynchronousTestCase):
         (point,) = self.store.series(PORT, "portRcvData", 0, 600, "minutes")
         self.assertIsNone(point.grown)
 
+    def test_correctionRows(self) -> None:
+        """What error correction has counted is a row, too; unknown is what a port lacks, or what is full."""
+        meter = Meter(CORRECTION_LAYOUT)
+        meter.read((0, 10, 20, 0), 100.0)
+        self.assertIsNone(correctionRowOf(PORT, meter, 5000.0))
+        meter.read((1, 15, 0xFFFF_FFFF, 0), 160.0)
+        row = correctionRowOf(PORT, meter, 5060.5)
+        self.assertEqual(row, (PORT, 5060, (60.0, 1, 5, None), CORRECTIONS))
+        older = Meter(CounterLayout({UNCORRECTABLE: 32, CORRECTED: 32}))
+        older.read((0, 0), 0.0)
+        older.read((0, 4), 60.0)
+        row = correctionRowOf(PORT, older, 60.0)
+        assert row is not None
+        self.assertEqual(row.values, (60.0, 0, 4, None))
+        meter.missed()
+        self.assertIsNone(correctionRowOf(PORT, meter, 5120.0))
+
+    def corrected(self, begin: int, end: int, level: str) -> list[tuple[int, float, int | None]]:
+        points = self.store.series(PORT, CORRECTED, begin, end, level)
+        return [(point.at, point.seconds, point.grown) for point in points]
+
+    def test_corrections(self) -> None:
+        """Error correction has minutes and hours as the other counters have, by readings of its own."""
+        for at in range(0, 7200, 60):
+            rows = [reading(at + second, 1) for second in range(0, 60, 10)]
+            self.store.write([*rows, correction(at + 30, 2 if at else None)], at + 60)
+            if not at % 600:
+                self.store.close()
+                self.store = self.opened()
+        self.store.write([], 7400)
+        self.assertEqual(self.corrected(0, 100, "readings"), [(30, 60.0, None), (90, 60.0, 2)])
+        self.assertEqual(self.corrected(0, 180, "minutes"), [(0, 60.0, None), (60, 60.0, 2), (120, 60.0, 2)])
+        self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 3600.0, 118), (3600, 3600.0, 120)])
+        self.assertEqual(self.corrected(7000, 7100, ""), [(7050, 60.0, 2)])
+        self.assertEqual(self.sent(0, 9999, "hours"), [(0, 360), (3600, 360)])
+        (point, *_) = self.store.series(PORT, SYMBOLS, 0, 9999, "hours")
+        self.assertEqual((point.grown, point.peak), (None, None))
+
+    def test_correctionsDropped(self) -> None:
+        """They are dropped when they are old, too, and with their port."""
+        self.store.close()
+        self.store = self.opened(*SHORT)
+        for at in range(0, 20_000, 60):
+            self.store.write([correction(at, 1)], at + 60)
+        self.assertGreaterEqual(self.corrected(0, 200_000, "readings")[0][0], 19_500)
+        self.assertGreaterEqual(self.corrected(0, 200_000, "minutes")[0][0], 9_000)
+        self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 3600.0, 60))
+
+    def test_older(self) -> None:
+        """A history of a monitor that knew nothing of error correction goes on, with all that it had."""
+        self.store.write([reading(at, 1) for at in range(600)], 700)
+        with self.store._transaction():  # as that monitor has left it: tables of what it knew alone
+            self.assertEqual([name for name in self.store._database.tables() if name.startswith("fec_")], [])
+        before = self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")
+        self.store.close()
+        self.store = self.opened()
+        self.assertEqual(self.corrected(0, 999, ""), [])
+        self.store.write([correction(700, 3), correction(760, 4)], 860)
+        self.assertEqual((self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")), before)
+        self.assertEqual(self.corrected(0, 999, "minutes"), [(660, 60.0, 3), (720, 60.0, 4)])
+
     def test_minutes(self) -> None:
         """A minute is the sum of its readings, with the highest rate; it is there when it is over."""
         rows = [reading(at, at % 60, 2.0 * (at % 60)) for at in range(600, 720)]
@@ -131,6 +201,29 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(6000, 2)], 6100)
         self.store.write([reading(6120, 3)], 6300)
         self.assertIn((6120, 3), self.sent(6000, 9999, "minutes"))
+
+    def test_clockSetForward(self) -> None:
+        """A clock that is a year ahead for a while costs nothing of what there is."""
+        for at in range(0, 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        before = [self.sent(0, 9999, level.name) for level in DEFAULT_LEVELS]
+        self.assertTrue(all(before))
+        year = 400 * 86400
+        for at in range(year, year + 1200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        self.store.write([reading(7200, 1)], 7260)
+        for level, rows in zip(DEFAULT_LEVELS, before, strict=True):
+            self.assertEqual(self.sent(0, 7200, level.name)[: len(rows)], rows)
+
+    def test_longPause(self) -> None:
+        """What is old when a monitor comes back after a year is dropped when there is something newer."""
+        for at in range(0, 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        year = 400 * 86400
+        for at in range(year, year + 7200, 60):
+            self.store.write([reading(at, 1)], at + 60)
+        self.assertEqual(self.sent(0, 9999, "readings"), [])
+        self.assertEqual(len(self.sent(0, 9999, "hours")), 2)
 
     def test_owned(self) -> None:
         """One monitor at a time has a history; another one has it when the first is closed."""

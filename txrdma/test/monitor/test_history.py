@@ -24,18 +24,20 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore, Level, Remembered, Row
+from txrdma.monitor.historystore import HistoryStore, Level, Remembered
+from txrdma.monitor.rows import Row
 from txrdma.test.monitor import storecontract
 from txrdma.test.monitor.storecontract import reading, SHORT
 
 WRITES = """
 import sys
 from txrdma.monitor.historystore import HistoryStore
-from txrdma.test.monitor.storecontract import reading
+from txrdma.test.monitor.storecontract import correction, reading
 store = HistoryStore(sys.argv[1])
 at = int(sys.argv[2])
 while True:
-    store.write([reading(second, 7) for second in range(at, at + 20)], at + 20)
+    rows = [reading(second, 7) for second in range(at, at + 20)]
+    store.write([*rows, correction(at + 19, 5)], at + 20)
     at += 20
     print(at, flush=True)
 """
@@ -105,9 +107,12 @@ class StoreTests(storecontract.StoreContract):
             self.assertEqual(check, [("ok",)])
             stored = [second for second, _count in self.sent(0, 10**9, "readings")]
             self.assertIn(stored[-1] + 1, (told[-1], told[-1] + 20))
+            self.assertEqual(self.corrected(0, 10**9, "readings")[-1][0], stored[-1])
             minutes = self.sent(0, 10**9, "minutes")
             whole = (told[-1] - 30) // 60
             self.assertEqual(minutes[:whole], [(60 * minute, 420) for minute in range(whole)])
+            blocks = [(at, grown) for at, _seconds, grown in self.corrected(0, 10**9, "minutes")]
+            self.assertEqual(blocks[:whole], [(60 * minute, 15) for minute in range(whole)])
             at = stored[-1] + 1
             self.store.close()
 

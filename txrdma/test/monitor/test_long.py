@@ -26,9 +26,10 @@ import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.monitor.exposition import guidText, labels
-from txrdma.monitor.historystore import COUNTERS, HistoryStore, Row, rowOf
+from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.poller import FabricPoller
 from txrdma.monitor.presence import Presence
+from txrdma.monitor.rows import COUNTERS, Row, rowOf
 from txrdma.monitor.settings import PollerSettings
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.sim.nets.fattree import fatTree

@@ -136,6 +136,30 @@ class SteadyClockTests(SynchronousTestCase):
         self.wall -= 10.0
         self.assertAlmostEqual(self.passed(1.0), 0.9)
 
+    def test_ahead(self) -> None:
+        """A clock that was set back tells by how much it is ahead, until it is not any more."""
+        self.assertEqual((self.passed(10.0), self.clock.aheadSeconds()), (10.0, 0.0))
+        self.wall -= 3600.0
+        self.passed(1000.0)
+        self.assertAlmostEqual(self.clock.aheadSeconds(), 3500.0)
+        self.passed(40_000.0)
+        self.assertEqual(self.clock.aheadSeconds(), 0.0)
+
+    def test_aheadFinding(self) -> None:
+        """A monitor whose times are ahead says so, with what to do."""
+        ahead = [7200.0]
+        config = parseConfig('port = "sim:fattree:4"\nweb.listen = ""\nfindings.clear = 0')
+        service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
+        self.addCleanup(service._agent.close)
+        service._read(0.0)
+        [entry] = service.poller.ledger.open.values()
+        self.assertEqual(entry.finding.kind, "clock-ahead")
+        self.assertIn("7200 s ahead", entry.finding.text)
+        self.assertIn("restart the monitor", entry.advice)
+        ahead[0] = 1.0
+        service._read(0.0)
+        self.assertEqual(dict(service.poller.ledger.open), {})
+
     def test_setForward(self) -> None:
         """A clock that is set forward goes with it: what is due is done."""
         before = self.clock()
@@ -304,6 +328,17 @@ class FileTests(PollerTestCase):
         self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+
+    def test_several(self) -> None:
+        """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
+        files = KeptFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
+        self.started()
+        files.update(self.poller)
+        self.assertEqual({one.where for one in files.findings()}, set(paths.values()))
+        self.assertTrue((folder / "names").exists())
 
     def test_nowhere(self) -> None:
         """A file that cannot be written is a finding, until it can."""

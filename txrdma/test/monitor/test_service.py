@@ -234,14 +234,38 @@ class ConfigTests(SynchronousTestCase):
 
     def test_loopback(self) -> None:
         """The pages are for this host alone, unless there are tokens or passwords."""
-        for listen in (r"tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""):
+        for listen in (
+            *("tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""),
+            *("tcp:interface=127.0.0.1:port=80", "tcp:80:127.0.0.9", r"tcp6:80:interface=\\:\\:1"),
+        ):
             self.assertEqual(parseConfig(f'web.listen = "{listen}"').listen, listen.replace("\\\\", "\\"))
-        for listen in ("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"):
+        for listen in (
+            *("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"),
+            *("tcp6:80", "tcp:80:interface=127.0.0.1:interface=0.0.0.0", "systemd:domain=INET:index=0"),
+        ):
             error = self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
             self.assertIn("line 1: web.listen", str(error))
             self.assertIn("everybody could read", str(error))
             config = parseConfig(f'web.listen = "{listen}"\nweb.users = "/etc/users"')
             self.assertEqual((config.listen, config.users, config.tokens), (listen, "/etc/users", ""))
+
+    def test_listenWrong(self) -> None:
+        """A string that is no endpoint is refused for that, and not for who could read; with users, too."""
+        for listen, why in {
+            "tcp:http": "'http' is no number of a port",
+            "tcp": "'' is no number of a port",
+            "tcp:99999:interface=127.0.0.1": "'99999' is no number of a port",
+            "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
+            "tcp:80:127.0.0.1:5:7": "and no more",
+            "http:80": "there is no kind of endpoint 'http', but",
+            "8080": "there is no kind of endpoint '8080', but",
+        }.items():
+            for users in ("", '\nweb.users = "/etc/users"'):
+                text = f'web.listen = "{listen}"{users}'
+                error = self.assertRaises(InvalidRequest, parseConfig, text)
+                self.assertIn(f"line 1: web.listen: {listen!r} is no endpoint: ", str(error))
+                self.assertIn(why, str(error))
+                self.assertNotIn("beyond this host", str(error))
 
     def test_database(self) -> None:
         """A history may be in a database; its place is a URL then."""
@@ -312,7 +336,7 @@ class StartTests(SynchronousTestCase):
         token = self.mktemp()
         Path(token).write_text("a token of some length\n")
         os.chmod(token, 0o600)
-        for listen in ("nonsense:1", "tcp:http", "tcp", "ssl:0:privateKey=/nowhere:certKey=/nowhere"):
+        for listen in ("ssl:0:privateKey=/nowhere:certKey=/nowhere", "unix:/run/m:mode=loud"):
             text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
             self.assertIn(f"web.listen {listen!r}: ", self.refused(text))
 
@@ -329,10 +353,6 @@ class StartTests(SynchronousTestCase):
         """A port that is taken ends C{twistd}, and a command, with a sentence."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.unheard(taken.getsockname()[1], "Address already in use")
-
-    def test_noSuchNumber(self) -> None:
-        """A number that no port has ends them with a sentence, too."""
-        self.unheard(99999, "65535")
 
     def unheard(self, number: int, why: str) -> None:
         config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "tcp:{number}:interface=127.0.0.1"')

@@ -42,7 +42,8 @@ from txrdma.monitor.channels import (
 from txrdma.monitor.historystore import HistoryStore, Remembered
 from txrdma.monitor.ledger import Cleared, Entry, Key, Raised
 from txrdma.monitor.news import GRACE_SECONDS, News, Silence, TellingRules
-from txrdma.monitor.telling import RETRY_SECONDS, Teller
+from txrdma.monitor.outlets import LONGEST_RETRY_SECONDS
+from txrdma.monitor.telling import Teller
 
 reactor: Any = theReactor
 
@@ -58,7 +59,7 @@ class Heard:
     """A channel that keeps what it is told, or refuses it."""
 
     def __init__(self, repeatSeconds: float = 0.0) -> None:
-        self.name = "heard"
+        self.name = self.queue = "heard"
         self.repeatSeconds = repeatSeconds
         self.messages: list[list[tuple[bool, str, str]]] = []
         self.isBroken = False
@@ -185,7 +186,7 @@ class TellerTests(SynchronousTestCase):
         teller.heard(Raised(entryOf(where="leaf 2")))
         self.clock.advance(100.0)
         self.channel.isBroken = False
-        self.clock.advance(RETRY_SECONDS)
+        self.clock.pump([1.0] * int(LONGEST_RETRY_SECONDS))
         (message,) = self.channel.said()
         self.assertEqual([where for _isRaised, _kind, where in message], ["leaf 1", "leaf 2"])
         self.assertEqual(teller.findings(), [])

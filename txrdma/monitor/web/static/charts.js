@@ -10,10 +10,22 @@
     const seconds = Number(place.dataset.seconds);
     const PREFIXES = ["", "k", "M", "G", "T"];
     const RESOLUTION = seconds <= 3600 ? "readings" : seconds <= 7 * 86400 ? "minutes" : "hours";
+    const bits = Number(place.dataset.bits);
     const CHARTS = [
         { title: "Data, octets each second", counters: { Sent: "portXmitData", Received: "portRcvData" } },
         { title: "Symbol errors each second", counters: { "Symbol errors": "symbolErrorCounter" } },
         { title: "Packets discarded each second", counters: { Discards: "portXmitDiscards" } },
+        {
+            title: "Error correction, blocks each second",
+            counters: { Corrected: "portFECCorrectableBlockCtr", Lost: "portFECUncorrectableBlockCtr" },
+            isOptional: true,
+        },
+        {
+            title: "Symbols corrected, for each bit of the link",
+            counters: { "Error rate before correction": "portFECCorrectedSymbolCtr" },
+            isOptional: true,
+            divisor: bits,
+        },
     ];
 
     function amount(value) {
@@ -43,9 +55,10 @@
         }
     }
 
-    function makeChart(title, names) {
+    function makeChart(title, names, isHidden) {
         const box = document.createElement("div");
         box.className = "chart";
+        box.hidden = isHidden;
         const heading = document.createElement("h3");
         heading.textContent = title;
         const drawing = document.createElement("div");
@@ -74,28 +87,35 @@
             series: [{}, ...series],
             cursor: { drag: { x: true, y: false } },
         }, [[], ...names.map(() => [])], drawing);
-        return { chart, drawing, title };
+        return { box, chart, drawing, title };
     }
 
     /* All series of a chart have the same times: those of the first. A gap is null, and not zero. */
-    function columnsOf(all) {
+    function columnsOf(all, divisor) {
         const times = all[0].map((point) => point.at);
         return [times, ...all.map((points) => {
-            const known = new Map(points.map((point) => [point.at, point.rate]));
+            const known = new Map(points.map((point) => [point.at, shown(point.rate, divisor)]));
             return times.map((at) => known.get(at) ?? null);
         })];
     }
 
-    const charts = CHARTS.map(({ title, counters }) => ({
-        ...makeChart(title, Object.keys(counters)),
+    function shown(rate, divisor) {
+        return rate === null ? null : rate / divisor;
+    }
+
+    /* Links without error correction have no charts of it: their places are hidden until there is a figure. */
+    const charts = CHARTS.filter(({ divisor }) => divisor !== 0).map(({ title, counters, isOptional, divisor }) => ({
+        ...makeChart(title, Object.keys(counters), Boolean(isOptional)),
         counters: Object.values(counters),
+        divisor: divisor ?? 1,
     }));
 
     async function refresh() {
-        for (const { chart, drawing, counters, title } of charts) {
+        for (const { box, chart, drawing, counters, title, divisor } of charts) {
             const all = await Promise.all(counters.map(pointsOf));
-            chart.setData(columnsOf(all));
-            const last = all.map((points) => amount(points.length ? points[points.length - 1].rate : null));
+            box.hidden = box.hidden && all.every((points) => points.every((point) => point.rate === null));
+            chart.setData(columnsOf(all, divisor));
+            const last = all.map((points) => amount(points.length ? shown(points[points.length - 1].rate, divisor) : null));
             drawing.setAttribute("aria-label", `${title}: at last ${last.join(" and ")}`);
         }
         place.dataset.drawn = "yes";

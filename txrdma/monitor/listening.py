@@ -1,0 +1,59 @@
+"""
+Addresses of the pages: which server endpoint strings nobody beyond this host can connect to, and which mean
+nothing.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+
+from twisted.internet.endpoints import _parse
+from twisted.internet.interfaces import IStreamServerEndpointStringParser
+from twisted.plugin import getPlugins
+
+_BUILT_IN: Final = frozenset(("tcp", "unix", "ssl"))
+_BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", "backlog", "interface")}
+"""Kinds of endpoints with a port and an interface, and the order of what they are given."""
+
+
+def _partsOf(listen: str) -> dict[str, str]:
+    """Parts of a string of C{tcp:} or C{tcp6:} by their names, of which the last one of a name counts."""
+    (kind, *positional), named = _parse(listen)
+    return {**dict(zip(_BY_ADDRESS[kind], positional, strict=False)), **named}
+
+
+def _kindOf(listen: str) -> str:
+    return listen.partition(":")[0]
+
+
+def isLoopback(listen: str) -> bool:
+    """True of a server endpoint string that nobody beyond this host can connect to."""
+    kind = _kindOf(listen)
+    if kind not in _BY_ADDRESS:
+        return kind == "unix"
+    interface = _partsOf(listen).get("interface", "")
+    if interface == "localhost":
+        return True
+    try:
+        return ip_address(interface).is_loopback
+    except ValueError:
+        return False
+
+
+def mistakeIn(listen: str) -> str:
+    """Mistake for which a server endpoint string means nothing; C{""} if none shows without listening."""
+    kind = _kindOf(listen)
+    if kind in _BY_ADDRESS:
+        parts = _partsOf(listen)
+        unknown = [repr(name) for name in parts if name not in _BY_ADDRESS[kind]]
+        if unknown or len(_parse(listen)[0]) > 1 + len(_BY_ADDRESS[kind]):
+            return f"{kind}: has {', '.join(_BY_ADDRESS[kind])}, and no {', '.join(unknown) or 'more'}"
+        port = parts.get("port", "")
+        if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            return f"{port!r} is no number of a port: it is from 0 to 65535"
+        return ""
+    kinds = {plugin.prefix for plugin in getPlugins(IStreamServerEndpointStringParser)} | _BUILT_IN
+    if kind not in kinds:
+        return f"there is no kind of endpoint {kind!r}, but {', '.join(sorted(kinds))}: as tcp:9315"
+    return ""
