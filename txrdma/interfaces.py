@@ -351,11 +351,7 @@ class IDrivenDevice(Interface):
     """Optional on a device that lives by the reactor: for the last words of a process, behind its end."""
 
     def drive() -> bool:
-        """
-        Take in what has come, and answer it, as the reactor would have had it done.
-
-        @return: whether a peer has still to acknowledge something, so that it may have to be sent again.
-        """
+        """Take in what has come, and answer it; tell whether a peer has still to acknowledge something."""
 
 
 class ISharedReceiveQueue(Interface):

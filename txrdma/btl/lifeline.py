@@ -103,13 +103,8 @@ class Join(Protocol):
     def __call__(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool: ...
 
 
-def _joinsNone(queue: deque[Message], tag: int, data: Buffer, context: object) -> bool:
-    """Send nothing: see L{Join}."""
-    return False
-
-
-def _notAlone(tag: int, data: Buffer, context: object = None) -> bool:
-    """Send nothing: see L{SendAlone}."""
+def _never(*_words: object, **_named: object) -> bool:
+    """Send nothing, where several modules share the messages: see L{SendAlone} and L{Join}."""
     return False
 
 
@@ -302,7 +297,7 @@ class Lifeline(StreamProtocol):
             bundle = Bundle(self._reactor, rails, interfaces, self._heard, self.turnEnded, self._brokeDown)
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
-            self.sendAlone, self.waiting, self.join = _notAlone, deque(), _joinsNone
+            self.sendAlone, self.waiting, self.join = _never, deque(), _never
             for number, (rail, its, _interface) in enumerate(chosen):
                 rail.meet(its, bundle.program(number))
             bundle.met()

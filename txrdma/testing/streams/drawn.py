@@ -90,7 +90,7 @@ class _End:
         steps = random.choice(forms)()
         self._hasProduced |= steps[-1] == "await sent"
         if random.random() < 0.2:
-            self.does(random.choice(("turn", "wait 0.02", "delay")), on=on)
+            self.does(random.choice(("turn", "wait 0.02")), on=on)
         self.does(*steps, on=on)
         self.said += size
         return size
@@ -136,23 +136,20 @@ def drawn(seed: int) -> Conversation:
             speaker, listener = random.sample((client, server), 2)
             listener.listens(speaker.speaks(most))
     leaver, other = random.sample((client, server), 2)
-    name, end = random.choice(_ENDS)
-    end(random, leaver, other)
+    name, draw = random.choice(_ENDS)
+    draw(random, leaver, other)
     count = _repeat(random, client, server) if name in _REPEATED else 1
-    unlike = ()
-    if name == "aborts at once":
-        unlike = tuple(
-            Unlike((each.name,), end, _DROPPED, fewer=True) for each in PROVIDERS for end in (CLIENT, SERVER)
-        )
+    routes = tuple(each.name for each in PROVIDERS)
+    unlike = [Unlike(routes, end, _DROPPED, fewer=True) for end in (CLIENT, SERVER)]
     return Conversation(
         f"drawn-{seed}",
         f"Drawn by the seed {seed}: in the end the {'client' if leaver is client else 'server'} {name}, "
-        f"in {count} connections.",
+        f"in {count} connection{'s' if count > 1 else ''}.",
         client=client.text,
         server=server.text,
         races="it was drawn without regard to them",
         seconds=5.0,
-        unlike=unlike,
+        unlike=tuple(unlike) if name == "aborts at once" else (),
     )
 
 
