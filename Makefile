@@ -24,6 +24,7 @@ TESTS ?= txrdma
 CONVERSATIONS ?=
 ROUTE ?=
 REACTOR ?=
+DRAWN ?=
 BENCH ?=
 DOCS ?=
 CAPTURE ?=
@@ -103,10 +104,11 @@ test-container: $(VENV)/.has-test
 vendor:
 	@tools/vendor
 
+# DRAWN=100 for so many that nobody has thought of, whose first seed the clock says, or FIRST.
 # CONVERSATIONS="sizes both-*" ROUTE=rocev2 REACTOR=select for a part; what it leaves is in build/conversations.
 conversations: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.streams $(if $(DOCS),--page docs/as-tcp.md) \
-		$(ROUTE:%=--route %) $(REACTOR:%=--reactor %) -- $(foreach each,$(CONVERSATIONS),'$(each)')
+		$(ROUTE:%=--route %) $(REACTOR:%=--reactor %) $(DRAWN:%=--drawn %) $(FIRST:%=--first %) -- $(foreach each,$(CONVERSATIONS),'$(each)')
 
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/

@@ -18,6 +18,7 @@ from typing import Final
 
 from txrdma.testing.streams import report
 from txrdma.testing.streams.catalogue import chosen, everyConversation
+from txrdma.testing.streams.drawn import Drawn
 from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
 from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import PROVIDERS
@@ -42,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--page", type=Path, help="write the tables into this page")
     parser.add_argument("--jobs", type=int, help="short conversations at the same time")
+    parser.add_argument("--drawn", type=int, metavar="N", help="play N conversations that are drawn by seeds")
+    parser.add_argument("--first", type=int, metavar="SEED", help="the first of these; the clock says one")
     parser.add_argument("--list", action="store_true", help="only say which conversations there are")
     parser.add_argument(
         "names", nargs="*", help="names or chapters of conversations, with * and ?; all of them"
@@ -88,7 +91,14 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{each.name}: {each.about}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    matrix = Matrix(conversations, providers, asked.reactor or list(REACTORS), isWhole=bool(asked.reactor))
+    if asked.drawn:
+        first = time.time_ns() // 1_000_000 if asked.first is None else asked.first
+        print(f"conversations: seeds from {first} on", flush=True)
+        reactors = asked.reactor or [USUAL_REACTOR]
+        matrix: Matrix | Drawn = Drawn(range(first, first + asked.drawn), providers, reactors)
+    else:
+        isWhole = bool(asked.reactor)
+        matrix = Matrix(conversations, providers, asked.reactor or list(REACTORS), isWhole)
     progress = _Progress(matrix.count)
     begun = time.monotonic()
     stage = Stage()

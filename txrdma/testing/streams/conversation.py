@@ -17,6 +17,10 @@ ROCE: Final = ("rocev2", "verbs", "rsocket", "btl")
 """Routes on which a queue pair belongs to its process."""
 
 
+DRAWN: Final = "drawn-"
+"""Begins the names of conversations that were drawn; the seed follows."""
+
+
 class Way(Enum):
     """The layers or programs between the two ends."""
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from txrdma.testing.streams import transcript
 from txrdma.testing.streams.catalogue import CHAPTERS
-from txrdma.testing.streams.conversation import Conversation
+from txrdma.testing.streams.conversation import Conversation, DRAWN
 from txrdma.testing.streams.matrix import Verdict
+from txrdma.testing.streams.orders import CLIENT, SERVER
 from txrdma.testing.streams.stage import Performance
 from txrdma.testing.streams.transcript import Entry, PROCESS
 
@@ -31,18 +32,19 @@ _LOG_LINES: Final = 40
 
 def command(verdict: Verdict) -> str:
     """The command that repeats a verdict."""
-    return (
-        f"make conversations CONVERSATIONS={verdict.conversation.name} "
-        f"ROUTE={verdict.provider.name} REACTOR={verdict.reactor}"
-    )
+    name = verdict.conversation.name
+    which = f"DRAWN=1 FIRST={name[len(DRAWN) :]}" if name.startswith(DRAWN) else f"CONVERSATIONS={name}"
+    return f"make conversations {which} ROUTE={verdict.provider.name} REACTOR={verdict.reactor}"
 
 
 def failure(verdict: Verdict, logs: bool = False) -> str:
     """A failed conversation as both ends saw it, and on request with what they logged."""
     conversation, ours = verdict.conversation, verdict.ours
+    scripts = {CLIENT: conversation.client, SERVER: conversation.server}
     lines = [
         f"=== {conversation.name}, {verdict.provider.name}, {verdict.reactor}",
         conversation.about,
+        *(f"  {end} {line}" for end, script in scripts.items() for line in script.splitlines()),
         *(f"  !! {complaint}" for complaint in verdict.complaints),
     ]
     if conversation.races:
