@@ -8,9 +8,10 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Final
 
-from twisted.internet.endpoints import _parse
 from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.plugin import getPlugins
+
+from txrdma.strings import parseString
 
 _BUILT_IN: Final = frozenset(("tcp", "unix", "ssl"))
 _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", "backlog", "interface")}
@@ -18,9 +19,18 @@ _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", 
 
 
 def _partsOf(listen: str) -> dict[str, str]:
-    """Parts of a string of C{tcp:} or C{tcp6:} by their names, of which the last one of a name counts."""
-    (kind, *positional), named = _parse(listen)
-    return {**dict(zip(_BY_ADDRESS[kind], positional, strict=False)), **named}
+    """
+    Parts of a string of C{tcp:} or C{tcp6:} by their names.
+
+    @raise ValueError: a name comes twice, or is none of these, or there are more parts than names.
+    """
+    (kind, *positional), named = parseString(listen, "endpoint")
+    names = _BY_ADDRESS[kind]
+    taken = names[: len(positional)]
+    wrong = [repr(name) for name in named if name not in names or name in taken]
+    if wrong or len(positional) > len(names):
+        raise ValueError(f"{kind}: has {', '.join(names)}, and no {', '.join(wrong) or 'more'}")
+    return {**dict(zip(taken, positional, strict=True)), **named}
 
 
 def _kindOf(listen: str) -> str:
@@ -32,11 +42,9 @@ def isLoopback(listen: str) -> bool:
     kind = _kindOf(listen)
     if kind not in _BY_ADDRESS:
         return kind == "unix"
-    interface = _partsOf(listen).get("interface", "")
-    if interface == "localhost":
-        return True
     try:
-        return ip_address(interface).is_loopback
+        interface = _partsOf(listen).get("interface", "")
+        return interface == "localhost" or ip_address(interface).is_loopback
     except ValueError:
         return False
 
@@ -45,11 +53,10 @@ def mistakeIn(listen: str) -> str:
     """Mistake for which a server endpoint string means nothing; C{""} if none shows without listening."""
     kind = _kindOf(listen)
     if kind in _BY_ADDRESS:
-        parts = _partsOf(listen)
-        unknown = [repr(name) for name in parts if name not in _BY_ADDRESS[kind]]
-        if unknown or len(_parse(listen)[0]) > 1 + len(_BY_ADDRESS[kind]):
-            return f"{kind}: has {', '.join(_BY_ADDRESS[kind])}, and no {', '.join(unknown) or 'more'}"
-        port = parts.get("port", "")
+        try:
+            port = _partsOf(listen).get("port", "")
+        except ValueError as error:
+            return str(error)
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
             return f"{port!r} is no number of a port: it is from 0 to 65535"
         return ""

@@ -241,7 +241,7 @@ class ConfigTests(SynchronousTestCase):
             self.assertEqual(parseConfig(f'web.listen = "{listen}"').listen, listen.replace("\\\\", "\\"))
         for listen in (
             *("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"),
-            *("tcp6:80", "tcp:80:interface=127.0.0.1:interface=0.0.0.0", "systemd:domain=INET:index=0"),
+            *("tcp6:80", "systemd:domain=INET:index=0"),
         ):
             error = self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
             self.assertIn("line 1: web.listen", str(error))
@@ -257,6 +257,8 @@ class ConfigTests(SynchronousTestCase):
             "tcp:99999:interface=127.0.0.1": "'99999' is no number of a port",
             "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
             "tcp:80:127.0.0.1:5:7": "and no more",
+            "tcp:80:127.0.0.1:interface=0.0.0.0": "and no 'interface'",
+            "tcp:80:interface=127.0.0.1:interface=0.0.0.0": "interface=0.0.0.0 after interface=127.0.0.1",
             "http:80": "there is no kind of endpoint 'http', but",
             "8080": "there is no kind of endpoint '8080', but",
         }.items():
