@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import cast, Final, Protocol, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -36,8 +36,10 @@ from txrdma.soft._route import Route
 from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue
 from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+
+if TYPE_CHECKING:
+    from txrdma.soft.rc.routes import DatagramRoute
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
@@ -342,7 +344,7 @@ class SoftQueuePair:
             return route.placing
         if route is not None and interface is IDirectLane and self.shared is None:
             return route.direct
-        if interface is IDirectDatagrams and isinstance(route, DatagramRoute) and self.shared is None:
+        if interface is IDirectDatagrams and self._datagramRoute() is not None and self.shared is None:
             if self._direct is None:
                 ring = self.receiveQueue.ring
                 self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
@@ -350,18 +352,22 @@ class SoftQueuePair:
             return self._direct
         return None
 
+    def _datagramRoute(self) -> DatagramRoute | None:
+        """The way of a UD queue pair to everybody, from RTR on."""
+        return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
+
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
         """Have datagrams brought there, and not as completions."""
-        route = self._route
-        assert isinstance(route, DatagramRoute), "datagrams without a route"
+        route = self._datagramRoute()
+        assert route is not None, "datagrams without a route"
         route.inbox = direct
         return self.receiveQueue.lookElsewhere(route)
 
     def _aim(self) -> None:
         """Let datagrams go at once where they may go at all."""
-        direct, route = self._direct, self._route
-        if direct is not None and isinstance(route, DatagramRoute):
-            direct.way = route
+        direct = self._direct
+        if direct is not None:
+            direct.way = self._datagramRoute()
 
     def _attach(self, route: Route) -> None:
         if route.polled:
