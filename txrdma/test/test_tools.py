@@ -102,9 +102,9 @@ class CountTests(SynchronousTestCase):
     def test_interrupts(self) -> None:
         """Programs that tests start can be interrupted, though all runs in the background of a script."""
         source = (
-            "import signal, subprocess, unittest\nclass T(unittest.TestCase):\n"
+            "import signal, subprocess, sys, unittest\nclass T(unittest.TestCase):\n"
             "  def test_a(self):\n"
-            "    process = subprocess.Popen(['sleep', '60'])\n"
+            "    process = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
             "    process.send_signal(signal.SIGINT)\n"
             "    self.assertEqual(process.wait(20), -signal.SIGINT)"
         )
