@@ -34,16 +34,16 @@ ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim txrdma/test/browser txrdma/tes
 FOLDERS = $(filter-out $(ELSEWHERE),$(patsubst %/__init__.py,%,$(wildcard txrdma/test/*/__init__.py)))
 SUITES = $(subst /,.,$(basename $(wildcard txrdma/test/test_*.py)) $(FOLDERS))
 UNIT_TESTS = $(if $(filter file,$(origin TESTS)),$(SUITES),$(TESTS))
-IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.ibsim,$(TESTS))
-BROWSER_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.browser txrdma.test.monitor.test_rest,$(TESTS))
-KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
+IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.ibsim,$(TESTS))
+BROWSER_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.browser txrdma.test.unit.monitor.test_rest,$(TESTS))
+KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
-COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contract \
-	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_messages txrdma.test.soft.test_lane_atomics \
-	txrdma.test.soft.test_lane_ports txrdma.test.soft.test_datagrams \
-	txrdma.test.soft.test_sharedmemory txrdma.test.soft.test_sharedports txrdma.test.soft.test_capture
+COMPILED_TESTS ?= txrdma.test.support.smc txrdma.test.support.btl txrdma.test.unit.verbs.test_contract \
+	txrdma.test.unit.soft.test_lane txrdma.test.unit.soft.test_lane_messages txrdma.test.unit.soft.test_lane_atomics \
+	txrdma.test.unit.soft.test_lane_ports txrdma.test.integration.soft.test_datagrams \
+	txrdma.test.system.soft.test_sharedmemory txrdma.test.system.soft.test_sharedports txrdma.test.system.soft.test_capture
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
@@ -83,7 +83,7 @@ bench: $(VENV)/.has-bench
 test-compiled: $(COMPILED)/.installed
 	@cd $(COMPILED) && bin/python ../tools/trial.py --label compiled -j$(JOBS) $(COMPILED_TESTS)
 
-# TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
+# TESTS=txrdma.test.system.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
 	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
@@ -99,7 +99,7 @@ test-browser: $(VENV)/.has-browser
 # What it builds is in build/container.
 test-container: $(VENV)/.has-test
 	@tools/have-container
-	@CONTAINER=1 CONTAINER_FOLDER=$(CURDIR)/build/container $(BIN)/python tools/trial.py --label container -j1 txrdma.test.container
+	@CONTAINER=1 CONTAINER_FOLDER=$(CURDIR)/build/container $(BIN)/python tools/trial.py --label container -j1 txrdma.test.system.container
 
 vendor:
 	@tools/vendor

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.measuring import MeasurementFailed, TIMEOUT_SECONDS
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.test.ibsim import PROGRAMS
-from txrdma.test.ibsim.fabric import Ibsim
+from txrdma.test.system.ibsim import PROGRAMS
+from txrdma.test.system.ibsim.fabric import Ibsim
 
 _SENT = re.compile(r"PortXmitPkts:\.*(\d+)")
 

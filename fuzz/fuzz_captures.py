@@ -27,7 +27,7 @@ from txrdma.commands.decode import Tables
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.mad.layouts.dump import dumped
-from txrdma.testing.captures import names, raw, records
+from txrdma.test.support.captures import names, raw, records
 
 tuple(attributesOf(None))  # all attributes are known from here on
 

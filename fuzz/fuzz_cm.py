@@ -10,8 +10,8 @@ from typing import Any
 from harness import Target
 
 from txrdma.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
-from txrdma.test.cm.ends import SERVICE, World
-from txrdma.testing.captures import packets
+from txrdma.test.support.captures import packets
+from txrdma.test.support.cm.ends import SERVICE, World
 
 _KINDS = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRREQ, SIDRREP, LAP, APR)
 """In the order of their attributes."""

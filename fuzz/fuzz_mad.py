@@ -37,8 +37,8 @@ from txrdma.mad.layouts.messages import (
 from txrdma.mad.layouts.plain import fromPlain
 from txrdma.mad.layouts.traps import describe, detailsOf
 from txrdma.mad.server import MADServer
-from txrdma.test.mad.structures import structures
-from txrdma.testing.captures import names, packets
+from txrdma.test.support.captures import names, packets
+from txrdma.test.support.mad.structures import structures
 
 _STRUCTURES = structures()
 _LENGTH = 256

@@ -11,7 +11,7 @@ from harness import Target
 
 from txrdma.error import WireError
 from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter
-from txrdma.testing.captures import names, raw, records
+from txrdma.test.support.captures import names, raw, records
 
 
 def _file(content: bytes) -> None:

@@ -10,7 +10,7 @@ from harness import decoder, Target
 
 from txrdma.iba.headers import AETH, AtomicETH, BTH, GRH
 from txrdma.iba.roce import Flow, RoCEPacket
-from txrdma.testing.captures import names, packets
+from txrdma.test.support.captures import names, packets
 
 _FLOW = Flow("10.77.0.1", 49152, "10.77.0.2", 4791)
 

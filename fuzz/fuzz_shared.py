@@ -24,7 +24,7 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     VERSION,
 )
-from txrdma.test.soft.lanes import pair, send
+from txrdma.test.support.soft.lanes import pair, send
 
 _RING = 4096
 _PLACE = 1024

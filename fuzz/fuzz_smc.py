@@ -17,7 +17,7 @@ from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, check, 
 from txrdma.smc.stream._ring import Ring
 from txrdma.smc.wire import clc, llc
 from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, unpackFrom
-from txrdma.testing.captures import messages, names, SMC_GO, streams
+from txrdma.test.support.captures import messages, names, SMC_GO, streams
 
 
 def _clc() -> Iterator[bytes]:

@@ -31,8 +31,8 @@ from lab.guest import Guest, OUT, OUT_OF_TIME, Wish
 from lab.needs import Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-RUNNER = ("-m", "txrdma.test.kernel.results")
-AGENT = ("-m", "txrdma.test.kernel.agent")
+RUNNER = ("-m", "txrdma.test.system.kernel.results")
+AGENT = ("-m", "txrdma.test.system.kernel.agent")
 FOLDER = CHECKOUT / "build" / "kernel"
 PAGE = CHECKOUT / "docs" / "interoperability.md"
 PAGES = {
@@ -45,7 +45,7 @@ PAGES = {
     )
 }
 """Pages that have a part of the table, by the modules whose lines these are."""
-SUITES = ["txrdma.test.kernel"]
+SUITES = ["txrdma.test.system.kernel"]
 KERNEL = os.environ.get("LAB_KERNEL", "backports")
 PATIENCE = float(os.environ.get("LAB_PATIENCE") or 1)
 """How much longer than usual things may take, on a slow machine."""

@@ -45,6 +45,7 @@ _STRUCTURES: Final = (
 )
 """The modules that declare structures of management datagrams."""
 _TESTS: Final = Path(__file__).parents[2] / "txrdma" / "test"
+_GROUPS: Final = ("unit", "integration", "system", "soak")
 _log = getLogger(__name__)
 _ALT: Final = "The states of a connection and what leads from one to the next"
 _EDGE: Final = re.compile(r'"(.+)" -> "(.+)" \[label="(.*)"\];')
@@ -315,14 +316,18 @@ class Shown(SphinxRole):
 
 
 def isTest(dotted: str) -> bool:
-    """Whether there is such a module of tests, such a class in it, or such a method; nothing is imported."""
+    """Whether a group of tests (unit, integration, system, soak) has this module, class or method."""
     names = dotted.split(".")
-    modules = [place for place, name in enumerate(names, 1) if name.startswith("test_")]
-    path = _TESTS.joinpath(*names[: modules[0]]).with_suffix(".py") if modules else _TESTS
-    if not path.is_file():
+    modules = [position for position, name in enumerate(names, 1) if name.startswith("test_")]
+    if not modules:
         return False
+    paths = (_TESTS.joinpath(group, *names[: modules[0]]).with_suffix(".py") for group in _GROUPS)
+    return any(path.is_file() and _defines(path, names[modules[0] :]) for path in paths)
+
+
+def _defines(path: Path, names: list[str]) -> bool:
     found: ast.AST = ast.parse(path.read_text())
-    for name in names[modules[0] :]:
+    for name in names:
         children = (each for each in ast.iter_child_nodes(found) if getattr(each, "name", None) == name)
         inner = next(children, None)
         if inner is None:

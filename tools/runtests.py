@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""
+Run the test suite on several processes, with a progress line, a log, and recorded durations.
+
+Names are packages, modules, or tests (C{txrdma.test.unit}, C{txrdma.test.unit.test_wire.LayoutTests}). Whole
+modules
+are handed to worker processes (L{testworker}), the longest first by the durations of the last run. Everything
+that
+tests print goes to the log; the terminal shows the progress and each failure as it happens. The last line is
+C{N passed, N failed, N skipped}; the exit status is 1 if a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
+_DESCRIPTORS: Final = 4096
+_QUIET_SECONDS: Final = 30.0  # between progress lines where there is no terminal
+_SLOW_SECONDS: Final = 2.0  # a slower test has to give a reason
+
+
+@dataclass
+class Job:
+    """One module (or a name inside it) to run in one worker; C{only} selects tests by their full names."""
+
+    name: str
+    module: str
+    count: int
+    seconds: float
+    only: list[str] | None = None
+
+
+@dataclass
+class Ended:
+    """Result of one test."""
+
+    test: str
+    outcome: str
+    text: str
+    seconds: float
+    cpuSeconds: float
+    uses: list[str]
+    reason: str | None
+
+
+@dataclass
+class WorkerProcess:
+    """A running worker, its current job and its current test."""
+
+    process: subprocess.Popen[str]
+    reports: Any
+    job: Job | None = None
+    test: str | None = None
+    since: float = 0.0
+    partial: str = ""
+
+
+def modulesOf(name: str) -> Iterable[tuple[str, str]]:
+    """The test modules that a dotted name stands for, each with the name to load in it."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = CHECKOUT.joinpath(*parts[:length])
+        if path.is_dir() and length == len(parts):
+            for each in sorted(path.rglob("test_*.py")):
+                dotted = ".".join(each.relative_to(CHECKOUT).with_suffix("").parts)
+                yield dotted, dotted
+            return
+        if path.with_suffix(".py").is_file():
+            yield ".".join(parts[:length]), name
+            return
+    raise SystemExit(f"There is no test named {name}.")
+
+
+def testsIn(module: str) -> int:
+    """A guess at the number of tests in a module that was never loaded: its functions named test_."""
+    tree = ast.parse(CHECKOUT.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree))
+
+
+class Durations:
+    """Seconds of each test, by module, as the last runs recorded them."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._path = paths[0]
+        self._modules: dict[str, dict[str, float]] = {}
+        for path in reversed(paths):
+            with contextlib.suppress(OSError, ValueError):
+                self._modules |= json.loads(path.read_text())
+
+    def job(self, module: str, name: str) -> Job:
+        """The job for a module, with its expected tests and seconds."""
+        known = self._modules.get(module)
+        if known is None:
+            return Job(name, module, testsIn(module), 1.0)
+        return Job(name, module, len(known), sum(known.values()))
+
+    def record(self, ended: Iterable[tuple[str, Ended]]) -> None:
+        """Store the durations of a run in place of those known for the same tests."""
+        for module, each in ended:
+            self._modules.setdefault(module, {})[each.test.removeprefix(module + ".")] = round(
+                each.seconds, 3
+            )
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._modules, indent=0, sort_keys=True))
+
+
+class Progress:
+    """What the terminal shows while tests run."""
+
+    def __init__(self, label: str, total: int, stream: TextIO) -> None:
+        self._label, self.total, self._stream = label, total, stream
+        self._begun = self._last = time.monotonic()
+        self._isTerminal = stream.isatty()
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first test could start."""
+        return time.monotonic() - self._begun
+
+    def line(self) -> str:
+        """Tests done and expected, elapsed time, failures."""
+        done = sum(self.counts.values())
+        minutes, seconds = divmod(int(self.elapsed), 60)
+        failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
+        return f"{self._label}{done}/{max(done, self.total)} tests, {minutes}:{seconds:02}{failed}"
+
+    def update(self) -> None:
+        """Show the current line: at once on a terminal, now and then elsewhere."""
+        now = time.monotonic()
+        if self._isTerminal:
+            if now - self._last >= 0.1:
+                self._last = now
+                self._stream.write(f"\r\x1b[K{self.line()}")
+                self._stream.flush()
+        elif now - self._last >= _QUIET_SECONDS:
+            self._last = now
+            print(self.line(), file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print text above the progress line."""
+        if self._isTerminal:
+            self._stream.write("\r\x1b[K")
+        print(text, file=self._stream, flush=True)
+
+
+class Run:
+    """Hands jobs to workers and collects their results."""
+
+    def __init__(self, jobs: list[Job], options: argparse.Namespace, log: TextIO, progress: Progress) -> None:
+        self._jobs = sorted(jobs, key=lambda job: job.seconds)  # taken from the end
+        self._options = options
+        self._log = log
+        self._progress = progress
+        self._workers: dict[int, WorkerProcess] = {}
+        self._selector = selectors.DefaultSelector()
+        self._number = 0
+        self.ended: list[tuple[str, Ended]] = []
+
+    def run(self) -> None:
+        """Run all jobs."""
+        try:
+            for _ in range(min(self._options.jobs, len(self._jobs))):
+                self._start()
+            while self._workers:
+                for key, _ in self._selector.select(0.5):
+                    self._read(key.data)
+                for worker in list(self._workers.values()):
+                    if worker.test is not None and time.monotonic() - worker.since > self._options.limit:
+                        worker.process.send_signal(signal.SIGABRT)  # faulthandler writes the stack to the log
+                self._progress.update()
+        finally:
+            for worker in self._workers.values():
+                worker.process.kill()
+
+    def _start(self) -> None:
+        readEnd, writeEnd = os.pipe()
+        self._number += 1
+        folder = self._options.folder / f"worker-{self._number}"
+        folder.mkdir(parents=True)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, str(_WORKER), str(writeEnd), str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writeEnd],
+                text=True,
+            )
+        finally:
+            os.close(writeEnd)
+        os.set_blocking(readEnd, False)
+        worker = WorkerProcess(process, open(readEnd, "rb", buffering=0))
+        self._workers[process.pid] = worker
+        self._selector.register(worker.reports, selectors.EVENT_READ, worker)
+
+    def _read(self, worker: WorkerProcess) -> None:
+        data = worker.reports.read(1 << 16)
+        if data is None:
+            return
+        if not data:
+            self._stopped(worker)
+            return
+        *lines, worker.partial = (worker.partial + data.decode()).split("\n")
+        for line in lines:
+            self._reported(worker, json.loads(line))
+
+    def _reported(self, worker: WorkerProcess, report: dict[str, Any]) -> None:
+        event = report.pop("event")
+        if event == "started":
+            worker.test, worker.since = report["test"], time.monotonic()
+        elif event == "ended":
+            worker.test = None
+            assert worker.job is not None
+            self._finished(worker.job, Ended(**report))
+        elif event == "loaded":
+            assert worker.job is not None
+            self._progress.total += report["count"] - worker.job.count
+        else:  # ready, or done with a job
+            self._assign(worker)
+
+    def _assign(self, worker: WorkerProcess) -> None:
+        assert worker.process.stdin is not None
+        worker.job = None
+        if self._jobs and not (self._options.exitFirst and self._progress.counts["failed"]):
+            worker.job = self._jobs.pop()
+            with contextlib.suppress(BrokenPipeError):
+                worker.process.stdin.write(
+                    json.dumps({"name": worker.job.name, "only": worker.job.only}) + "\n"
+                )
+                worker.process.stdin.flush()
+        else:
+            with contextlib.suppress(BrokenPipeError):
+                worker.process.stdin.close()
+
+    def _stopped(self, worker: WorkerProcess) -> None:
+        """Handle the end of a worker: expected without a job; with one, its current test has failed."""
+        self._selector.unregister(worker.reports)
+        worker.reports.close()
+        status = worker.process.wait()
+        del self._workers[worker.process.pid]
+        if worker.job is not None:
+            name = worker.test or worker.job.name
+            text = f"The worker process ended with status {status} (the log has its output)."
+            if worker.test and time.monotonic() - worker.since > self._options.limit:
+                text = f"No result after {self._options.limit:.0f} s; the log has the stack of each thread."
+            self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, [], None))
+        if self._jobs:
+            self._start()
+
+    def _finished(self, job: Job, ended: Ended) -> None:
+        self.ended.append((job.module, ended))
+        self._progress.counts[ended.outcome] += 1
+        note = f": {ended.text}" if ended.outcome == "skipped" else ""
+        self._log.write(f"{ended.test} ... {ended.outcome} ({ended.seconds:.3f} s){note}\n")
+        if ended.outcome == "failed":
+            block = f"{'=' * 79}\n[FAIL] {ended.test}\n{ended.text}\n"
+            self._log.write(block)
+            self._progress.say(block)
+        self._log.flush()
+
+
+def sampled(jobs: list[Job], fraction: float, seed: int) -> list[Job]:
+    """A random part of the jobs, of about this fraction of their time."""
+    order = random.Random(seed).sample(jobs, len(jobs))
+    budget = fraction * sum(job.seconds for job in jobs)
+    chosen: list[Job] = []
+    for job in order:
+        if sum(each.seconds for each in chosen) + job.seconds <= budget or not chosen:
+            chosen.append(job)
+    return chosen
+
+
+def allowDescriptors() -> None:
+    """Raise the soft limit of open files: some tests hold both ends of hundreds of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def printSlowest(ended: list[tuple[str, Ended]], number: int) -> None:
+    """Print the slowest tests, and slow ones without a reason."""
+    bySeconds = sorted((each for _, each in ended), key=lambda each: -each.seconds)
+    for each in bySeconds[:number]:
+        print(f"{each.seconds:8.2f} s  {each.test}")
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Run tests on several processes.")
+    parser.add_argument("names", nargs="+", help="packages, modules or tests")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="worker processes")
+    parser.add_argument("--label", default="", help="a word that stands before the counts")
+    parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest tests")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="SECONDS", help="end a test that takes longer"
+    )
+    parser.add_argument(
+        "--exit-first", dest="exitFirst", action="store_true", help="stop at the first failure"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=CHECKOUT / "build" / "tests", help="log, durations, temporary files"
+    )
+    parser.add_argument("--results", type=Path, help="write each result to this file, as lines of JSON")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests; return the exit status."""
+    options = parsed(arguments)
+    allowDescriptors()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
+    label = f"{options.label}: " if options.label else ""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    durations = Durations(options.folder / "durations.json", CHECKOUT / "tools" / "durations.json")
+    jobs = [durations.job(module, name) for each in options.names for module, name in modulesOf(each)]
+    progress = Progress(label, sum(job.count for job in jobs), sys.stdout)
+    with open(options.folder / "log", "w", encoding="utf-8") as log:
+        for number in range(100):
+            work = options.folder / f"run-{number}"
+            if not work.exists():
+                break
+        options.folder = work
+        run = Run(jobs, options, log, progress)
+        try:
+            run.run()
+        except KeyboardInterrupt:
+            progress.say("Interrupted.")
+    durations.record(run.ended)
+    if options.results:
+        with open(options.results, "w", encoding="utf-8") as results:
+            for module, each in run.ended:
+                results.write(json.dumps({"module": module, **vars(each)}) + "\n")
+    printSlowest(run.ended, options.slowest)
+    counts = progress.counts
+    progress.say(f"{progress.line()}; log in {log.name}")
+    print(f"{label}{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not run.ended else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

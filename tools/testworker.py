@@ -1,0 +1,138 @@
+"""
+Run test modules that L{runtests} names on standard input, and report each result as a line of JSON.
+
+One process runs many modules, one after the other, so that Twisted and the package are imported once. Results
+go to
+the file descriptor that is the first argument; whatever tests print goes to standard output, which the runner
+appends to its log. The second argument is the directory for temporary files.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TextIO
+from unittest import TestCase, TestSuite
+
+_CHECKOUT: Final = str(Path(__file__).resolve().parent.parent)
+
+PROCESS_EVENTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"})
+NETWORK_EVENTS: Final = frozenset({"socket.bind", "socket.connect", "socket.sendto"})
+
+
+class Usage:
+    """What the current test uses beyond plain Python: processes, sockets, or a wait for real time."""
+
+    def __init__(self) -> None:
+        self.uses: set[str] = set()
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Note processes and sockets (the hook of L{sys.addaudithook})."""
+        if event in PROCESS_EVENTS:
+            self.uses.add("process")
+        elif event in NETWORK_EVENTS:
+            self.uses.add("network")
+
+
+def flattened(suite: TestCase | TestSuite) -> Iterator[Any]:
+    """The test cases of a suite, in order."""
+    if isinstance(suite, TestSuite):
+        for each in suite:
+            yield from flattened(each)
+    else:
+        yield suite
+
+
+def outcomeOf(result: Any) -> tuple[str, str]:
+    """Outcome and text of one test, from a trial result that ran only this test."""
+    bad = [*result.errors, *result.failures]
+    if bad:
+        return "failed", "\n".join(
+            failure.getTraceback() if hasattr(failure, "getTraceback") else str(failure) for _, failure in bad
+        )
+    if result.unexpectedSuccesses:
+        return "failed", "This test was expected to fail, but passed."
+    if result.skips:
+        return "skipped", str(result.skips[0][1])
+    if result.expectedFailures:
+        return "skipped", "expected failure"
+    return "passed", ""
+
+
+class Worker:
+    """Loads modules and runs their tests, one at a time."""
+
+    def __init__(self, reports: TextIO, usage: Usage) -> None:
+        from twisted.trial.reporter import TestResult
+        from twisted.trial.runner import TestLoader, TrialSuite
+
+        self._reports = reports
+        self._usage = usage
+        self._makeResult, self._makeSuite, self._loader = TestResult, TrialSuite, TestLoader()
+
+    def report(self, **fields: object) -> None:
+        """Write one line to the runner."""
+        self._reports.write(json.dumps(fields) + "\n")
+        self._reports.flush()
+
+    def run(self, name: str, only: list[str] | None) -> None:
+        """Run the tests of a module or a name inside it; of these only the given ones, if there is a list."""
+        cases = list(flattened(self._loader.loadByName(name)))
+        if only is not None:
+            chosen = set(only)
+            cases = [case for case in cases if case.id() in chosen]
+        self.report(event="loaded", name=name, count=len(cases))
+        for case in cases:
+            self._runCase(case)
+        self.report(event="done", name=name)
+
+    def _runCase(self, case: Any) -> None:
+        self.report(event="started", test=case.id())
+        self._usage.uses.clear()
+        result = self._makeResult()
+        cpu, begun = time.process_time(), time.monotonic()
+        self._makeSuite([case]).run(result)
+        seconds, cpuSeconds = time.monotonic() - begun, time.process_time() - cpu
+        outcome, text = outcomeOf(result)
+        self.report(
+            event="ended",
+            test=case.id(),
+            outcome=outcome,
+            text=text,
+            seconds=round(seconds, 4),
+            cpuSeconds=round(cpuSeconds, 4),
+            uses=sorted(self._usage.uses),
+            reason=getattr(case, "slowBecause", None),
+        )
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until standard input ends."""
+    faulthandler.enable()
+    os.chdir(arguments[1])
+    if _CHECKOUT not in sys.path and os.environ.get("TXRDMA_TEST_INSTALLED") is None:
+        sys.path.insert(0, _CHECKOUT)
+    usage = Usage()
+    sys.addaudithook(usage.audit)
+    from twisted.python import log
+
+    log.FileLogObserver(open("test.log", "a", encoding="utf-8")).start()
+    descriptor = int(arguments[0])
+    os.set_inheritable(descriptor, False)
+    with open(descriptor, "w", encoding="utf-8") as reports:
+        worker = Worker(reports, usage)
+        worker.report(event="ready")
+        requests, sys.stdin = sys.stdin, open(os.devnull)
+        os.dup2(sys.stdin.fileno(), 0) if False else None
+        for line in requests:
+            request = json.loads(line)
+            worker.run(request["name"], request.get("only"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,3 @@
+"""
+Tests with a real reactor, sockets on this host, and one process.
+"""

@@ -1,0 +1,95 @@
+"""
+Counters of modules, and C{txrdma btl-stats}, which asks processes for them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, cast
+
+from rich.console import Console
+
+from twisted.internet import reactor as installedReactor
+from twisted.trial.unittest import TestCase
+
+from txrdma.btl.connections import connect, listen, MessageProtocol
+from txrdma.btl.insight import report
+from txrdma.commands.btl_stats import countersTable, entries, summed
+from txrdma.commands.common.counted import ALL
+from txrdma.test.support.btl.hosts import Making
+from txrdma.unixanswers import IReactor, processesIn
+
+reactor = cast(IReactor, installedReactor)
+
+
+def shown(found: list[dict[str, Any]]) -> str:
+    """The table of entries as text."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(countersTable(found))
+    return out.getvalue()
+
+
+class AskingTests(TestCase):
+    """A process with connections of its own."""
+
+    async def test_counters(self) -> None:
+        """What a process has counted can be asked for while it has a module, and is kept for its next one."""
+        others = report()["gauges"]["modules"]  # of tests whose time stands still
+        client, server = MessageProtocol(), MessageProtocol()
+        port: Any = await listen(reactor, 0, Making(server), "127.0.0.1")
+        await connect(reactor, "127.0.0.1", port.getHost().port, Making(client))
+        before = await self.ours()
+        await client.transport.send(1, bytes(100))
+        await client.transport.send(1, bytes(20_000))
+        during = await self.ours()
+        counters = {name: value - before["counters"][name] for name, value in during["counters"].items()}
+        self.assertEqual(counters["num_frag_sends"], 1)
+        self.assertEqual(counters["num_chunk_sends"], counters["num_chunk_recvs"])
+        self.assertGreaterEqual(counters["num_chunk_sends"], 5)
+        self.assertEqual(during["gauges"]["modules"], others + 1)
+        text = shown([during])
+        for word in ("num_total_sends", f"{during['gauges']['peers']} peers", str(os.getpid())):
+            self.assertIn(word, text)
+        client.transport.loseConnection()
+        await port.stopListening()
+        while report()["gauges"]["modules"] > others or os.getpid() in processesIn("txrdma/btl"):
+            await self.turn()
+
+    async def ours(self) -> dict[str, Any]:
+        """The answer of this process."""
+        (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
+        return found
+
+    async def turn(self) -> None:
+        """Let the reactor turn."""
+        from twisted.internet.task import deferLater
+
+        await deferLater(reactor, 0.01)
+
+    def test_sums(self) -> None:
+        """The counters of several processes are added up, but for maxima, of which the largest counts."""
+        gauges = {"modules": 1, "peers": 1, "queuedBytes": 0}
+        found: list[dict[str, Any]] = [
+            {
+                "pid": n,
+                "command": [],
+                "counters": {"num_resends": n, "max_sent_window_size": n},
+                "gauges": gauges,
+            }
+            for n in (3, 4)
+        ]
+        *_processes, every = summed(found)
+        self.assertEqual(every["counters"], {"num_resends": 7, "max_sent_window_size": 4})
+        self.assertEqual(every["gauges"]["modules"], 2)
+        self.assertEqual(summed(found[:1]), found[:1])
+
+    def test_failing(self) -> None:
+        """A process that does not answer has a row that says so; sums come last."""
+        text = shown([{"pid": 7, "error": "no answer: [why]"}])
+        self.assertIn("no answer: [why]", text)
+        gauges = {"modules": 1, "peers": 2, "queuedBytes": 3000}
+        counters = {"num_resends": 5, "num_dup_recvs": 0}
+        text = shown([{"pid": ALL, "command": [], "counters": counters, "gauges": gauges, "seconds": 1.0}])
+        self.assertIn("3,000 bytes queued", text)
+        self.assertNotIn("num_dup_recvs", text)

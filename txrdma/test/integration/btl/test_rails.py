@@ -1,0 +1,323 @@
+"""
+Connections by several modules on simulated hosts with two networks: one that loses, and one that is cut.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from twisted.python.failure import Failure
+
+from txrdma.btl._matching import Interface
+from txrdma.btl._stripes import Stripes
+from txrdma.btl._window import GIVE_UP
+from txrdma.btl.errors import MessageFailed, Unreachable
+from txrdma.btl.introductions import decodeInterfaces, encodeInterfaces, Introduction
+from txrdma.btl.lifeline import DevicePlaces
+from txrdma.btl.module import moduleOf, ModulePort
+from txrdma.error import WireError
+from txrdma.iba.roce import RoCEPacket
+from txrdma.sim.network import Faults
+from txrdma.soft.device import SoftDevice
+from txrdma.test.support.btl.hosts import HostsCase, Noting, ORDERED, TAG
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.verbs.simulate import drawSeed
+
+_LOSSY = Faults(loss=0.05, duplication=0.02, jitterSeconds=0.002, late=0.01)
+_SIZES = (0, 100, 5000, 30_000, 200_000)
+
+
+class TwoNetworksCase(HostsCase):
+    """
+    Two hosts, each with a device in either of two networks.
+
+    @ivar order: places of the devices of each host, as it names them.
+    """
+
+    order: dict[Host, tuple[int, ...]]
+
+    def setUp(self) -> None:
+        self.addCleanup(self.closeOthers)  # at the very last: modules of these devices are closed before
+        super().setUp()
+        self.order = {self.hosts[0]: (0, 1), self.hosts[1]: (1, 0)}
+        self.others = {host: self.second(host) for host in self.hosts}
+
+    def second(self, host: Host) -> SoftDevice:
+        """The device of a host in the other network."""
+        device: SoftDevice = self.world.network.device(host.address.replace("10.0.1.", "10.0.2."))
+        return device
+
+    def closeOthers(self) -> None:
+        """Close the devices in the other network."""
+        for device in self.others.values():
+            device.close()
+
+    def devices(self, host: Host) -> DevicePlaces:
+        """Devices by which a host connects, in the host's order."""
+        both = (host.device, self.others[host])
+        return [both[place] for place in self.order[host]]
+
+    def modules(self, host: Host) -> list[ModulePort]:
+        """Modules of a host, that in the first network first."""
+        return [moduleOf(host, host.device), moduleOf(host, self.others[host])]
+
+    def cut(self, network: int) -> None:
+        """Let nothing pass in one of the networks any more."""
+        self.world.network.partition(f"10.0.{network}.1", f"10.0.{network}.2")
+
+    def join(self, network: int) -> None:
+        """Let packets pass again."""
+        self.world.network.join(f"10.0.{network}.1", f"10.0.{network}.2")
+
+
+class RailsTests(TwoNetworksCase):
+    """Both modules of a connection are used."""
+
+    def test_both(self) -> None:
+        """Long messages go by both modules, each way, and come whole."""
+        client, server = self.connected()
+        data = Random(1).randbytes(2_000_000)
+        self.outcome(client.transport.send(TAG, data))
+        self.outcome(server.transport.send(ORDERED, data))
+        self.assertEqual((server.tagged, client.tagged), ([(TAG, data)], [(ORDERED, data)]))
+        for host in self.hosts:
+            sent = [module.core.counters.chunkSends for module in self.modules(host)]
+            self.assertLess(max(sent), 1.5 * min(sent))
+
+    def test_messages(self) -> None:
+        """Messages of all sizes come in order, with their immediate data, both ways."""
+        client, server = self.connected()
+        said = [(bytes([n]) * size, n if n % 2 else None) for n, size in enumerate(_SIZES)]
+        for data, immediate in said:
+            client.transport.sendMessage(data, immediate)
+            server.transport.sendMessage(data, immediate)
+        self.wait(lambda: len(client.messages) == len(server.messages) == len(said))
+        self.assertEqual((client.messages, server.messages), (said, said))
+
+    def test_memory(self) -> None:
+        """What was put is in the peer's memory, and is read from there; what leads nowhere is refused."""
+        client, server = self.connected()
+        memory = bytearray(300_000)
+        region = server.transport.registerMemory(memory)
+        data = Random(3).randbytes(250_000)
+        self.outcome(client.transport.put(region, 1000, data))
+        self.assertEqual(memory[1000:251_000], data)
+        self.assertEqual(self.outcome(client.transport.get(region, 1000, 250_000)), data)
+        for each in (client.transport.put(region, 299_999, b"xx"), client.transport.get(region + 1, 0, 1)):
+            self.wait(lambda each=each: each.called)  # type: ignore[misc]  # a lambda
+            self.failureResultOf(each, MessageFailed)
+
+    def test_closed(self) -> None:
+        """Who closes has sent all before, and nothing is left behind at either end."""
+        client, server = self.connected()
+        for number in range(20):
+            client.transport.sendMessage(bytes([number]) * 60_000)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertEqual([data[0] for data, _immediate in server.messages], list(range(20)))
+        self.assertNothingLeft()
+        self.assertEqual([len(device._queuePairs) for device in self.others.values()], [0, 0])
+
+    def test_aborted(self) -> None:
+        """The other end hears of it when one ends at once."""
+        client, server = self.connected()
+        sent = client.transport.send(TAG, bytes(4 << 20))
+        client.transport.abortConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.failureResultOf(sent, MessageFailed)
+        self.assertEqual((client.why(), server.why()), ("ConnectionAborted", "ConnectionLost"))
+        self.assertNothingLeft()
+
+    def test_oneInCommon(self) -> None:
+        """Where the two have one network in common there is one module, by whatever it is reached."""
+        self.order[self.hosts[1]] = (1,)
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(200_000)))
+        self.assertEqual(len(self.others[self.hosts[0]]._queuePairs), 2)
+        self.assertEqual(len(self.hosts[0].device._queuePairs), 0)
+        server.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_pause(self) -> None:
+        """A producer waits while a peer takes nothing, and goes on after that."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        for _each in range(200):
+            client.transport.sendMessage(bytes(100_000))
+        self.pause(1.0)
+        self.assertLess(sum(len(data) for data, _immediate in server.messages), 10 << 20)
+        server.transport.resumeProducing()
+        self.wait(lambda: len(server.messages) == 200)
+
+
+class FailingTests(TwoNetworksCase):
+    """A network that fails does not end a connection that has another one."""
+
+    def exchange(self, seed: int, trouble: int) -> None:
+        """Send messages both ways, while one network loses, and the other one is cut in the middle."""
+        random = Random(seed)
+        self.world.network.random = Random(seed + 1)
+        for host in self.hosts:
+            self.world.network.faultsOf[host.address.replace("10.0.1.", f"10.0.{3 - trouble}.")] = _LOSSY
+        client, server = self.connected()
+        wanted: list[tuple[int, bytes]] = []
+        for number in range(60):
+            tag = random.choice((TAG, ORDERED))
+            wanted.append((tag, number.to_bytes(2, "big") + bytes(random.choice(_SIZES))))
+        outcomes = []
+        for number, (tag, data) in enumerate(wanted):
+            for end in (client, server):
+                outcomes.append(end.transport.send(tag, data))
+                end.transport.sendMessage(data)
+            if number == 20:
+                self.pause(random.random() * 0.02)
+                self.cut(trouble)
+        if random.random() < 0.5:
+            self.pause(3.0)
+            self.join(trouble)
+        client.transport.send(TAG, b"last")
+        self.wait(lambda: all(each.called for each in outcomes), 120.0)
+        self.wait(lambda: len(client.messages) == len(server.messages) == len(wanted), 120.0)
+        for end in (client, server):
+            mine = [each for each in end.tagged if each[1] != b"last"]
+            self.assertEqual(sorted(mine), sorted(wanted), f"seed {seed}")
+            ordered = [each for each in wanted if each[0] == ORDERED]
+            self.assertEqual([each for each in mine if each[0] == ORDERED], ordered, f"seed {seed}")
+            self.assertEqual([data for data, _immediate in end.messages], [data for _tag, data in wanted])
+        for each in outcomes:
+            self.successResultOf(each)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost, 60.0)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"), f"seed {seed}")
+        self.join(trouble)
+        self.pause(1.0)  # packets that are late
+        self.assertNothingLeft()
+
+    def test_seeds(self) -> None:
+        """Whatever is lost, and whichever network is cut, all messages arrive once and both ends end well."""
+        first = drawSeed()
+        for seed in (*range(4), *range(first, first + 4)):
+            self.exchange(seed, 1 + seed % 2)
+
+    def test_comesBack(self) -> None:
+        """A network that is cut for long carries again when it is back; the connection goes on meanwhile."""
+        client, server = self.connected()
+        self.cut(1)
+        sent = [client.transport.send(TAG, bytes(400_000)), server.transport.send(TAG, bytes(400_000))]
+        for each in sent:
+            self.outcome(each, 10.0)
+        peer = client.transport._peer
+        assert isinstance(peer, Stripes)
+        self.assertGreater(peer.again, 0)
+        for _each in range(5):
+            self.pause(GIVE_UP / 2)
+            self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
+        self.join(1)
+        self.pause(5.0)
+        cut, _other = self.modules(self.hosts[0])
+        before, again = cut.core.counters.chunkSends, peer.again
+        self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
+        self.outcome(server.transport.send(TAG, bytes(400_000)), 10.0)
+        self.assertGreater(cut.core.counters.chunkSends, before)
+        self.assertEqual(peer.again, again)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+    def test_all(self) -> None:
+        """When no network carries anything for minutes the connection is lost, and what waits fails."""
+        client, server = self.connected()
+        self.cut(1)
+        self.cut(2)
+        sent = client.transport.send(TAG, bytes(400_000))
+        self.wait(lambda: client.lost and server.lost, 3 * GIVE_UP)
+        self.failureResultOf(sent, MessageFailed)
+        self.assertEqual(client.why(), "ConnectionLost")
+        self.assertNothingLeft()
+
+    def test_killed(self) -> None:
+        """The end of the peer's process is heard of by its lifeline, at once."""
+        client, _server = self.connected()
+        sent = client.transport.send(TAG, bytes(4 << 20))
+        self.sockets[0].wire.cut()
+        self.wait(lambda: client.lost, 1.0)
+        self.failureResultOf(sent, MessageFailed)
+        self.assertEqual(client.why(), "ConnectionLost")
+
+    def test_liar(self) -> None:
+        """A peer whose pieces make no sense is given up, without harm."""
+        client, server = self.connected()
+        module = self.modules(self.hosts[0])[0]
+        [peer] = module.core.peers
+        module.core.send(peer, 0xFFFF, bytes(40))
+        module.soon()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(server.why(), "ConnectionLost")
+        self.assertNothingLeft()
+
+
+class ProbeTests(TwoNetworksCase):
+    """Each pair of interfaces is looked at before there is a connection."""
+
+    def failures(self) -> list[Failure]:
+        """Open a connection which fails at both ends."""
+        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        self.wait(lambda: all(answer.called for answer in answers), 60.0)
+        found = [self.failureResultOf(answer) for answer in answers]
+        self.assertNothingLeft()
+        return found
+
+    def test_silent(self) -> None:
+        """The interface and the address that nothing passes between are named."""
+        self.cut(2)
+        found = self.failures()[0]
+        found.trap(Unreachable)
+        self.assertIn("no packet passes from 10.0.2.1 (10.0.2.1) to 10.0.2.2: of 64", found.getErrorMessage())
+
+    def test_small(self) -> None:
+        """The MTU that does not pass is named, with its interface."""
+        qpns = {qpn for host in self.hosts for qpn in moduleOf(host, self.others[host]).place.qpns}
+
+        def isLong(packet: RoCEPacket) -> bool:
+            return packet.bth.destination in qpns and len(packet.payload) > 800
+
+        self.world.network.drop(isLong, 1 << 30)
+        found = self.failures()[0]
+        found.trap(Unreachable)
+        self.assertIn(
+            "packets of 1024 bytes, the MTU, do not pass from 10.0.2.1 (10.0.2.1) to 10.0.2.2",
+            found.getErrorMessage(),
+        )
+
+    def test_noWay(self) -> None:
+        """Interfaces that have nothing in common are an error that names them."""
+        six = self.world.network.device("fd00::2")
+        self.addCleanup(six.close)
+        self.hosts[1].device, self.order[self.hosts[1]] = six, (0,)
+        for failure in self.failures():
+            self.assertIn("there is no way from ", failure.getErrorMessage())
+
+
+class InterfacesTests(HostsCase):
+    """The frame that tells of interfaces."""
+
+    def test_several(self) -> None:
+        """A connection with the devices of one host named twice has one module."""
+        host = self.hosts[0]
+        host.device = [host.device, host.device]
+        client, _server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        host.device = host.device[0]
+
+    def test_roundTrip(self) -> None:
+        """Interfaces are read as they were written; what is none of these is an error."""
+        place = moduleOf(self.hosts[0], self.hosts[0].device).place
+        introduction = Introduction.of(place, 77, 5, 2)
+        told = [(introduction, Interface(place.gid, length, speed)) for length, speed in ((24, 0), (16, 9))]
+        content = encodeInterfaces(told)
+        self.assertEqual(decodeInterfaces(content), told)
+        for bad in (b"", content[:-1], content * 5, bytes(len(content))):
+            self.assertRaises(WireError, decodeInterfaces, bad)

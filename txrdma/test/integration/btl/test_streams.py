@@ -1,0 +1,167 @@
+"""
+Streams by C{btl:} strings on the real reactor: both ways, back pressure, ends, halves, TLS's needs, errors.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import (
+    CannotListenError,
+    ConnectError,
+    ConnectionAborted,
+    ConnectionDone,
+    ConnectionLost,
+    ConnectionRefusedError,
+)
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import deferLater
+
+from txrdma.btl import module as modules
+from txrdma.btl.connections import connect, MessageProtocol
+from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.error import RDMAError, Refused
+from txrdma.test.support.btl.hosts import Making
+from txrdma.test.support.smc.ends import Echo, Recorders
+from txrdma.test.support.streaming import Halves, StreamCase
+
+reactor: Any = theReactor
+
+
+class StreamTests(StreamCase):
+    """Streams over a module of messages."""
+
+    timeout = 60
+
+    def left(self) -> list[object]:
+        """Modules that are open on this reactor."""
+        return [key for key in modules._modules if key[0] is reactor]
+
+    def serverString(self) -> str:
+        """A server at any port."""
+        return "btl:127.0.0.1:0"
+
+    def clientString(self, port: int) -> str:
+        """A client of that server."""
+        return f"btl:127.0.0.1:{port}"
+
+    async def test_echo(self) -> None:
+        """Bytes go there and back, and both ends hear of the end in order."""
+        client, server = await self.both(server=Echo)
+        verifyObject(ITCPTransport, client.transport)
+        client.transport.write(b"hello ")
+        client.transport.writeSequence([b"wor", b"ld"])
+        self.assertEqual(await client.hearing(11), b"hello world")
+        self.assertEqual(server.transport.getPeer(), client.transport.getHost())
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_bothWays(self) -> None:
+        """Megabytes both ways at the same time."""
+        client, server = await self.both()
+        data = [Random(n).randbytes(3_000_000) for n in range(2)]
+        client.transport.write(data[0])
+        server.transport.write(data[1])
+        self.assertEqual(await server.hearing(len(data[0])), data[0])
+        self.assertEqual(await client.hearing(len(data[1])), data[1])
+        server.transport.loseConnection()
+        await client.lost
+        await server.lost
+
+    async def test_paused(self) -> None:
+        """What comes to a paused protocol waits, and so does the end behind it."""
+        client, server = await self.both()
+        server.transport.pauseProducing()
+        client.transport.write(bytes(1_000_000))
+        client.transport.loseConnection()
+        await deferLater(reactor, 0.3)
+        self.assertEqual((server.heard, server.lost.called), (b"", False))
+        server.transport.resumeProducing()
+        await server.lost
+        await client.lost
+        self.assertEqual(len(server.heard), 1_000_000)
+
+    async def test_halves(self) -> None:
+        """A half that is closed tells the peer, which can answer."""
+        client, server = await self.both(Halves, Halves)
+        client.transport.write(bytes(100_000))
+        client.transport.loseWriteConnection()
+        await client.lost
+        await server.lost
+        self.assertEqual((client.ends, client.heard), (["write", "read"], b"heard 100000"))
+        self.assertEqual(server.ends, ["read"])
+
+    async def test_abort(self) -> None:
+        """Who aborts is told so; the peer hears that the connection is lost."""
+        client, server = await self.both()
+        client.transport.write(bytes(5_000_000))
+        client.transport.abortConnection()
+        await client.lost
+        await server.lost
+        self.assertIs(client.reason.type, ConnectionAborted)
+        self.assertIs(server.reason.type, ConnectionLost)
+
+    async def test_noProtocol(self) -> None:
+        """Factories that make no protocol end the attempt at either end."""
+        await self.checkNoProtocol()
+
+    async def test_refused(self) -> None:
+        """Errors of the exchange are those of TCP's endpoints; the message API has its own."""
+        await self.listen()
+        port = self.ports[0].getHost().port
+        taken = serverFromString(reactor, f"btl:127.0.0.1:{port}").listen(Recorders())
+        await self.assertFailure(taken, CannotListenError)
+        await self.ports.pop().stopListening()
+        refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
+        await self.assertFailure(refused, ConnectionRefusedError)
+        await self.assertFailure(connect(reactor, "127.0.0.1", port, Making(MessageProtocol())), Refused)
+
+    async def test_noDevice(self) -> None:
+        """A device that is not there is an error at both ends, which names it."""
+        await self.listen()
+        port = self.ports[0].getHost().port
+        text = rf"btl:127.0.0.1:{port}:device=soft\:192.0.2.1"
+        failure = await self.assertFailure(clientFromString(reactor, text).connect(Recorders()), ConnectError)
+        self.assertIn("192.0.2.1", str(failure))
+        await deferLater(reactor, 0.05)
+
+    async def test_messages(self) -> None:
+        """The same words are strings for protocols of messages."""
+        heard: list[bytes] = []
+
+        class Noting(MessageProtocol):
+            def messageReceived(self, data: bytes, immediate: int | None) -> None:
+                heard.append(data)
+                self.transport.loseConnection()
+
+        class Saying(MessageProtocol):
+            def connectionMade(self) -> None:
+                self.transport.sendMessage(b"hello")
+
+        self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Making(Noting())))
+        port = self.ports[-1].getHost().port
+        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Making(Saying()))
+        while not heard:
+            await deferLater(reactor, 0.01)
+        self.assertEqual(heard, [b"hello"])
+
+    def test_strings(self) -> None:
+        """Strings without a meaning are refused, and say why."""
+        for text in ("btl:host", "btl::1", "btl:host:x", "btl:host:70000", "btl:host:1:x=1", "btl:host:1:2"):
+            self.assertRaises(ValueError, clientFromString, reactor, text)
+        for interfaces in ("eth0", "127.0.0.1,", "127.0.0.1:device=soft"):
+            self.assertRaises(ValueError, clientFromString, reactor, f"btl:host:1:interfaces={interfaces}")
+        for text in ("btl:x", "btl:1:2:3", "btl:70000", "btl:1:timeout=3", "btl:1:backlog=none"):
+            self.assertRaises(ValueError, serverFromString, reactor, text)
+        clientFromString(reactor, r"btl:\:\:1:1:bindAddress=\:\:1:timeout=3:device=soft")
+        serverFromString(reactor, r"btl:1:interface=\:\:1:backlog=3:device=soft")
+        clientFromString(reactor, r"btl:host:1:interfaces=127.0.0.1,\:\:1")
+        self.assertTrue(issubclass(Refused, RDMAError))

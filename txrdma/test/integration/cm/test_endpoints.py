@@ -1,0 +1,82 @@
+"""
+Endpoints for messages and their strings; what is left of attempts that are cancelled, whenever that is.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from random import Random
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.terms import MessageAddress
+from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.error import ResourceExhausted
+from txrdma.verbs.devices import openDevice
+
+
+class Echo(MessageProtocol):
+    """Send back what comes."""
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.transport.sendMessage(data, immediate)
+
+
+class Asking(MessageProtocol):
+    """Ask, and note the answer and the end."""
+
+    def __init__(self) -> None:
+        self.ended: Deferred[list[Any]] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.transport.sendMessage(b"hello", 7)
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.heard = data, immediate
+        self.transport.loseConnection()
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.ended.callback([self.heard, reason.type])
+
+
+class LoopbackTests(TestCase):
+    """Real reactors and real loopback: both routes of the software device."""
+
+    async def converse(self, more: str = "") -> None:
+        random = Random()
+        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        server = messageServerFromString(reactor, f"rdma:0:device=soft\\:{there}{more}")
+        port: Any = await server.listen(MessageFactory(Echo))
+        address: MessageAddress = port.getHost()
+        text = f"rdma:{there}:{address.port}:device=soft\\:{here}{more}:credits=yes"
+        protocol: Any = await messageClientFromString(reactor, text).connect(MessageFactory(Asking))
+        self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
+        port.stopListening()
+        self.assertEqual([key for key in adapters._adapters if key[1] in (f"soft:{here}{more}",)], [])
+
+    def test_sharedMemory(self) -> Deferred[None]:
+        """Messages go there and back by the device's own choice of route."""
+        return Deferred.fromCoroutine(self.converse())
+
+    def test_roce(self) -> Deferred[None]:
+        """Messages go there and back by RoCE v2."""
+        return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
+
+    async def test_taken(self) -> None:
+        """A server whom nobody would find is told why, and what to do where the kernel may have the place."""
+        address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+        with closing(openDevice(reactor, f"soft:{address}")):
+            for rxe, advice in (("/nowhere", "take an address of your own"), ("/", "use its own device")):
+                self.patch(adapters, "RXE", rxe)
+                server = messageServerFromString(reactor, f"rdma:{address}:7471")
+                with self.assertRaisesRegex(ResourceExhausted, advice):
+                    await server.listen(MessageFactory(Echo))
+        port = await server.listen(MessageFactory(Echo))  # the other device is closed
+        port.stopListening()

@@ -1,0 +1,74 @@
+"""
+Numbers of communication managers, and C{txrdma cm-stats}, which asks processes for them.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any, cast
+
+from twisted.internet import reactor as installedReactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.insight import report
+from txrdma.cm.rping import PingClient, PingServer, TERMS
+from txrdma.commands.cm_stats import entries
+from txrdma.ports.softdevices import softDeviceAt
+from txrdma.unixanswers import IReactor, processesIn
+
+reactor = cast(IReactor, installedReactor)
+
+
+class AskingTests(TestCase):
+    """A process with connections of its own."""
+
+    async def ours(self) -> dict[str, Any]:
+        """The answer of this process."""
+        (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
+        return found
+
+    async def test_counters(self) -> None:
+        """What a process did can be asked for while it has a manager, and is kept for its next one."""
+        random = Random()
+        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        before = report()
+        others = before["gauges"]  # of tests whose time stands still
+        served: list[PingServer] = []
+
+        def serve() -> PingServer:
+            served.append(PingServer(lambda ping: None))
+            return served[-1]
+
+        endpoint = RDMAServerEndpoint(reactor, 7174, softDeviceAt(there), TERMS)
+        port: Any = await endpoint.listen(MessageFactory(serve))
+        client = PingClient(2, 10, True, lambda ping: None)
+        asking = RDMAClientEndpoint(reactor, there, 7174, softDeviceAt(here), TERMS)
+        await asking.connect(MessageFactory(lambda: client))
+        during = await self.ours()
+        self.assertEqual(during["gauges"]["managers"] - others["managers"], 2)
+        self.assertEqual(during["gauges"]["listeners"] - others["listeners"], 1)
+        made = sum(during["gauges"]["connections"].values()) - sum(others["connections"].values())
+        self.assertEqual(made, 2)
+        await client.ended
+        await served[0].ended
+        after = await self.ours()
+        for kind in ("REQ", "REP", "RTU", "DREQ", "DREP"):
+            old = before["counters"].get(kind, {})
+            told = after["counters"][kind]
+            for what in ("sent", "received"):
+                self.assertEqual(told[what] - old.get(what, 0), 1, (kind, what))
+        await cast("Deferred[None]", port.stopListening())
+        while os.getpid() in processesIn("txrdma/cm"):  # as long as timewait
+            await self.turn()
+        self.assertEqual(report()["counters"], after["counters"])
+        self.assertEqual(report()["gauges"], others)
+
+    def turn(self) -> Deferred[None]:
+        """Let the reactor turn."""
+        done: Deferred[None] = Deferred()
+        reactor.callLater(0.01, done.callback, None)
+        return done

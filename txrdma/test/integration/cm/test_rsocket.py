@@ -1,0 +1,292 @@
+"""
+Streams by rsockets on the real reactor: both ways, back pressure, ends, halves, TLS, and what is left.
+"""
+
+from __future__ import annotations
+
+import random
+from hashlib import sha256
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.task import deferLater
+
+from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.errors import Rejected
+from txrdma.test.support.smc.ends import Echo, Recorder
+from txrdma.test.support.streaming import Halves, StreamCase
+
+reactor: Any = theReactor
+
+
+class SocketCase(StreamCase):
+    """Rsockets of two devices of the test's own."""
+
+    timeout = 30
+    more = ""
+
+    def setUp(self) -> None:
+        super().setUp()
+        numbers = random.Random()
+        self.address, self.source = (
+            f"127.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}"
+            for _ in range(2)
+        )
+
+    def left(self) -> list[object]:
+        """Adapters of the test's addresses, which keep themselves open."""
+        return [
+            key
+            for key in adapters._adapters
+            if any(each in str(key[1]) for each in (self.address, self.source))
+        ]
+
+    def device(self, address: str) -> str:
+        """A key for a device at an address."""
+        return rf":device=soft\:{address}{self.more}"
+
+    def serverString(self) -> str:
+        """A server at any port of one of the addresses."""
+        return f"rsocket:0{self.device(self.address)}"
+
+    def clientString(self, port: int) -> str:
+        """A client of that server, from the other address."""
+        return f"rsocket:{self.address}:{port}{self.device(self.source)}"
+
+
+class SharedMemoryTests(SocketCase):
+    """By the route that the software device chooses on one host."""
+
+    async def test_echo(self) -> None:
+        """Bytes go there and back, and both ends hear of the end in order."""
+        client, server = await self.both(server=Echo)
+        client.transport.write(b"hello ")
+        client.transport.writeSequence([b"wor", b"ld"])
+        self.assertEqual(await client.hearing(11), b"hello world")
+        self.assertEqual(client.transport.getPeer().host, self.address)
+        self.assertEqual(server.transport.getPeer().port, client.transport.getHost().port)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_noProtocol(self) -> None:
+        """Factories that make no protocol end the attempt at either end."""
+        await self.checkNoProtocol()
+
+    async def test_bothWays(self) -> None:
+        """Megabytes both ways at the same time, by small buffers with few messages."""
+
+        @implementer(IHalfCloseableProtocol)
+        class Patient(Recorder):
+            def readConnectionLost(self) -> None:
+                self.transport.loseConnection()
+
+            def writeConnectionLost(self) -> None:
+                pass
+
+        client, server = await self.both(Patient, Patient, ":receives=16:rcvbuf=5000:sndbuf=3000")
+        text = random.Random(3).randbytes(3_000_000)
+        for each in (client, server):
+            each.transport.write(text)
+            each.transport.loseWriteConnection()
+        for each in (client, server):
+            await each.lost
+            self.assertEqual(sha256(each.heard).digest(), sha256(text).digest())
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_lastWord(self) -> None:
+        """What is written in C{connectionMade}, with the end behind it, arrives."""
+
+        class Brief(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                self.transport.write(bytes(500_000))
+                self.transport.loseConnection()
+
+        client, server = await self.both(Brief)
+        await server.lost
+        await client.lost
+        self.assertEqual(len(server.heard), 500_000)
+        self.assertIs(client.reason.type, ConnectionDone)
+
+    async def test_halves(self) -> None:
+        """Half a connection can be closed, and the other half answers."""
+        client, server = await self.both(Halves, Halves)
+        client.transport.write(bytes(200_000))
+        client.transport.loseWriteConnection()
+        await server.lost
+        self.assertEqual((server.ends, client.ends[0]), (["read"], "write"))
+        await client.lost
+        self.assertEqual(client.heard, b"heard 200000")
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_paused(self) -> None:
+        """A paused reader hears nothing, and all when it goes on, though the peer has closed meanwhile."""
+        client, server = await self.both()
+        server.transport.pauseProducing()
+        client.transport.write(bytes(60_000))
+        client.transport.loseConnection()
+        await client.lost
+        self.assertEqual(server.heard, b"")
+        self.assertFalse(server.lost.called)
+        server.transport.resumeProducing()
+        await server.lost
+        self.assertEqual(len(server.heard), 60_000)
+        self.assertIs(server.reason.type, ConnectionDone)
+
+    async def test_writesToTheGone(self) -> None:
+        """A paused protocol does not hear of its peer's end, but of a lost connection when it writes."""
+        client, server = await self.both()
+        client.transport.pauseProducing()
+        server.transport.loseConnection()
+        await server.lost
+        await deferLater(reactor, 0.05)
+        self.assertFalse(client.lost.called)
+        client.transport.write(b"hello?")
+        await client.lost
+        self.assertIs(client.reason.type, ConnectionLost)
+
+    async def test_abort(self) -> None:
+        """Who aborts hears so, and its peer hears that the connection is lost."""
+        client, server = await self.both()
+        client.transport.write(b"never mind")
+        client.transport.abortConnection()
+        await client.lost
+        await server.lost
+        self.assertIs(client.reason.type, ConnectionAborted)
+        self.assertIs(server.reason.type, ConnectionLost)
+
+    async def test_abortedWhilePaused(self) -> None:
+        """What has come before the peer aborts can be read after that."""
+        client, server = await self.both()
+        server.transport.pauseProducing()
+        client.transport.write(bytes(50_000))
+        await deferLater(reactor, 0.1)
+        client.transport.abortConnection()
+        await client.lost
+        await deferLater(reactor, 0.1)
+        server.transport.resumeProducing()
+        await server.lost
+        self.assertEqual(len(server.heard), 50_000)
+        self.assertIs(server.reason.type, ConnectionLost)
+
+    async def test_raises(self) -> None:
+        """A protocol that raises hears of that, and its peer of an end in order."""
+
+        class Faulty(Recorder):
+            def dataReceived(self, data: bytes) -> None:
+                raise ZeroDivisionError
+
+        client, server = await self.both(server=Faulty)
+        client.transport.write(b"x")
+        await server.lost
+        await client.lost
+        self.assertIs(server.reason.type, ZeroDivisionError)
+        self.assertIs(client.reason.type, ConnectionDone)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    async def test_producer(self) -> None:
+        """A push producer is paused while the peer does not read, and goes on after that."""
+        client, server = await self.both()
+        calls: list[str] = []
+
+        class Pushing:
+            def pauseProducing(self) -> None:
+                calls.append("pause")
+
+            def resumeProducing(self) -> None:
+                calls.append("resume")
+                client.transport.unregisterProducer()
+
+            def stopProducing(self) -> None:
+                calls.append("stop")
+
+        server.transport.pauseProducing()
+        client.transport.registerProducer(Pushing(), True)
+        client.transport.write(bytes(1_500_000))
+        client.transport.loseConnection()
+        await deferLater(reactor, 0.1)
+        self.assertEqual(calls, ["pause"])
+        server.transport.resumeProducing()
+        await client.lost
+        await server.lost
+        self.assertEqual((calls, len(server.heard)), (["pause", "resume"], 1_500_000))
+
+    async def test_many(self) -> None:
+        """Many connections at once, each with its own bytes."""
+        factory = await self.listen(Echo)
+        clients = [await self.connect() for _ in range(30)]
+        for number, client in enumerate(clients):
+            client.transport.write(b"%03d" % number * 1000)
+        for number, client in enumerate(clients):
+            self.assertEqual(await client.hearing(3000), b"%03d" % number * 1000)
+            client.transport.loseConnection()
+        for each in (*clients, *factory.protocols):
+            await each.lost
+
+    async def test_tls(self) -> None:
+        """TLS runs over it, from the middle of a connection on."""
+        try:
+            from twisted.internet import ssl
+        except ImportError as error:
+            raise self.skipTest(str(error)) from None
+        from txrdma.testing.streams.certificate import makeCertificate
+
+        options = ssl.PrivateCertificate.loadPEM(makeCertificate()).options()
+        client, server = await self.both(server=Echo)
+        client.transport.write(b"plain")
+        await client.hearing(5)
+        server.transport.startTLS(options)
+        client.transport.startTLS(ssl.CertificateOptions())
+        client.transport.write(bytes(300_000))
+        self.assertEqual(len(await client.hearing(300_005)), 300_005)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        self.assertIs(server.reason.type, ConnectionDone)
+
+
+class RoCETests(SharedMemoryTests):
+    """By RoCE v2, over UDP."""
+
+    more = r"\:route=rocev2"
+
+
+class OpeningTests(SocketCase):
+    """Connections that are not made."""
+
+    async def test_refused(self) -> None:
+        """Where nobody listens the error is TCP's."""
+        await self.listen()
+        self.ports[0]._port._end()
+        await self.assertFailure(Deferred.fromCoroutine(self.connect()), ConnectionRefusedError)
+
+    async def test_stranger(self) -> None:
+        """A peer without connection data is rejected."""
+        await self.listen()
+        port = self.ports[0].getHost().port
+        stranger = RDMAClientEndpoint(reactor, self.address, port, f"soft:{self.source}")
+        await self.assertFailure(stranger.connect(MessageFactory(MessageProtocol)), Rejected)
+
+    async def test_strings(self) -> None:
+        """What has no meaning in a string is complained about."""
+        for text in (
+            "rsocket:host:1",
+            "rsocket:127.0.0.1:0",
+            "rsocket:127.0.0.1:1:sends=3",
+            "rsocket:::1:x=1",
+        ):
+            self.assertRaises(ValueError, clientFromString, reactor, text)
+        for text in ("rsocket:x", "rsocket:1:2:3", "rsocket:70000", "rsocket:1:rcvbuf=none"):
+            self.assertRaises(ValueError, serverFromString, reactor, text)

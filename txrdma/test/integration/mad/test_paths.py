@@ -1,0 +1,190 @@
+"""
+Paths are values with a text that reads back, and resolvers find them from what people type.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+
+from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID, MTU
+from txrdma.interfaces import IPathResolver
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import PathRecord, Query
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.server import MADServer
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.support.mad.paths import END_PORT, OURS, THEIRS
+
+
+class Administration(RPCs):
+    """Answers from a table, and remembers what it was asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, Any, IBPath]] = []
+
+    def call(
+        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[Any]:
+        self.asked.append((rpc, payload, path))
+        record = payload.record if isinstance(payload, Query) else payload
+        answer = self.answers[(record if isinstance(record, type) else type(record)).__name__]
+        return succeed(answer(record) if callable(answer) else answer)
+
+
+class ResolverTests(SynchronousTestCase):
+    """Every resolver."""
+
+    def test_administration(self) -> None:
+        """A GID or a GUID is asked for at the SA of the agent's port; a LID or a route is not."""
+        record = PathRecord(
+            dgid=THEIRS, sgid=OURS, dlid=LID(5), slid=LID(3), mtu=PathMTU.MTU_2048, pkey=0xFFFF
+        )
+        agent = Administration(PathRecord=record)
+        resolver = SAPathResolver(agent, END_PORT)
+        for target in (THEIRS, "fe80::2", GUID.fromInt(2), "0x0000000000000002"):
+            path = self.successResultOf(resolver.resolve(target))
+            self.assertEqual((path.dlid, path.slid, path.mtu, path.dqpn), (5, 3, MTU.MTU_2048, 1))
+        for _, query, way in agent.asked:
+            self.assertEqual((query.record.sgid, query.record.dgid), (OURS, THEIRS))
+            self.assertIsNone(way)
+        self.assertEqual(len(agent.asked), 4)
+        self.assertEqual(self.successResultOf(resolver.resolve(7)).dlid, 7)
+        self.assertEqual(self.successResultOf(resolver.resolve("0,1")), IBDRPath(drPath=(1,)))
+        self.failureResultOf(resolver.resolve("nobody"), ValueError)
+        self.assertEqual(len(agent.asked), 4)
+
+    def test_newAddress(self) -> None:
+        """A resolver that is told where to look asks for paths from the GID that our port has now."""
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
+        end = [END_PORT]
+        resolver = SAPathResolver(agent, lambda: end[0])
+        gids = [OURS, GID.fromString("fe80::7")]
+        for gid in gids:
+            end[0] = replace(END_PORT, gids=(gid,))
+            self.successResultOf(resolver.resolve(THEIRS))
+        self.assertEqual([query.record.sgid for _, query, _ in agent.asked], gids)
+
+    def test_static(self) -> None:
+        """A table is asked by what stands in it, or by its text."""
+        path = IBPath(dlid=LID(4))
+        resolver = StaticPathResolver({THEIRS: path, "storage": path})
+        for target in (THEIRS, "fe80::2", "storage"):
+            self.assertEqual(self.successResultOf(resolver.resolve(target)), path)
+        self.failureResultOf(resolver.resolve(OURS), ValueError)
+        self.failureResultOf(resolver.resolve("elsewhere"), ValueError)
+
+    def test_thorough(self) -> None:
+        """A LID is asked for, too, where one wants to know what its path is like."""
+        record = PathRecord(dlid=LID(5), slid=LID(3), serviceLevel=4, packetLifeTime=17, mtu=PathMTU.MTU_1024)
+        agent = Administration(PathRecord=record)
+        path = self.successResultOf(SAPathResolver(agent, END_PORT, asksForLIDs=True).resolve("lid 5"))
+        self.assertEqual((path.serviceLevel, path.packetLifeTime, path.mtu), (4, 17, MTU.MTU_1024))
+        _, query, _ = agent.asked[0]
+        self.assertEqual((query.record.slid, query.record.dlid), (3, 5))
+
+    def test_scoped(self) -> None:
+        """A GID with a scope is reached by the port of that name, or not at all."""
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
+        resolver = SAPathResolver(agent, replace(END_PORT, names=("mlx5_0/1",)))
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%mlx5_0/1")).dlid, 5)
+        self.failureResultOf(resolver.resolve("fe80::2%mlx5_0/2"), ValueError)
+
+    def test_global(self) -> None:
+        """A path that leaves the subnet has a GRH; one that does not has none."""
+        for hops, isGlobal in ((0, False), (1, False), (64, True)):
+            record = PathRecord(
+                sgid=OURS, dgid=THEIRS, dlid=LID(5), hopLimit=hops, flowLabel=6, trafficClass=7
+            )
+            resolver = SAPathResolver(Administration(PathRecord=record), END_PORT)
+            path = self.successResultOf(resolver.resolve(THEIRS))
+            self.assertEqual((path.hasGRH, path.dgid), (isGlobal, THEIRS if isGlobal else None))
+
+    def test_ip(self) -> None:
+        """On RoCE v2 an address is a GID, reached from ours of the same family."""
+        port = MADEndPort(GUID.fromInt(1), (OURS, GID.fromIP("10.0.0.1")))
+        resolver = IPPathResolver(port)
+        path = self.successResultOf(resolver.resolve("10.0.0.2"))
+        self.assertEqual((path.sgid, path.dgid), (GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")))
+        self.assertEqual((path.hasGRH, path.hopLimit), (True, 64))
+        self.assertEqual(self.successResultOf(resolver.resolve(THEIRS)).sgid, OURS)
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%eth7")).sgid, OURS)
+        self.failureResultOf(resolver.resolve("somewhere"), ValueError)
+        self.failureResultOf(IPPathResolver(END_PORT).resolve("10.0.0.2"), DeviceUnavailable)
+
+    def test_source(self) -> None:
+        """Of several addresses it is the one that the host's routes prefer, else one of its kind."""
+        mine = [GID.fromIP(text) for text in ("10.0.0.1", "10.1.0.1", "2001:db8::1", "fe80::1")]
+        port = MADEndPort(GUID.fromInt(1), (GID(bytes(16)), *mine))
+        routes = {
+            "10.1.0.9": "10.1.0.1",
+            "2001:db8::9": "2001:db8::1",
+            "fe80::9%eth0": "fe80::1",
+            "10.9.9.9": "10.9.9.1",
+        }
+        resolver = IPPathResolver(port, sourceAddress=routes.get)
+        for target, source in (
+            ("10.1.0.9", "10.1.0.1"),
+            ("10.9.9.9", "10.0.0.1"),
+            ("10.7.7.7", "10.0.0.1"),
+            ("2001:db8::9", "2001:db8::1"),
+            ("fe80::9%eth0", "fe80::1"),
+            ("fe80::8", "fe80::1"),
+            ("2001:db8::7", "2001:db8::1"),
+        ):
+            self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
+
+    def test_kernelsRoutes(self) -> None:
+        """This host's kernel knows from where it would reach itself, and that it reaches no nonsense."""
+        self.assertEqual(sourceAddress("127.0.0.1"), "127.0.0.1")
+        self.assertIsNone(sourceAddress("nobody.invalid"))
+        self.assertIsNone(sourceAddress("fe80::1%nosuch0"))
+
+    def test_provides(self) -> None:
+        """All are resolvers."""
+        for resolver in (
+            SAPathResolver(Administration(), END_PORT),
+            StaticPathResolver({}),
+            IPPathResolver(END_PORT),
+        ):
+            self.assertTrue(IPathResolver.providedBy(resolver))
+
+
+class LoopbackTests(TestCase):
+    """By IP through software devices on this host's own network, with a real reactor."""
+
+    async def test_ip(self) -> None:
+        """The kernel finds the neighbour."""
+        from twisted.internet import reactor
+
+        ours = os.getpid()  # RoCE v2 has but one port, so the addresses are our own
+        addresses = [f"127.{ours >> 8 & 0x7F}.{ours & 0xFF}.{last}" for last in (11, 12)]
+        ports: list[VerbsPort] = []
+        try:
+            for address in addresses:
+                device = openSoftDevice(reactor, (address,), port=4791, route="rocev2")
+                ports.append(VerbsPort(cast("Any", reactor), device))
+                self.addCleanup(ports[-1].close)
+        except RDMAError as error:
+            raise SkipTest(f"RoCE's UDP port is somebody else's here: {error}") from error
+        agents = [MADAgent(reactor, port, timeoutSeconds=1.0) for port in ports]
+        for agent in agents:
+            self.addCleanup(agent.close)
+        told = PortCounters(portXmitWait=7)
+        MADServer(agents[1]).handle(ManagementClass.PERFORMANCE, Answers(lambda request: told), (Method.GET,))
+        path = await IPPathResolver(ports[0].endPort).resolve(addresses[1])
+        way = replace(path, dqpn=ports[1].qpn)
+        self.assertEqual(await agents[0].PerformanceGet(PortCounters, way), told)

@@ -1,0 +1,141 @@
+"""
+The monitor as a service: its configuration, its pages, and the whole on a simulated fabric.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.plugin import getPlugins
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.web.client import Agent, readBody
+from twisted.web.http_headers import Headers
+
+from txrdma.error import RDMAError
+from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.mad.ports import openMADPort
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.historystore import HistoryStore
+from txrdma.tap import monitor
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.service import WHOLE
+
+reactor: Any = theReactor
+
+
+class StartTests(SynchronousTestCase):
+    """Starts that cannot be: each ends with a sentence that says why, and with nothing left open."""
+
+    def refused(self, text: str) -> str:
+        error = self.assertRaises(RDMAError, MonitorService, reactor, parseConfig(text))
+        return str(error)
+
+    def test_noPort(self) -> None:
+        """Without a management port nothing is watched: a simulated fabric only where it is asked for."""
+        parsers = getPlugins(IMADPortStringParser)
+        (name,) = next(parser for parser in parsers if parser.prefix == "sim").available()
+        self.patch(monitor, "defaultMADPort", lambda: name)
+        self.assertIn("no management port", self.refused('web.listen = ""'))
+        self.assertEqual(monitor.portOf(parseConfig('port = "sim:ring:4"')), "sim:ring:4")
+
+    def test_samePort(self) -> None:
+        """A port that was lost is opened again, and no other in its place."""
+        names: list[str] = []
+
+        def opened(reactor: object, name: str) -> IMADPort:
+            names.append(name)
+            return openMADPort(reactor, "sim:fattree:4")
+
+        self.patch(monitor, "openMADPort", opened)
+        self.patch(monitor, "defaultMADPort", lambda: "umad:mlx5_0/1")
+        service = MonitorService(reactor, parseConfig('web.listen = ""'))
+        self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver is gone
+        self.addCleanup(service._agent.close)
+        assert service._agent._return is not None
+        service._agent._return._reopen().close()
+        self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
+
+    def test_historyInUse(self) -> None:
+        """A second monitor on one history is refused: both would write, and tell, the same."""
+        path = self.mktemp()
+        store = HistoryStore(path)
+        self.addCleanup(store.close)
+        store.own()
+        said = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
+        self.assertIn("another monitor", said)
+
+    def test_listen(self) -> None:
+        """An endpoint that has no meaning is told; so are files of TLS that are not there."""
+        token = self.mktemp()
+        Path(token).write_text("a token of some length\n")
+        os.chmod(token, 0o600)
+        for listen in ("ssl:0:privateKey=/nowhere:certKey=/nowhere", "unix:/run/m:mode=loud"):
+            text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
+            self.assertIn(f"web.listen {listen!r}: ", self.refused(text))
+
+    def test_withoutTLS(self) -> None:
+        """What needs TLS says so where that is not installed."""
+        self.patch(monitor, "find_spec", lambda name: None)
+        hook = 'telling.webhooks.chat.url = "https://chat.example.org/hook"'
+        mail = "[telling.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
+        for text in (hook, mail):
+            said = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
+            self.assertIn("pip install 'txrdma[tls]'", said)
+
+    def test_taken(self) -> None:
+        """A port that is taken ends C{twistd}, and a command, with a sentence."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.unheard(taken.getsockname()[1], "Address already in use")
+
+    def unheard(self, number: int, why: str) -> None:
+        config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "tcp:{number}:interface=127.0.0.1"')
+        for start, kind in (("privilegedStartService", SystemExit), ("startService", RDMAError)):
+            service = MonitorService(reactor, config)
+            self.addCleanup(service._agent.close)
+            error = self.assertRaises(kind, getattr(service, start))
+            self.assertIn(why, str(error))
+
+
+class ServiceTests(TestCase):
+    """The whole service, on a simulated fabric and the real reactor."""
+
+    async def until(self, isDone: Any) -> None:
+        for _ in range(600):
+            if isDone():
+                return
+            await deferLater(reactor, 0.02)
+        self.fail("it does not come to it")
+
+    def test_service(self) -> Deferred[None]:
+        """The service sweeps, reads, stores and answers; at its end nothing is left."""
+        return Deferred.fromCoroutine(self._service())
+
+    async def _service(self) -> None:
+        path = self.mktemp()
+        text = WHOLE.replace('listen = ""', 'listen = "tcp:0:interface=127.0.0.1"')
+        text = text.replace("interval = 1", "interval = 0.1")
+        service = MonitorService(reactor, parseConfig(f'history.file = "{path}"\n{text}'))
+        listening = service.services[0]
+        service.startService()
+        await self.until(lambda: service.poller.statistics.turns > 3)
+        port = listening._waitingForPort.result.getHost().port
+        agent = Agent(reactor)
+        headers = Headers({"Accept-Encoding": ["gzip"]})
+        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/metrics" % port, headers))
+        self.assertEqual(response.headers.getRawHeaders("Content-Encoding"), ["gzip"])
+        await readBody(response)
+        response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/v1/overview" % port))
+        told = json.loads(await readBody(response))
+        self.assertEqual((response.code, told["isWell"], told["nodes"]), (200, True, 5))
+        await service.stopService()
+        store = HistoryStore(path)
+        place = next(iter(service.poller.meters))
+        self.assertGreater(len(store.series(place, "portXmitData", 0, 1 << 40, "readings")), 0)
+        store.close()

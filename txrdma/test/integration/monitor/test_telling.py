@@ -1,0 +1,134 @@
+"""
+Telling others: when, once, to whom, in which words; and what a killed process has told.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import deferLater
+from twisted.mail.smtp import IMessage, IMessageDelivery, SMTP, SMTPFactory, User
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor.channels import (
+    Channel,
+    MailChannel,
+    MailSettings,
+    WebhookChannel,
+)
+from txrdma.test.support.monitor.telling import newsOf
+
+reactor: Any = theReactor
+
+
+class _Hook(Resource):
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[Any] = []
+        self.code = 200
+
+    def render_POST(self, request: Any) -> bytes:
+        self.bodies.append((request.getHeader("content-type"), json.loads(request.content.read())))
+        request.setResponseCode(self.code)
+        return b"{}"
+
+
+@implementer(IMessage)
+class _Mail:
+    def __init__(self, mails: list[bytes]) -> None:
+        self._lines: list[bytes] = []
+        self._mails = mails
+
+    def lineReceived(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    def eomReceived(self) -> Deferred[None]:
+        self._mails.append(b"\n".join(self._lines))
+        return succeed(None)
+
+    def connectionLost(self) -> None:
+        pass
+
+
+@implementer(IMessageDelivery)
+class _Delivery:
+    def __init__(self) -> None:
+        self.mails: list[bytes] = []
+        self.envelope: list[str] = []
+
+    def receivedHeader(self, helo: object, origin: object, recipients: object) -> bytes:
+        return b"Received: here"
+
+    def validateFrom(self, helo: object, origin: Any) -> Any:
+        self.envelope.append(str(origin))
+        return origin
+
+    def validateTo(self, user: User) -> Any:
+        self.envelope.append(str(user.dest))
+        return lambda: _Mail(self.mails)
+
+
+class ChannelTests(TestCase):
+    """Channels over loopback, to servers of Twisted's."""
+
+    async def listening(self, factory: Any) -> int:
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return int(port.getHost().port)
+
+    def test_webhook(self) -> Deferred[None]:
+        """Both formats arrive; an answer that is no success is a failure."""
+        return Deferred.fromCoroutine(self._webhook())
+
+    async def _webhook(self) -> None:
+        hook = _Hook()
+        number = await self.listening(Site(hook))
+        url = f"http://127.0.0.1:{number}/api/v2/alerts"
+        for isAlertmanager in (True, False):
+            channel: Channel = WebhookChannel(reactor, "me", url, isAlertmanager)
+            await channel.tell(newsOf("leaf 1"))
+        (first, second) = hook.bodies
+        self.assertEqual((first[0], first[1][0]["labels"]["where"]), ("application/json", "leaf 1"))
+        self.assertEqual(second[1]["alerts"][0]["labels"]["where"], "leaf 1")
+        hook.code = 500
+        await self.assertFailure(channel.tell(newsOf("leaf 1")), DeviceUnavailable)
+
+    def test_mail(self) -> Deferred[None]:
+        """A mail arrives, with its sender and receivers."""
+        return Deferred.fromCoroutine(self._mail())
+
+    async def _mail(self) -> None:
+        delivery = _Delivery()
+        factory = SMTPFactory()
+        ended: list[Deferred[None]] = []
+
+        class Ending(SMTP):
+            def connectionMade(self) -> None:
+                ended.append(Deferred())
+                super().connectionMade()
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                super().connectionLost(reason)
+                ended[0].callback(None)
+
+        factory.protocol = lambda: Ending(delivery)  # type: ignore[assignment, misc]  # as good as a class
+        number = await self.listening(factory)
+        settings = MailSettings("127.0.0.1", "fabric@example.org", ("ops@example.org",), number)
+        await MailChannel(reactor, settings).tell(newsOf("leaf 1"))
+        self.assertEqual(delivery.envelope, ["fabric@example.org", "ops@example.org"])
+        self.assertIn(b"Subject: [fabric] width at leaf 1", delivery.mails[0])
+        self.assertIn(b"Mend it.", delivery.mails[0])
+        await ended[0]
+        await deferLater(reactor, 0.0)  # the client's side ends, too

@@ -1,0 +1,136 @@
+"""
+Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zope.interface import alsoProvides, implementer
+
+from twisted.internet.interfaces import IReactorFromThreads
+
+from txrdma.interfaces import IAttendedDevice
+from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group._linkgroup import Timing
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
+
+
+class LookedAfter:
+    """An attendant without a thread: a test looks whether there is something."""
+
+    def __init__(self, reactor: object, ready: Callable[[], None]) -> None:
+        self._ready = ready
+        self._watched: Sequence[int] | None = None
+
+    def watch(self, descriptors: Sequence[int], seconds: float | None) -> None:
+        self._watched = list(descriptors)
+
+    def stop(self) -> None:
+        self._watched = None
+
+    def look(self) -> None:
+        if self._watched is not None and select.select(self._watched, [], [], 0)[0]:
+            self._ready()
+
+
+@implementer(IReactorFromThreads)
+class AttendedHost(Host):
+    """A host whose reactor other threads may call."""
+
+    def callFromThread(self, callable: Callable[..., Any], *args: object, **kw: object) -> None:
+        callable(*args, **kw)
+
+
+class RestTests(RaceTestCase):
+    """A client over a device that works by itself, as adapters do, and a server that is not done yet."""
+
+    def setUp(self) -> None:
+        self.patch(groupsModule, "Attendant", LookedAfter)
+        self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # the world stands still meanwhile
+        super().setUp()
+
+    def host(self, number: int) -> Host:
+        if number == 2:
+            return super().host(number)
+        address = f"198.51.100.{number}"
+        host = AttendedHost(self.world, address, self.device)
+        self.groups(host)
+        self.addCleanup(closeLinkGroups, host)
+        return host
+
+    def device(self) -> Any:
+        """A device that goes on while the process looks away."""
+        device: Any = self.world.network.device("198.51.100.1")
+        device.attributes = replace(device.attributes, acknowledgesByProgram=False)
+        device.rest = device.wake = device.attend = lambda: None
+        device.descriptors = list
+        alsoProvides(device, IAttendedDevice)
+        return device
+
+    def closed(self) -> tuple[Any, Listener]:
+        """The client's group, and the server's protocol, when the client has closed, and the server not."""
+        here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"read me later")))
+        self.until(lambda: there.heard)
+        [group] = self.groupsOf[self.client].groups()
+        here.transport.loseConnection()
+        self.until(lambda: here.reason and there.hasEnded)
+        return group, there
+
+    def attend(self, seconds: float) -> None:
+        """Let time pass, with an eye on what the attendant watches."""
+        end = self.world.clock.seconds() + seconds
+        while self.world.clock.seconds() < end:
+            self.wait(0.01)
+            self.groupsOf[self.client]._attendant.look()  # type: ignore[attr-defined]  # it is ours
+
+    def test_leavesReactor(self) -> None:
+        """With the last connection the link group leaves the reactor, and stays."""
+        group, _ = self.closed()
+        self.assertTrue(presenceOn(self.client).isIdle)
+        self.assertFalse(group.isOver)
+        self.assertNotIn(group.links[0].descriptor, [reader.fileno() for reader in self.client.getReaders()])
+        self.assertIsNone(group._timer)
+
+    def test_peerClosesLater(self) -> None:
+        """A peer that closes when we have gone long ago does so in order, and the connection is forgotten."""
+        group, there = self.closed()
+        self.attend(5.0)
+        self.assertEqual(len(group.core.connections), 1)
+        there.transport.loseConnection()
+        self.attend(1.0)
+        self.assertEqual(there.reason.__name__ if there.reason else "", "ConnectionDone")
+        self.assertEqual(group.core.connections, {})
+
+    def test_peerFreesBuffer(self) -> None:
+        """A peer that takes a buffer back has its answer while nobody uses SMC here."""
+        group, there = self.closed()
+        [other] = self.groupsOf[self.server].groups()
+        there.transport.loseConnection()
+        [buffer] = other.pool
+        other.core.deleteRKeys([buffer.rkey], self.world.clock.seconds())
+        other._turnCore()
+        self.attend(Timing().response / 2)
+        self.assertEqual(list(other.pool), [])
+        self.assertEqual(group.core.first.theirs, {})
+
+    def test_next(self) -> None:
+        """The next connection joins the group that rests."""
+        group, _ = self.closed()
+        here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"again")))
+        self.until(lambda: there.heard == b"again")
+        self.assertEqual(self.groupsOf[self.client].groups(), [group])
+        self.assertEqual(here.mode, "SMC-R")
+
+    def test_close(self) -> None:
+        """The end of the process is told to the peer, though nobody uses SMC any more."""
+        self.closed()
+        closeLinkGroups(self.client)
+        self.wait(Timing().response + 1.0)
+        self.assertEqual(self.groupsOf[self.server].groups(), [])

@@ -1,0 +1,90 @@
+"""
+What a peer can make us keep: as much as it likes to send, and we hold little of it.
+"""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from txrdma.error import Refused
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.options import Options
+from txrdma.smc.wire.clc import Decline, Diagnosis, Proposal
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE
+
+FLOOD = bytes(range(256)) * 8192
+MOST = 256 * 1024
+"""Some reads of a socket."""
+
+
+class BoundsTests(RaceTestCase):
+    """A client that sends without end, where it should wait."""
+
+    def accept(self) -> tuple[Any, Any, Listener]:
+        """The client's socket, and the server's handshake."""
+        there = Listener()
+        sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-4)
+        accepting = self.accepting(Options(device=DEVICE, agreed=True), there)
+        MemoryTCP(sockets[1], accepting).begin()
+        return sockets[0], accepting, there
+
+    def proposal(self) -> bytes:
+        (told,) = linkGroups(self.client, DEVICE).candidates
+        return Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode()
+
+    def test_deciding(self) -> None:
+        """While a Proposal is thought about, TCP brings no more than a few reads; nothing of it is lost."""
+        decision: Deferred[None] = Deferred()
+
+        async def reserve(group: Group, *_: object) -> None:
+            await decision
+
+        self.patch(Group, "reserve", reserve)
+        socket, accepting, there = self.accept()
+        left = self.proposal() + FLOOD
+        for _ in range(2000):
+            sent = 0
+            try:
+                sent = socket.send(left[:16384])
+            except BlockingIOError:
+                pass
+            left = left[sent:]
+            self.wait(1e-4)
+        self.assertLess(len(accepting._core._core.buffer), MOST)
+        self.assertGreater(len(left), len(FLOOD) // 2)
+        decision.errback(Refused("no room", Diagnosis.MEM))
+        for _ in range(10_000):
+            try:
+                left = left[socket.send(left[:16384]) :]
+            except BlockingIOError:
+                pass
+            self.wait(1e-3)
+            if not left and len(there.heard) == len(FLOOD):
+                break
+        self.assertEqual((there.mode, there.heard), ("TCP", FLOOD))
+
+    def test_endlessCLC(self) -> None:
+        """After a Decline a client may send one of its own; ten thousand more are the application's bytes."""
+        socket, accepting, there = self.accept()
+        decline = Decline(bytes(8), Diagnosis.MEM).encode()
+        socket.send(self.proposal())
+        self.until(lambda: linkGroups(self.server, DEVICE).links())
+        accepting._decline(Diagnosis.MEM)
+        began = time.process_time()
+        left = decline * 10_000
+        while left:
+            try:
+                left = left[socket.send(left[:16384]) :]
+            except BlockingIOError:
+                pass
+            self.wait(1e-3)
+        self.until(lambda: there.mode and len(there.heard) >= 9_998 * len(decline), 20)
+        self.assertEqual(there.heard, decline * (len(there.heard) // len(decline)))
+        self.assertLess(time.process_time() - began, 20)

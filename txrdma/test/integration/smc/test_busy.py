@@ -1,0 +1,143 @@
+"""
+A peer whose program is busy is not dead, and one whose host is gone is no longer waited for than TCP waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.error import ConnectionLost
+
+from txrdma.smc.group.buffers import MOST_ELEMENTS
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import linkGroups, timingOn
+from txrdma.smc.wire.llc import Body, TestLink
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.smc.scenario import DEVICE
+
+BYTES = bytes(range(256)) * 400
+"""More than a ring has room for."""
+
+
+class BusyTests(RaceTestCase):
+    """By RoCE, where nobody but the peer's program can tell that it lives."""
+
+    def pair(self) -> tuple[Listener, Listener]:
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        return here, there
+
+    def busy(self, seconds: float) -> None:
+        """The server does nothing for a while, and is written to."""
+        quiet, (here, there) = self.pair(), self.pair()
+        self.server.sleep()
+        here.transport.write(BYTES)
+        self.wait(seconds)
+        self.assertEqual(there.heard, b"")
+        self.server.wake()
+        self.until(lambda: there.heard == BYTES, 600)
+        there.transport.write(BYTES)
+        quiet[1].transport.write(b"and you?")
+        self.until(lambda: here.heard == BYTES and quiet[0].heard, 600)
+        self.assertEqual([end.reason for end in (here, there, *quiet)], [None] * 4)
+
+    def test_twoMinutes(self) -> None:
+        """A reactor that is blocked for two minutes loses no connection, and no byte."""
+        self.busy(125)
+
+    def test_tenMinutes(self) -> None:
+        """Nor does one that is blocked for ten."""
+        self.busy(600)
+
+    def test_hoursOfSilence(self) -> None:
+        """Where nobody writes, more than two hours are nothing to it: TCP's keepalive would wait as long."""
+        here, there = self.pair()
+        self.server.sleep()
+        timing = timingOn(True)
+        self.wait(timing.silence - timing.testInterval)
+        self.server.wake()
+        self.wait(10)
+        here.transport.write(b"awake?")
+        self.until(lambda: there.heard)
+        self.assertEqual((here.reason, there.reason), (None, None))
+
+    def test_vanished(self) -> None:
+        """A host that is gone without a word is given up when TCP's keepalive would, and was asked before."""
+        here, _ = self.pair()
+        [group] = linkGroups(self.client, DEVICE).groups()
+        asked = []
+        real = group.core._core.ask
+
+        def ask(body: Body, *rest: Any) -> None:
+            asked.append(type(body))
+            real(body, *rest)
+
+        self.patch(group.core._core, "ask", ask)
+        self.server.die(silently=True)
+        begun = self.client.seconds()
+        self.until(lambda: here.reason, timingOn(True).silence + 1000)
+        self.assertEqual(here.reason, ConnectionLost)
+        self.assertGreaterEqual(self.client.seconds() - begun, timingOn(True).silence)
+        self.assertGreaterEqual(asked.count(TestLink), 5)
+
+    def test_vanishedWithWords(self) -> None:
+        """Where something was to be said to it, it is given up when TCP would: in some 15 minutes."""
+        here, _ = self.pair()
+        self.server.die(silently=True)
+        here.transport.write(b"hello")
+        begun = self.client.seconds()
+        self.until(lambda: here.reason, 9000)
+        self.assertEqual(here.reason, ConnectionLost)
+        self.assertApproximates(self.client.seconds() - begun, 1000, 200)
+
+
+class BusyWhileAskedTests(RaceTestCase):
+    """A peer that is busy while it is told of a buffer (CONFIRM RKEY) is waited for as CLC allows."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fill(MOST_ELEMENTS)
+
+    def fill(self, count: int) -> None:
+        """Take all elements of the last buffer, so that each end's next connection needs a new one."""
+        pairs = [self.connect() for _ in range(count)]
+        self.until(lambda: all(here.mode and there.mode for here, there, _ in pairs))
+
+    def groupOn(self, host: Host) -> Group:
+        """The only link group of a host."""
+        [group] = self.groupsOf[host].groups()
+        return group
+
+    def connectWhileBusy(self, asking: Host, busy: Host, seconds: float) -> tuple[Listener, Listener]:
+        """Connect; the peer's program is busy for so long from when this end tells of its buffer."""
+        group = self.groupOn(asking)
+        confirm = group.core.confirmRKey
+
+        def confirmRKey(*words: Any) -> None:
+            confirm(*words)
+            busy.sleep()
+            self.world.clock.callLater(seconds, busy.wake)
+
+        patch = self.patch(group.core, "confirmRKey", confirmRKey)
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode, 30.0)
+        patch.restore()
+        return here, there
+
+    def test_client(self) -> None:
+        """A client that answers after some seconds is on SMC-R."""
+        for seconds in (3.0, 4.0, 4.8):
+            with self.subTest(seconds=seconds):
+                here, there = self.connectWhileBusy(self.server, self.client, seconds)
+                self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+                self.fill(MOST_ELEMENTS - 1)
+
+    def test_server(self) -> None:
+        """So it is with a server."""
+        for seconds in (3.0, 4.0, 4.8):
+            with self.subTest(seconds=seconds):
+                here, there = self.connectWhileBusy(self.client, self.server, seconds)
+                self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+                self.fill(MOST_ELEMENTS - 1)

@@ -1,0 +1,151 @@
+"""
+The seam of carriers: a third one, which knows of connections by what their SYN carries.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionRefusedError
+
+from txrdma.smc import connecting, own
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.carriers.owners import Place
+from txrdma.smc.handshake import proposing
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+
+TCP_MAXSEG, TCP_SAVE_SYN, TCP_SAVED_SYN = 2, 27, 28
+SIZE = 1111
+
+
+@implementer(IApproach)
+class SegmentApproach:
+    """Says by the option "maximum segment size" of its SYN that it speaks SMC, and believes its listener."""
+
+    isAwaited = isExpected = False
+    process = user = None
+
+    def __init__(self, answer: bool, seen: list[str]) -> None:
+        self.isSMC = answer
+        self.seen = seen
+
+    def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
+        self.seen.append("prepare")
+        if self.isSMC:
+            client.socket.setsockopt(socket.IPPROTO_TCP, TCP_MAXSEG, SIZE)
+        if self.seen.count("prepare") == 1:
+            client.renew()
+        else:
+            reactor.callLater(0, proceed)
+
+    def failed(self, error: object) -> bool:
+        self.seen.append("failed")
+        return False
+
+    def ask(self, transport: Any, told: Callable[[], None]) -> None:
+        self.seen.append("ask")
+        reactor.callLater(0, told)
+
+    def hurry(self) -> None:
+        self.seen.append("hurry")
+
+    def close(self) -> None:
+        pass
+
+
+@implementer(IArrival)
+class SegmentArrival:
+    """A client whose SYN had the size."""
+
+    isSure = True
+    process = user = None
+
+    def expect(self, withdrawn: Callable[[], None]) -> None:
+        pass
+
+    def refuse(self) -> bool:
+        return False
+
+    def settle(self) -> None:
+        pass
+
+
+@implementer(IReception)
+class SegmentReception:
+    """Keeps the SYNs of clients, and looks into them."""
+
+    def prepare(self, listening: socket.socket) -> None:
+        listening.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)
+
+    def begin(self, place: Place) -> None:
+        pass
+
+    def arrived(self, transport: Any) -> SegmentArrival | None:
+        syn = transport.socket.getsockopt(socket.IPPROTO_TCP, TCP_SAVED_SYN, 200)
+        return SegmentArrival() if b"\2\4" + SIZE.to_bytes(2, "big") in syn else None
+
+    def stop(self) -> None:
+        pass
+
+
+@implementer(ICarrier)
+class SegmentCarrier:
+    """A carrier that works as the TCP option of RFC 7609 does, by an option that any socket can set."""
+
+    def __init__(self, answer: bool = True) -> None:
+        self.answer = answer
+        self.seen: list[str] = []
+
+    def approach(self) -> SegmentApproach:
+        return SegmentApproach(self.answer, self.seen)
+
+    def reception(self, room: int) -> SegmentReception:
+        return SegmentReception()
+
+
+class ThirdCarrierTests(EndsTestCase):
+    """Endpoints and negotiations with a carrier that none of them knows."""
+
+    async def pair(self, carrier: SegmentCarrier) -> tuple[Any, Any]:
+        """Client and server, after an echo."""
+        for module in (own, connecting, proposing):
+            self.patch(module, "carrierFor", lambda reactor, options: carrier)
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        client = await self.connect(f"smc:127.0.0.1:{port}")
+        client.transport.write(b"hello")
+        self.assertEqual(await client.hearing(5), b"hello")
+        return client, await accepted
+
+    async def test_smc(self) -> None:
+        """
+        What is done to a socket before it connects is on its SYN, and a listener finds it after accept.
+
+        A socket that the carrier does not want is replaced by another one, which is prepared, too.
+        """
+        carrier = SegmentCarrier()
+        client, server = await self.pair(carrier)
+        self.assertEqual((client.smc.mode, server.smc.mode), ("SMC-R", "SMC-R"))
+        self.assertEqual(carrier.seen, ["prepare", "prepare", "ask"])
+
+    async def test_plain(self) -> None:
+        """Where the carrier says no, at both ends, it is plain TCP."""
+        client, server = await self.pair(SegmentCarrier(answer=False))
+        for end in (client, server):
+            self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+
+    async def test_failed(self) -> None:
+        """A carrier hears of a connection that was not made."""
+        carrier = SegmentCarrier()
+        for module in (own, connecting, proposing):
+            self.patch(module, "carrierFor", lambda reactor, options: carrier)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            with self.assertRaises(ConnectionRefusedError):
+                await self.connect(f"smc:127.0.0.1:{probe.getsockname()[1]}")
+        self.assertEqual(carrier.seen, ["prepare", "prepare", "failed"])

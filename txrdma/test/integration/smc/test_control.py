@@ -1,0 +1,92 @@
+"""
+What processes tell about their connections, and whom.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.insight import control as introspection
+from txrdma.smc.insight.control import answer, answering, appear, controlName
+from txrdma.test.support.smc.control import NAMESPACE
+
+
+class InternalReactor(MemoryReactorClock):
+    """With readers of its own, as all of Twisted's real reactors have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._internalReaders: set[introspection.Control] = set()
+
+
+class ListingTests(SynchronousTestCase):
+    """Who answers is read from the kernel's list of sockets."""
+
+    def test_listing(self) -> None:
+        """Listening sockets of our user count, each process once; connected ones and other users' don't."""
+        mine = f"@txrdma/control/{os.geteuid()}"
+        listing = f"""\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 26543 {mine}/77
+0000000000000000: 00000003 00000000 00000000 0001 03 26544 {mine}/77
+0000000000000000: 00000003 00000000 00000000 0001 03 26545 {mine}/78
+0000000000000000: 00000002 00000000 00010000 0001 01 26546 @txrdma/control/{os.geteuid() + 1}/79
+0000000000000000: 00000002 00000000 00010000 0001 01 26547 /run/x @txrdma
+0000000000000000: 00000002 00000000 00010000 0001 01 26548 {mine}/5
+0000000000000000: 00000002 00000000 00010000 0001 01 26549 {mine}/5x
+0000000000000000: 00000003 00000000 00000000 0001 03 26550
+"""
+        self.assertEqual(answering(listing), [5, 77])
+
+    def test_reactorWithoutSockets(self) -> None:
+        """A reactor that has no UNIX sockets is left alone."""
+        self.assertIs(answer(object(), dict), None)
+
+    def test_name(self) -> None:
+        """The name tells user and process, and stands in no file system."""
+        self.assertEqual(controlName(77), f"\0txrdma/control/{os.geteuid()}/77")
+
+    def test_once(self) -> None:
+        """Appearing again and again makes one socket once the reactor runs, which is the reactor's affair."""
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
+        memory = InternalReactor()
+        appear(memory, dict)
+        use = presenceOn(memory).hold()
+        appear(memory, dict)
+        [sentinel] = memory.getReaders()
+        memory.run()
+        [control] = memory._internalReaders
+        self.assertEqual({*memory.getReaders()}, {sentinel, control})
+        self.assertIn(os.getpid(), answering())
+        use.release()
+        self.assertEqual(memory.getReaders(), [])
+        self.assertNotIn(os.getpid(), answering())
+
+    def test_newOwner(self) -> None:
+        """A process that has changed its user answers by its new name, and no more by the old one."""
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
+        memory = InternalReactor()
+        self.addCleanup(presenceOn(memory).hold().release)
+        appear(memory, dict)
+        memory.run()
+        old = controlName(os.getpid())
+        user = os.geteuid() + 1
+        self.patch(os, "geteuid", lambda: user)
+        appear(memory, dict)
+        memory.run()
+        [control] = memory._internalReaders
+        self.assertEqual(control.owner, (os.getpid(), user))
+        with socket.socket(socket.AF_UNIX) as asker:
+            self.assertRaises(ConnectionRefusedError, asker.connect, old)
+            asker.connect(controlName(os.getpid()))
+
+    def test_noInternals(self) -> None:
+        """Where a reactor has no readers of its own, nothing appears."""
+        memory = MemoryReactorClock()
+        appear(memory, dict)
+        self.assertEqual(memory.getReaders(), [])

@@ -1,0 +1,175 @@
+"""
+Connections that are announced before they are made, and those that can't be: on the real reactor.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from typing import Any
+
+from twisted.internet.defer import gatherResults
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.error import ConnectionRefusedError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers import approaching, clientports
+from txrdma.smc.carriers.clientports import bindSomewhere
+from txrdma.smc.carriers.dialing import DialedClient
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorders
+
+
+class TurnTests(EndsTestCase):
+    """TCP connections to this host."""
+
+    async def test_atOnce(self) -> None:
+        """A connection within the host is there in the turn that makes it: nobody waits for it."""
+        waiting = []
+        self.patch(DialedClient, "startWriting", lambda client: waiting.append(client))
+        for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
+            _factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
+            client = await self.connect(f"smc:127.0.0.1:{port}")
+            self.assertEqual((client.smc.mode, waiting), (mode, []))
+
+    async def test_refused(self) -> None:
+        """A connection that is refused fails as with TCP, once."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            with self.assertRaises(ConnectionRefusedError):
+                await self.connect(f"smc:127.0.0.1:{probe.getsockname()[1]}")
+
+
+class PortTests(SynchronousTestCase):
+    """Which ports are drawn."""
+
+    def bound(self, avoid: int = 0) -> socket.socket:
+        sock = socket.socket()
+        self.addCleanup(sock.close)
+        bindSomewhere(sock, "127.0.0.1", avoid)
+        return sock
+
+    def test_range(self) -> None:
+        """Ports are those that the system has for clients, without those that it has reserved."""
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = map(int, file.read().split())
+        ports, reserved = clientports._clientPorts()
+        self.assertEqual((ports[0], ports[-1]), (low, high))
+        address, port = self.bound().getsockname()
+        self.assertEqual(address, "127.0.0.1")
+        self.assertIn(port, ports)
+        self.assertNotIn(port, reserved)
+
+    def test_reserved(self) -> None:
+        """A reserved port is not taken, nor the one that will be connected to."""
+        free = self.bound().getsockname()[1]
+        for reserved, avoid in (({free}, 0), (set(), free)):
+            self.patch(clientports, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
+            self.assertNotEqual(self.bound(avoid).getsockname()[1], free)
+
+    def test_shared(self) -> None:
+        """A port may be in use by a connection to elsewhere; not by somebody who listens."""
+        with socket.socket() as server, socket.socket() as listener:
+            for each in (server, listener):
+                each.bind(("127.0.0.1", 0))
+                each.listen()
+            client = self.bound()
+            client.connect(server.getsockname())
+            port = client.getsockname()[1]
+            self.patch(clientports, "_clientPorts", lambda: (range(port, port + 1), frozenset()))
+            self.assertEqual(self.bound().getsockname()[1], port)
+            taken = listener.getsockname()[1]
+            self.patch(clientports, "_clientPorts", lambda: (range(taken, taken + 1), frozenset()))
+            self.assertNotEqual(self.bound().getsockname()[1], taken)
+
+
+class DialTests(EndsTestCase):
+    """Clients of a server that speaks SMC."""
+
+    async def check(self, port: int, mode: str, reason: Any = None) -> Any:
+        """A connection works, in that mode."""
+        protocol = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), (mode, reason))
+        protocol.transport.write(b"hello")
+        self.assertEqual(await protocol.hearing(5), b"hello")
+        return protocol
+
+    async def test_samePort(self) -> None:
+        """A port that has a connection to the same server is not drawn twice: another one is."""
+        _, port = await self.serve(kind=Echo)
+        first = await self.check(port, "SMC-R")
+        taken = first.transport.getHost().port
+        draws = [taken, taken]
+        real = random.choice
+        self.patch(random, "choice", lambda ports: draws.pop() if draws else real(ports))
+        second = await self.check(port, "SMC-R")
+        self.assertEqual(draws, [])
+        self.assertNotEqual(second.transport.getHost().port, taken)
+
+    async def test_alwaysTheSamePort(self) -> None:
+        """Where all ports that are drawn are taken, the connection is made without being announced."""
+        _, port = await self.serve(kind=Echo)
+        first = await self.check(port, "SMC-R")
+        taken = first.transport.getHost().port
+        self.patch(random, "choice", lambda ports: taken)
+        await self.check(port, "TCP", Diagnosis.PEERNOSMC)
+
+    async def test_noPort(self) -> None:
+        """So it is where no port can be had beforehand."""
+
+        def refuse(*arguments: object) -> None:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+
+        _, port = await self.serve(kind=Echo)
+        self.patch(approaching, "bindSomewhere", refuse)
+        await self.check(port, "TCP", Diagnosis.PEERNOSMC)
+
+    async def test_refusedAnnouncement(self) -> None:
+        """So it is where the listener does not want to hear of it."""
+        _, port = await self.serve(kind=Echo)
+        self.patch(Announcements, "expect", lambda *arguments: False)
+        await self.check(port, "TCP", Diagnosis.PEERNOSMC)
+
+    async def test_noDescriptor(self) -> None:
+        """So it is where there are no descriptors to ask with; later connections are announced again."""
+        real = socket.socket
+
+        def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
+            if family == socket.AF_UNIX:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(family, *arguments, **more)
+
+        _, port = await self.serve(kind=Echo)
+        patch = self.patch(socket, "socket", refuse)
+        await self.check(port, "TCP", Diagnosis.PEERNOSMC)
+        patch.restore()
+        await self.check(port, "SMC-R")
+
+    async def test_refused(self) -> None:
+        """A connection that nobody accepts fails as with TCP, once, however often it could be announced."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            for text in (f"smc:127.0.0.1:{port}", f"tcp:127.0.0.1:{port}"):
+                connecting = clientFromString(reactor, text).connect(Recorders())
+                error = await self.assertFailure(connecting, ConnectionRefusedError)
+                self.assertEqual(error.osError, errno.ECONNREFUSED)
+
+    async def test_manyAtOnce(self) -> None:
+        """Hundreds of connections at once are all SMC-R."""
+        factory, port = await self.serve("smc:127.0.0.1:0:backlog=500", kind=Echo)
+        many = await gatherResults([self.dial(port) for _ in range(200)])
+        self.assertEqual({each.smc.mode for each in many}, {"SMC-R"})
+        for each in many:
+            each.transport.write(b"hello")
+        for each in many:
+            self.assertEqual(await each.hearing(5), b"hello")
+        for each in many:
+            each.transport.loseConnection()
+        for each in many:
+            await each.lost
+
+    def dial(self, port: int) -> Any:
+        return clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())

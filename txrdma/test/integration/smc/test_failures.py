@@ -1,0 +1,399 @@
+"""
+What raises where a link works ends that link and its connections, with an error and a log entry; no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from twisted.internet.defer import gatherResults
+from twisted.internet.error import ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
+
+from txrdma.iba.verbs import AsyncEventKind
+from txrdma.smc.group import group as groupModule
+from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.attachment import WINDOW
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.link import Link
+from txrdma.smc.stream import stream as streamModule
+from txrdma.smc.stream.stream import Stream
+from txrdma.smc.wire.llc import DeleteReason
+from txrdma.soft.completion import SoftCompletionQueue
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.rc._requester import Requester
+from txrdma.soft.rc._responder import Responder
+from txrdma.soft.rc.routes import RoCERoute
+from txrdma.soft.shared._incoming import Incoming
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._outgoing import Outgoing
+from txrdma.soft.shared.attachment import Attachment
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.scenario import DEVICE
+
+
+class Broken(Exception):
+    """Something that nobody expects of a device."""
+
+
+class FailureTests(RaceTestCase):
+    """Three connections on one link, of which something of the client's breaks."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.isBroken = False
+        self.link: Link | None = None
+
+    def breakable(self, owner: type, name: str, isOurs: Callable[[Link, Any], bool]) -> None:
+        """Have a method of the client's link raise from C{begin} on."""
+        real = getattr(owner, name)
+
+        def call(it: Any, *arguments: Any) -> Any:
+            if self.isBroken and self.link is not None and isOurs(self.link, it):
+                raise Broken(name)
+            return real(it, *arguments)
+
+        self.patch(owner, name, call)
+
+    def begin(self) -> list[tuple[Listener, Listener]]:
+        """Connect, and let it break."""
+        pairs = []
+        for _ in range(3):
+            here, there, _ = self.connect()
+            ends = here, there
+            self.until(lambda ends=ends: all(end.mode for end in ends))  # type: ignore[misc]
+            pairs.append((here, there))
+        [self.link] = linkGroups(self.client, DEVICE).links()
+        self.isBroken = True
+        return pairs
+
+    def check(self, pairs: Sequence[tuple[Listener, Listener]], errors: int = 1, isTold: bool = True) -> None:
+        """
+        All ends of all connections hear of it, in time; nothing stays busy; the next connection is made.
+
+        @param isTold: DELETE LINK tells the server; otherwise it has to find out by one connection on TCP.
+        """
+        self.until(lambda: all(end.reason for pair in pairs for end in pair), 20)
+        for pair in pairs:
+            self.assertEqual([end.reason for end in pair], [ConnectionLost] * 2)
+        self.wait(0.1)
+        link = self.link
+        assert link is not None
+        groups = linkGroups(self.client, DEVICE)
+        self.assertTrue(link.isOver)
+        self.assertNotIn(link, groups.links())
+        self.assertEqual((link.turn.isBusy, groups.isBusy, link.turn.poster.dirty), (False, False, []))
+        self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
+        self.isBroken = False
+        if not isTold:
+            here, there, _ = self.connect()
+            self.until(lambda: here.mode and there.mode)
+            self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")))
+        self.until(lambda: there.heard == b"hello")
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_receiveQueue(self) -> None:
+        """The queue of what has been received can't be polled."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        self.check(pairs)
+
+    def test_sendQueue(self) -> None:
+        """The queue of what has been sent can't be polled, when somebody waits for it."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment.sendQueue)
+        pairs = self.begin()
+        here, there = pairs[0]
+        here.transport.write(b"hello")
+        here.transport.loseConnection()
+        self.until(lambda: there.hasEnded)
+        there.transport.loseConnection()
+        self.check(pairs[1:])
+        self.assertEqual((here.reason, there.heard), (ConnectionLost, b"hello"))  # here it is not known
+
+    def test_bothQueues(self) -> None:
+        """Neither can, as when a device has been pulled out."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: True)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        pairs[1][0].transport.write(b"hello")
+        self.check(pairs)
+
+    def test_posting(self) -> None:
+        """The queue pair takes no more, with an error that it should not have."""
+        self.breakable(SoftQueuePair, "postSend", lambda link, pair: pair is link._queuePair)
+        pairs = self.begin()
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        self.check(pairs, isTold=False)
+
+    def test_repost(self) -> None:
+        """Receives can't be posted again, in the middle of a batch of completions."""
+        self.breakable(SoftQueuePair, "postReceive", lambda link, pair: pair is link._queuePair)
+        pairs = self.begin()
+        for number in range(40):
+            pairs[number % 3][1].transport.write(b"hello")
+            self.wait(0.01)
+        self.check(pairs)
+
+    def test_filling(self) -> None:
+        """One of several connections that have something to post can't say what."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
+        poor.loseWriteConnection()
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        self.check(pairs)
+
+    def test_handler(self) -> None:
+        """A message of one connection can't be taken."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream)
+        for _, there in pairs:
+            there.transport.write(b"hello")
+        pairs[1][1].transport.loseWriteConnection()
+        self.check(pairs)
+
+    def test_closing(self) -> None:
+        """The queue pair can't be closed in the end."""
+        self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        self.check(pairs, errors=2)
+
+    def test_oneOfTheConnections(self) -> None:
+        """One of the connections can't be told that the link has ended: the others are."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "linkLost", lambda link, stream: stream is poor.stream)
+        assert self.link is not None
+        self.link.broken("for the test")
+        self.check([pairs[0], pairs[2]], isTold=False)
+
+    def test_noRoom(self) -> None:
+        """A link that is found to be dead when there is no room for more to send starts no reader."""
+        pairs = self.begin()
+        link = self.link
+        assert link is not None
+        self.world.network.silent.add(self.server.address)  # which acknowledges nothing from now on
+        for number in range(WINDOW - 1):
+            pairs[number % 3][0].transport.write(b"hello")
+            self.wait(1e-5)
+        link._queuePair.failed()  # type: ignore[attr-defined]  # the software device's
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        link.turn.finish()
+        self.assertTrue(link.isOver)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.until(lambda: all(here.reason for here, _ in pairs))
+        self.assertEqual((link.turn.isBusy, link.turn.poster.dirty), (False, []))
+        self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
+
+    def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:
+        """What raises in the way of one queue pair, by UDP, ends that queue pair and no other."""
+        pairs = self.begin()
+        third = self.host(3)
+        other, far, _ = self.connect(client=third)
+        self.until(lambda: other.mode and far.mode)
+        assert self.link is not None
+        route = self.link._queuePair._route  # type: ignore[attr-defined]  # the software device's
+        self.breakable(owner, name, lambda link, it: isOurs(route, it))
+        self.world.network.silent.add(self.server.address)  # so that there is something to be done in time
+        self.world.clock.callLater(1, self.world.network.silent.clear)
+        for here, there in pairs:
+            here.transport.write(b"hello")
+            there.transport.write(b"hello")
+        self.until(lambda: all(here.reason for here, _ in pairs), 20)
+        other.transport.write(b"still there?")
+        self.until(lambda: far.heard, 20)
+        self.wait(2)
+        self.check(pairs, isTold=False)
+        self.assertEqual((other.reason, far.reason), (None, None))
+
+    def test_receivingRoute(self) -> None:
+        """Packets can't be taken."""
+        self.checkRoute(Responder, "received", lambda route, it: it is route.responder)
+
+    def test_sendingRoute(self) -> None:
+        """Packets can't be made."""
+        self.checkRoute(Requester, "outgoing", lambda route, it: it is route.requester)
+
+    def test_routeInTime(self) -> None:
+        """Nothing can be done when it is time for it."""
+        self.checkRoute(RoCERoute, "expired", lambda route, it: it is route)
+
+    def test_linkEndsWhilePreparing(self) -> None:
+        """A link that ends while the peer's buffer is looked for is no error: both ends hear of it."""
+
+        async def prepare(link: Link, answer: object) -> None:
+            if link.group.name.startswith(Role.SERVER.value):
+                link.broken("for the test")
+
+        self.patch(Link, "prepare", prepare)
+        here, there, _ = self.connect()
+        self.until(lambda: here.reason, 20)
+        self.assertEqual((here.mode, here.reason, there.mode), ("SMC-R", ConnectionLost, ""))
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_timer(self) -> None:
+        """What is done about time raises."""
+        pairs = self.begin()
+        assert self.link is not None
+        [group] = linkGroups(self.client, DEVICE).groups()
+        self.breakable(type(group.core), "expired", lambda link, core: core is group.core)
+        self.wait(group.core.deadline() or 0.0)
+        self.check(pairs)
+
+
+class SharedMemoryTests(EndsTestCase):
+    """The same where processes share memory, on the real reactor; here both ends are this process's."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.isBroken = False
+
+    def breakable(self, owner: type, name: str) -> None:
+        """Have a method raise while something is broken."""
+        real = getattr(owner, name)
+
+        def call(it: Any, *arguments: Any) -> Any:
+            if self.isBroken:
+                raise Broken(name)
+            return real(it, *arguments)
+
+        self.patch(owner, name, call)
+
+    async def check(self, isTold: bool = True) -> None:
+        """
+        Connections hear of it at once; the next one is made.
+
+        @param isTold: DELETE LINK tells the other end; otherwise it has to find out by one connection on TCP.
+        """
+        factory, port = await self.serve(kind=Echo)
+        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
+        for end in ends:
+            end.transport.write(b"hello")
+            await end.hearing(5)
+        links = {each.transport.stream.link for each in (*ends, *factory.protocols)}
+        self.isBroken = True
+        begun = reactor.seconds()
+        for end in ends:
+            end.transport.write(b"hello")
+        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
+        self.isBroken = False
+        self.assertLess(reactor.seconds() - begun, 2.0)
+        self.assertGreater(len(self.flushLoggedErrors(Broken)), 0)
+        self.assertEqual([each.turn.isBusy for each in links], [False] * len(links))
+        self.assertIn(True, [each.isOver for each in links])
+        if not isTold:
+            await self.connect(f"smc:127.0.0.1:{port}")
+        again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        again.transport.write(b"hello")
+        self.assertEqual(await again.hearing(5), b"hello")
+
+    async def test_lane(self) -> None:
+        """What looks into the memory raises."""
+        self.breakable(Incoming, "poll")
+        self.breakable(Lane, "takeMessages")
+        await self.check()
+
+    async def test_posting(self) -> None:
+        """What writes into it raises."""
+        self.breakable(Outgoing, "post")
+        self.breakable(Lane, "putMessage")
+        await self.check(isTold=False)
+
+    async def test_timer(self) -> None:
+        """What is to be done in time raises: the queue pair fails."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        other = await accepted
+        self.breakable(Lane, "expired")
+        self.isBroken = True
+        one.transport.stream.link._queuePair._route._surroundings.watch()
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+
+    async def test_peerGone(self) -> None:
+        """One of several queue pairs can't be told that the peer's process is gone: the others are."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        other = await accepted
+        route = one.transport.stream.link._queuePair._route
+        peer = route._surroundings._peer
+        real = Attachment.peerGone
+
+        def peerGone(attachment: Attachment, event: Any) -> None:
+            real(attachment, event)
+            raise Broken("peerGone")
+
+        self.patch(Attachment, "peerGone", peerGone)
+        self.assertEqual(len(peer.attachments), 2)
+        peer.lost("for the test")
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)
+
+
+class WordsTests(RaceTestCase):
+    """What is said at the end: to the peer, and in the log."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.said: list[str] = []
+        observer = cast(ILogObserver, self.observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        globalLogPublisher.addObserver(observer)
+        for module in (groupModule, streamModule):
+            self.patch(module._seldom, "_entries", {})
+
+    def observe(self, event: Any) -> None:
+        self.said.append(formatEvent(event))
+
+    def pair(self) -> tuple[Listener, Listener]:
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        return here, there
+
+    def test_deleteLink(self) -> None:
+        """A process that ends in order says so by DELETE LINK, and its peer is told of an orderly end."""
+        here, there = self.pair()
+        here.transport.write(b"last words")
+        [group] = linkGroups(self.server, DEVICE).groups()
+        [link] = group.links
+        self.client.stop()
+        self.until(lambda: link.isOver)
+        self.assertIs(group.core._core.ending.reason, DeleteReason.PROGRAM_ENDING)
+        self.assertEqual((there.heard, there.hasEnded), (b"last words", True))
+
+    def test_linkFails(self) -> None:
+        """The log tells who runs the program which connections have ended, and why."""
+        for _ in range(3):
+            here, there = self.pair()
+        [link] = linkGroups(self.client, DEVICE).links()
+        link._queuePair.failed(AsyncEventKind.QP_FATAL)  # type: ignore[attr-defined]  # the software device's
+        self.until(lambda: here.reason)
+        name = linkGroups(self.client, DEVICE).devices[0].name
+        [told] = [each for each in self.said if "SMC-R connections" in each]
+        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 by {name} end: "), told)
+
+    def test_flood(self) -> None:
+        """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""
+        for number in range(20):
+            here, there = self.pair()
+            if number % 2:
+                there.transport.stream.violated(f"offence {number}")
+            else:
+                there.transport.stream.link.group.core.received(b"\0" * 44, 0.0)
+                there.transport.stream.link.group._turnCore()
+            self.until(lambda end=there: end.reason)  # type: ignore[misc]
+            self.wait(0.1)
+        told = [each for each in self.said if "rules" in each or "SMC-R connections" in each]
+        self.assertLess(len(told), 6, told)

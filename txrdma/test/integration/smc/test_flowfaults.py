@@ -1,0 +1,169 @@
+"""
+Faults at every message of every flow of LLC: bytes arrive or connections end, and no group is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from txrdma.smc.wire.llc import LLCType
+from txrdma.test.support.smc.flowfaults import FAULTS, Flow, FlowTestCase
+
+
+def contact(case: FlowTestCase) -> Iterator[None]:
+    """A first contact: CONFIRM LINK, and a second link."""
+    yield
+    case.begin()
+
+
+def returning(case: FlowTestCase) -> Iterator[None]:
+    """A port of both hosts is up again: the client asks for a link, the server adds it."""
+    case.enable(1, False)
+    case.talkers(4)
+    yield
+    case.enable(1, True)
+
+
+def returningHere(case: FlowTestCase) -> Iterator[None]:
+    """A port of the client is up again, which the server can't know: it is asked for a link."""
+    case.enable(1, False, case.client)
+    case.talkers(1)
+    case.linked(2)
+    yield
+    case.enable(1, True, case.client)
+
+
+def lostBy(isServer: bool) -> Flow:
+    """A link fails at one end: DELETE LINK; and the server adds it again."""
+
+    def lost(case: FlowTestCase) -> Iterator[None]:
+        case.talkers(2)
+        case.linked(2)
+        yield
+        group = case.groupOf(case.server if isServer else case.client)
+        assert group is not None
+        group.links[1].broken("for the test")
+
+    return lost
+
+
+def joining(case: FlowTestCase) -> Iterator[None]:
+    """A further connection: each end tells of a buffer, by CONFIRM RKEY."""
+    case.talkers(1)
+    case.linked(2)
+    yield
+    case.begin()
+
+
+def leaving(case: FlowTestCase) -> Iterator[None]:
+    """Connections end: each end takes buffers back, by DELETE RKEY."""
+    case.talkers(4)
+    case.linked(2)
+    yield
+    for here, there in (case.ends.pop() for _ in range(2)):
+        here.transport.loseConnection()
+        there.transport.loseConnection()
+
+
+def idling(case: FlowTestCase) -> Iterator[None]:
+    """Little is said: both links are tested."""
+    case.talkers(1)
+    case.linked(2)
+    yield
+
+
+def endedBy(isServer: bool) -> Flow:
+    """One end ends the group, with its connection: DELETE LINK for all links."""
+
+    def ended(case: FlowTestCase) -> Iterator[None]:
+        case.talkers(1)
+        case.linked(2)
+        case.isFatal = True
+        case.isHarmless = False
+        yield
+        group = case.groupOf(case.server if isServer else case.client)
+        assert group is not None
+        group.shutdown()
+
+    return ended
+
+
+def continuing(case: FlowTestCase) -> Iterator[None]:
+    """The same with keys on five links, which CONFIRM RKEY has no room for."""
+    case.options = replace(case.options, links=5)
+    case.talkers(1)
+    case.linked(5)
+    yield
+    case.begin()
+
+
+class FlowFaultTests(FlowTestCase):
+    """Each flow, with each fault at each of its messages."""
+
+    def playAll(self, flow: Flow, *expected: LLCType, versions: tuple[int, ...] = (2,)) -> None:
+        """
+        Play a flow in all ways, and name the way that fails.
+
+        @param expected: messages that the flow has to have.
+        """
+        for version in versions:
+            self.version = version
+            self.play(flow, None, "")
+            said = [one.type for one in self.said]
+            self.assertLessEqual(set(expected), set(said))
+            kept = 0
+            for step, type in enumerate(said):
+                for fault in FAULTS:
+                    try:
+                        self.play(flow, step, fault)
+                    except Exception as error:
+                        where = f"version {version}, {fault} at message {step}, {type.name}"
+                        raise AssertionError(f"{where}: {error}") from error
+                    kept += all(here.isWhole and there.isWhole for here, there in self.ends)
+            self.assertGreater(kept, len(said), "hardly anything that is harmless")
+
+    def test_contact(self) -> None:
+        """CONFIRM LINK of a first contact, ADD LINK with a continuation in version 1, CONFIRM LINK."""
+        self.playAll(contact, LLCType.CONFIRM_LINK, LLCType.ADD_LINK)
+        self.playAll(contact, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
+
+    def test_returning(self) -> None:
+        """REQUEST ADD LINK, and ADD LINK for a group with several buffers."""
+        self.playAll(returning, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK)
+        self.playAll(returning, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
+
+    def test_returningHere(self) -> None:
+        """An asymmetric link is exchanged: REQUEST ADD LINK, ADD LINK, DELETE LINK."""
+        self.playAll(returningHere, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK, LLCType.DELETE_LINK)
+
+    def test_lost(self) -> None:
+        """DELETE LINK for a link that one end has lost, and ADD LINK."""
+        for isServer in (True, False):
+            self.playAll(lostBy(isServer), LLCType.DELETE_LINK, LLCType.ADD_LINK)
+
+    def test_joining(self) -> None:
+        """CONFIRM RKEY, for keys on two links."""
+        self.playAll(joining, LLCType.CONFIRM_RKEY)
+
+    def test_leaving(self) -> None:
+        """DELETE RKEY."""
+        self.playAll(leaving, LLCType.DELETE_RKEY)
+
+    def test_idling(self) -> None:
+        """TEST LINK."""
+        self.isTesting = True
+        self.playAll(idling, LLCType.TEST_LINK)
+
+    def test_ended(self) -> None:
+        """DELETE LINK for all links."""
+        for isServer in (True, False):
+            for step in range(2 + (not isServer)):
+                for fault in FAULTS:
+                    self.play(endedBy(isServer), step, fault)
+                    self.assertGreater(len(self.said), step)
+
+    def test_continuing(self) -> None:
+        """CONFIRM RKEY, for keys on five links."""
+        self.count = 5
+        self.playAll(continuing, LLCType.CONFIRM_RKEY_CONTINUATION)

@@ -1,0 +1,167 @@
+"""
+When what was written goes out: together where that costs nobody time, and at once where the peer would wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import SendRequest
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.turn import HOLD_SECONDS
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.scenario import DEVICE
+
+CONNECTIONS = 4
+
+
+class Working(Listener):
+    """Works for a while, and answers with several writes."""
+
+    test: FlushingTests
+
+    def dataReceived(self, data: bytes) -> None:
+        super().dataReceived(data)
+        self.test.now += self.test.work
+        for byte in data:
+            self.transport.write(bytes([byte]))
+        self.test.events.append("handled")
+
+
+class FlushingTests(RaceTestCase):
+    """A server that gets messages of several connections at once."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = 100.0
+        self.work = 0.0
+        self.events: list[str] = []
+        self.ends: list[tuple[Listener, Listener]] = []
+        for _ in range(CONNECTIONS):
+            there = Working()
+            there.test = self
+            here, _, _ = self.connect(there=there)
+            self.ends.append((here, there))
+            self.until(lambda: all(end.mode for pair in self.ends for end in pair))
+        [link] = linkGroups(self.server, DEVICE).links()
+        link.turn.clock = lambda: self.now
+        self.link = link
+        queuePair = link._queuePair
+        post = queuePair.postSend
+
+        def postSend(requests: Sequence[SendRequest]) -> None:
+            self.events.append("posted")
+            post(requests)
+
+        self.patch(queuePair, "postSend", postSend)
+
+    def ask(self) -> None:
+        """Something for each connection, while the server's program is busy elsewhere."""
+        self.server.sleep()
+        for here, _ in self.ends:
+            here.transport.write(b"question")
+        self.wait(0.1)
+        self.events.clear()
+        self.server.wake()
+        self.until(lambda: all(here.heard == b"question" for here, _ in self.ends))
+
+    def test_together(self) -> None:
+        """What is quickly done goes out at once, for all connections that had something in a batch."""
+        self.ask()
+        self.assertEqual(self.events, ["handled"] * CONNECTIONS + ["posted"])
+
+    def test_longWork(self) -> None:
+        """Where each answer takes long the peer does not wait for the last one; one's writes go together."""
+        self.work = 5 * HOLD_SECONDS
+        self.ask()
+        self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
+        for here, _ in self.ends:
+            self.assertEqual(here.transport.smc.messagesReceived, 1)
+
+    def test_someWork(self) -> None:
+        """Where it takes a while some go together: as many as are done in the time that a flush is worth."""
+        self.work = 0.6 * HOLD_SECONDS
+        self.ask()
+        self.assertEqual(self.events, ["handled", "handled", "posted"] * (CONNECTIONS // 2))
+
+    def answer(self) -> None:
+        """The server's program does something for each connection, in one delayed call."""
+
+        def work() -> None:
+            for _, there in self.ends:
+                self.now += self.work
+                there.transport.write(b"an")
+                there.transport.write(b"swer")
+                self.events.append("written")
+
+        self.events.clear()
+        self.server.callLater(0, work)
+        self.until(lambda: all(here.heard == b"answer" for here, _ in self.ends))
+
+    def test_writtenTogether(self) -> None:
+        """What a delayed call quickly writes to several connections goes out at its end."""
+        self.answer()
+        self.assertEqual(self.events, ["written"] * CONNECTIONS + ["posted"])
+
+    def test_writtenByLongWork(self) -> None:
+        """A delayed call that works for long between its writes to connections holds none but the last."""
+        self.work = 5 * HOLD_SECONDS
+        self.answer()
+        self.assertEqual(self.events, ["written", *["posted", "written"] * (CONNECTIONS - 1), "posted"])
+        for here, _ in self.ends:
+            self.assertEqual(here.transport.smc.messagesReceived, 1)
+
+    def test_refused(self) -> None:
+        """What a device refuses in the midst of a program's call ends connections only after that call."""
+        self.work = 5 * HOLD_SECONDS
+
+        def postSend(requests: Sequence[SendRequest]) -> None:
+            raise InvalidRequest("by the test")
+
+        def work() -> None:
+            for _, there in self.ends:
+                self.now += self.work
+                there.transport.write(b"answer")
+                self.assertEqual(there.reason, None)
+            reasons.extend(there.reason for _, there in self.ends)
+
+        reasons: list[object] = []
+        self.link._queuePair.postSend = postSend  # type: ignore[method-assign]  # for the test
+        self.server.callLater(0, work)
+        self.until(lambda: all(there.reason for _, there in self.ends))
+        self.assertEqual(reasons, [None] * CONNECTIONS)
+
+    def test_paused(self) -> None:
+        """So it is with what was held back for readers that go on: each answer goes out when it is there."""
+        self.work = 5 * HOLD_SECONDS
+        for _, there in self.ends:
+            there.transport.pauseProducing()
+        for here, _ in self.ends:
+            here.transport.write(b"question")
+        self.wait(0.1)
+        self.events.clear()
+        for _, there in self.ends:
+            there.transport.resumeProducing()
+        self.until(lambda: all(here.heard == b"question" for here, _ in self.ends))
+        self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
+
+    def test_broken(self) -> None:
+        """The link ends while a batch is handed on: nothing is posted after that."""
+        self.work = 5 * HOLD_SECONDS
+        self.server.sleep()
+        for here, _ in self.ends:
+            here.transport.write(b"question")
+        self.wait(0.1)
+        self.events.clear()
+        broken = self.ends[1][1]
+
+        def dataReceived(data: bytes) -> None:
+            self.events.append("broken")
+            self.link.broken("by the test")
+
+        broken.dataReceived = dataReceived  # type: ignore[method-assign]  # for the test
+        self.server.wake()
+        self.until(lambda: all(there.reason for _, there in self.ends))
+        self.assertIn("broken", self.events)
+        self.assertNotIn("posted", self.events[self.events.index("broken") :])

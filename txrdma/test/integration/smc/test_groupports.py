@@ -1,0 +1,62 @@
+"""
+Tests for L{txrdma.smc.group.ports}: where links begin, as endpoint strings and the system tell.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.task import deferLater
+
+from txrdma.error import DeviceUnavailable
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.ports import openDevices
+from txrdma.strings import splitString
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+
+UDP = ":route=rocev2"
+
+
+class DeviceStringTests(EndsTestCase):
+    """Device strings with several devices or addresses."""
+
+    def test_split(self) -> None:
+        """A plus sign is between two devices, unless a backslash is before it."""
+        self.assertEqual(
+            splitString(r"soft:pcap=a\+b+pyverbs:x\\+y", "+"), [r"soft:pcap=a\+b", r"pyverbs:x\\", "y"]
+        )
+
+    def test_some(self) -> None:
+        """Those that can't be opened are left out, as long as there is one."""
+        with self.assertRaises(DeviceUnavailable):
+            openDevices(reactor, "soft:192.0.2.7+soft:192.0.2.8")
+        [device] = openDevices(reactor, "soft:192.0.2.7+soft:127.0.0.2")
+        self.addCleanup(device.close)
+        self.assertEqual(device.name, "soft:127.0.0.2")
+        self.assertRaises(ValueError, openDevices, reactor, "soft:127.0.0.2+nonsense")
+
+    async def linked(self, ours: str, theirs: str, more: str = "") -> list[int]:
+        """Active links of the client's group, and the server's."""
+        quoted = [each.replace(":", r"\:").replace("=", r"\=") for each in (ours, theirs)]
+        _, port = await self.serve(f"smc:0:interface=127.0.0.1:device={quoted[0]}{more}", Echo)
+        end = await self.connect(f"smc:127.0.0.1:{port}:fallback=no:device={quoted[1]}{more}")
+        end.transport.write(b"hello")
+        await end.hearing(5)
+        await deferLater(reactor, 0.2)
+        groups = [group for each in (ours, theirs) for group in linkGroups(reactor, each).groups()]
+        return [sum(link.isActive for link in group.links) for group in groups]
+
+    async def test_addresses(self) -> None:
+        """Two addresses of the software device are two ports, and make two links; unless one is enough."""
+        ours, theirs = "soft:127.0.0.2,127.0.0.3" + UDP, "soft:127.0.0.4,127.0.0.5" + UDP
+        self.assertEqual(await self.linked(ours, theirs), [2, 2])
+        self.assertEqual(await self.linked(ours + ":mtu=1024", theirs + ":mtu=1024", ":links=1"), [1, 1])
+
+    async def test_devices(self) -> None:
+        """Several devices are as good, in version 2 as well; one with a single port stays with one link."""
+        ours = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
+        theirs = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
+        self.assertEqual(await self.linked(ours, theirs, ":ueid=A"), [2, 2])
+        self.assertEqual(await self.linked(ours + "+soft:127.0.0.6" + UDP, "soft:127.0.0.7" + UDP), [1, 1])
+
+    async def test_memory(self) -> None:
+        """What goes by shared memory has one link, which nothing can cut."""
+        self.assertEqual(await self.linked("soft:127.0.0.2,127.0.0.3", "soft:127.0.0.4,127.0.0.5"), [1, 1])

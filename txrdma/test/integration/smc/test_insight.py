@@ -1,0 +1,177 @@
+"""
+What a process tells of its connections, its link groups, and what they have done.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from txrdma.commands.common.counted import differences
+from txrdma.smc.insight.linkgroups import describeGroup
+from txrdma.smc.insight.report import report
+from txrdma.smc.insight.statistics import statistics
+from txrdma.test.integration.smc.test_failover import TwoLinkTestCase
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+
+
+class Pausing(Listener):
+    """Reads nothing before it is told to."""
+
+    def connectionMade(self) -> None:
+        self.transport.pauseProducing()
+        super().connectionMade()
+
+
+class LinkGroupTests(TwoLinkTestCase):
+    """Link groups, described."""
+
+    def test_twoLinks(self) -> None:
+        """Both ends tell the same two links, each with its own end first."""
+        self.pair()
+        here, there = map(describeGroup, self.both())
+        self.assertEqual([here["role"], there["role"]], ["client", "server"])
+        for mine, theirs in ((here, there), (there, here)):
+            self.assertEqual((mine["state"], mine["connections"]), ("active", 1))
+            for link, other in zip(self.links(mine), self.links(theirs), strict=True):
+                self.assertEqual(link["number"], other["number"])
+                self.assertEqual((link["gid"], link["qpn"]), (other["peerGID"], other["peerQPN"]))
+                self.assertEqual(link["state"], "active")
+        self.assertEqual(sum(link["connections"] for link in self.links(here)), 1)
+
+    def test_buffers(self) -> None:
+        """A ring is in use as long as a connection has it."""
+        here, there = self.pair()
+        group = self.both()[0]
+        [buffer] = self.buffers(describeGroup(group))
+        self.assertEqual((buffer["elementSize"], buffer["used"]), (16384, 1))
+        self.assertGreater(buffer["elements"], 1)
+        here.transport.loseConnection()
+        self.until(lambda: there.hasEnded)
+        there.transport.loseConnection()
+        self.until(lambda: here.reason and there.reason)
+        self.wait(0.1)
+        [buffer] = self.buffers(describeGroup(group))
+        self.assertEqual(buffer["used"], 0)
+
+    def links(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        return list(group["links"])
+
+    def buffers(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        return list(group["buffers"])
+
+
+class StatisticsTests(RaceTestCase):
+    """Counters of what connections have done."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.before = statistics()["counters"]
+
+    def counted(self) -> dict[str, Any]:
+        """What was counted since the test began."""
+        return differences(statistics()["counters"], self.before, 1)
+
+    def connected(self, there: Listener | None = None) -> tuple[Listener, Listener]:
+        here, there, _ = self.connect(there=there)
+        self.until(lambda: here.mode and there.mode)
+        return here, there
+
+    def test_connections(self) -> None:
+        """Connections are counted by mode and role; the present ones go when they end."""
+        here, there = self.connected()
+        self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
+        present = statistics()["gauges"]["connections"]["SMC-R 1"]
+        here.transport.abortConnection()
+        self.until(lambda: here.reason and there.reason)
+        left = {role: count - 1 for role, count in present.items()}
+        self.assertEqual(statistics()["gauges"]["connections"]["SMC-R 1"], left)
+        self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
+
+    def test_bytes(self) -> None:
+        """Bytes are counted at both ends, while connections live and when they have ended."""
+        here, there = self.connected()
+        for data in (b"x", b"y" * 10_000):
+            here.transport.write(data)
+            self.wait(0.1)
+        for _ in range(2):
+            counted = self.counted()
+            self.assertEqual((counted["sent"]["bytes"], counted["received"]["bytes"]), (10_001, 10_001))
+            for way in ("sent", "received"):
+                sizes = counted[way]["sizes"]
+                self.assertEqual({bound: n for bound, n in sizes.items() if n}, {"8192": 1, "16384": 1})
+            self.assertEqual((counted["sent"]["writes"], counted["received"]["reads"]), (2, 2))
+            here.transport.abortConnection()
+            self.until(lambda: here.reason and there.reason)
+
+    def test_flushes(self) -> None:
+        """Writes of one turn go out as one, and are counted so."""
+        here, there = self.connected()
+        for _ in range(100):
+            here.transport.write(b"x")
+        self.until(lambda: len(there.heard) == 100)
+        self.assertEqual(self.counted()["sent"]["writes"], 1)
+
+    def test_blocked(self) -> None:
+        """A full ring that holds up a write is counted, and the time until there is room."""
+        here, there = self.connected(Pausing())
+        here.transport.write(bytes(40_000))  # rings have 16 KiB
+        self.wait(2.0)
+        sent = self.counted()["sent"]
+        self.assertEqual(sent["blocks"], 1)
+        self.assertApproximates(sent["blockedSeconds"], 2.0, 0.1)
+        self.assertGreater(statistics()["gauges"]["ringBytesUnread"], 16_000)
+        there.transport.resumeProducing()
+        self.until(lambda: len(there.heard) == 40_000)
+        self.wait(3.0)
+        sent = self.counted()["sent"]
+        self.assertGreaterEqual(sent["blocks"], 2)  # there were three rings full of bytes
+        self.assertApproximates(sent["blockedSeconds"], 2.0, 0.2)
+
+    def test_full(self) -> None:
+        """Bytes that just fit into the peer's ring wait for nothing."""
+        here, _there = self.connected(Pausing())
+        here.transport.write(bytes(16_384))
+        self.wait(1.0)
+        self.assertEqual(self.counted()["sent"]["blocks"], 0)
+
+    def test_abortedWhileBlocked(self) -> None:
+        """A connection that is aborted waits for nothing any more."""
+        here, _there = self.connected(Pausing())
+        here.transport.write(bytes(40_000))
+        self.wait(1.0)
+        here.transport.abortConnection()
+        self.until(lambda: here.reason)
+        seconds = self.counted()["sent"]["blockedSeconds"]
+        self.wait(5.0)
+        self.assertEqual(self.counted()["sent"]["blockedSeconds"], seconds)
+        self.assertApproximates(seconds, 1.0, 0.1)
+
+    def test_fallback(self) -> None:
+        """A fallback is counted with its role and the reasons of both ends."""
+        group = self.groupsOf[self.server]
+        group.ports = ()
+        self.connected()
+        counted = self.counted()["fallbacks"]
+        self.assertEqual(
+            {role: {why: n for why, n in reasons.items() if n} for role, reasons in counted.items()},
+            {"server": {"NOSMCRDEV": 1}, "client": {"PEERDECL (NOSMCRDEV)": 1}},
+        )
+
+    def test_report(self) -> None:
+        """All that is told can be carried by JSON, with what smcss tells of a connection."""
+        here, there = self.connected()
+        here.transport.write(b"hello")
+        self.until(lambda: there.heard)
+        told = json.loads(json.dumps(report()))
+        ours = {status["token"]: status for status in told["connections"] if "token" in status}
+        client = ours[here.transport.stream.token]
+        server = ours[client["peerToken"]]
+        self.assertEqual(server["peerToken"], client["token"])
+        self.assertEqual(client["link"]["gid"], server["link"]["peerGID"])
+        self.assertEqual(client["shutdown"], "<->")
+        here.transport.loseWriteConnection()
+        self.until(lambda: there.hasEnded)
+        self.assertEqual(here.transport.smc.toDict()["shutdown"], "<-W")
+        self.assertEqual(there.transport.smc.toDict()["shutdown"], "R->")
+        self.assertEqual(there.transport.smc.toDict()["flags"]["received"], ["DONE_WRITING"])

@@ -1,0 +1,88 @@
+"""
+The kernel's SMC as a backend, as far as that goes without such a kernel: its word, its absence, and ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from twisted.internet import main
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.kernel import status, transports
+from txrdma.smc.kernel.sockdiag import Diagnosed
+from txrdma.test.support.smc.kernel import RECORDED
+from txrdma.testing.endpoints import EndpointContract, reactor, StreamContract
+
+
+class OwnEndpointTests(EndpointContract, TestCase):
+    """The promises of endpoints, held by our own stack."""
+
+    SERVER = "smc:127.0.0.1:0:backend=own"
+    CLIENT = "smc:127.0.0.1:{port}:backend=own"
+    PLAIN_SERVER = "tcp:0:interface=127.0.0.1"
+    PLAIN_CLIENT = "tcp:127.0.0.1:{port}"
+    timeout = 30
+
+    def setUp(self) -> None:
+        self.addCleanup(closeLinkGroups, reactor)
+
+
+class StandInTests(StreamContract, TestCase):
+    """
+    The transports of the kernel's SMC on sockets of TCP, which stand in for a kernel that has it.
+
+    The peer's buffer is said to be full as long as TCP has bytes that it has not sent.
+    """
+
+    SERVER = "smc:127.0.0.1:0:backend=kernel"
+    CLIENT = "smc:127.0.0.1:{port}:backend=kernel"
+    PLAIN_SERVER = "tcp:0:interface=127.0.0.1"
+    PLAIN_CLIENT = "tcp:127.0.0.1:{port}"
+    timeout = 30
+
+    def setUp(self) -> None:
+        def stand(family: int) -> socket.socket:
+            made = socket.socket(family, socket.SOCK_STREAM)
+            made.setblocking(False)
+            return made
+
+        self.patch(transports, "smcSocket", stand)
+        for module in (transports, status):
+            self.patch(module, "hasFallenBack", lambda connected: False)
+        told = Diagnosed.decode(RECORDED["client"])
+        self.patch(status._table, "find", lambda inode: told)
+
+    async def test_unsentAtTheEnd(self) -> None:
+        """What the peer's buffer has no room for when the peer ends is left to a thread."""
+        real = transports._closeLater
+        here, there = await self.pair()
+        there.transport.pauseProducing()
+        here.transport.write(bytes(1 << 20))
+        self.patch(transports, "unsent", lambda connected: 1)
+        left: list[socket.socket] = []
+        self.patch(transports, "_closeLater", left.append)
+        here.transport.connectionLost(Failure(main.CONNECTION_LOST))
+        [connected] = left
+        self.assertGreaterEqual(connected.fileno(), 0)
+        real(connected)
+        there.transport.resumeProducing()
+        await self.until(lambda: there.hasEnded)
+
+    async def test_aborted(self) -> None:
+        """The end of a stream is that of an aborted connection when the socket has an error."""
+        here, there = await self.pair()
+
+        class Reset:
+            def getsockopt(self, *arguments: object) -> int:
+                return errno.ECONNRESET
+
+        transport = here.transport
+        real, transport.socket = transport.socket, Reset()
+        try:
+            self.assertIs(transport._dataReceived(b""), main.CONNECTION_LOST)
+        finally:
+            transport.socket = real

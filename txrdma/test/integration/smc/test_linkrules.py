@@ -1,0 +1,56 @@
+"""
+Every LLC message in every state of a link group: what a peer may send, and what ends the group.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from twisted.internet.error import ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
+
+from txrdma.smc.group import group as groupModule
+from txrdma.smc.wire.llc import (
+    Header,
+    LLC,
+    LLCType,
+)
+from txrdma.test.support.smc.linkrules import bodies
+from txrdma.test.support.smc.races import RaceTestCase
+
+
+class LogTests(RaceTestCase):
+    """What is said of a peer that breaks a rule."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(groupModule._seldom, "_entries", {})
+        self.said: list[LogEvent] = []
+        observer = cast(ILogObserver, self.said.append)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+
+    def test_named(self) -> None:
+        """The log names the peer and the rule, with connections and without; both ends hear of the end."""
+        for hasConnection in (True, False):
+            here, there, _ = self.connect()
+            self.until(lambda here=here, there=there: here.mode and there.mode)  # type: ignore[misc]
+            [group], [other] = (self.groupsOf[host].groups() for host in (self.server, self.client))
+            peer = f"198.51.100.1:{self.number}"
+            if not hasConnection:
+                here.transport.loseConnection()
+                there.transport.loseConnection()
+                self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
+                self.wait(1)
+                peer = str(group.key.gid)
+                groupModule._seldom._entries.clear()
+            self.said.clear()
+            other.links[0].send(LLC(LLCType.CONFIRM_LINK, Header(), bodies(1)[0]).encode())
+            self.until(lambda group=group, other=other: group.isOver and other.isOver)  # type: ignore[misc]
+            [told] = [event for event in self.said if event["log_level"] is LogLevel.warn]
+            text = formatEvent(told)
+            self.assertIn(peer, text)
+            self.assertIn("a client does not ask for that", text)
+            self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
+            if hasConnection:
+                self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))

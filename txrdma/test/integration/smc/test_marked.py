@@ -1,0 +1,251 @@
+"""
+SMC's TCP option as endpoints use it; a model of the kernel's part says which sockets have it.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+
+from txrdma.error import WireError
+from txrdma.smc.carriers import approaching
+from txrdma.smc.carriers.option.shared import sharedOption
+from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.handshake import _machine
+from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.test.support.smc.marked import ModelCarrier
+from txrdma.test.unit.smc.test_clc import recorded
+
+DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"
+EYECATCHER = bytes.fromhex("e2d4c3d9")
+
+
+class MarkedTestCase(EndsTestCase):
+    """A test with the model in place of this machine's kernel."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.model = ModelCarrier()
+        self.patch(sharedOption(reactor), "open", lambda: self.model)
+
+    def forgetPresence(self) -> None:
+        """Have nobody announce connections: as if the other end were on another host."""
+        self.patch(approaching, "channelTo", lambda reactor, target: None)
+
+
+class OursTests(MarkedTestCase):
+    """Both ends are ours."""
+
+    async def pair(self, server: str = DEVICE, client: str = DEVICE) -> tuple[Any, Any]:
+        """Client and server, after an echo."""
+        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
+        accepted = factory.next()
+        made = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        made.transport.write(b"hello")
+        self.assertEqual(await made.hearing(5), b"hello")
+        return made, await accepted
+
+    async def test_smc(self) -> None:
+        """Ends that don't find each other on this host find each other by the option."""
+        self.forgetPresence()
+        for end in await self.pair():
+            self.assertEqual((end.smc.mode, end.smc.version), ("SMC-R", 2))
+        self.assertEqual((len(self.model.clients), len(self.model.listeners)), (1, 1))
+        self.assertEqual(self.model.forgotten, 2)
+
+    async def test_announced(self) -> None:
+        """A client that its listener expects has no option on its SYN; the connection is SMC-R as before."""
+        for end in await self.pair():
+            self.assertEqual(end.smc.mode, "SMC-R")
+        self.assertEqual(self.model.clients, [])
+
+    async def test_off(self) -> None:
+        """With C{option=no} no socket has the option."""
+        self.forgetPresence()
+        for end in await self.pair(f"{DEVICE}:option=no", f"{DEVICE}:option=no"):
+            self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual((self.model.clients, self.model.listeners), ([], []))
+
+    async def test_oneEnd(self) -> None:
+        """With the option at one end only, both go on by plain TCP."""
+        self.forgetPresence()
+        for options in ((f"{DEVICE}:option=no", DEVICE), (DEVICE, f"{DEVICE}:option=no")):
+            for end in await self.pair(*options):
+                self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+
+    async def test_noDevice(self) -> None:
+        """An end promises nothing by a device that can't be opened, or that reaches nobody elsewhere."""
+        self.forgetPresence()
+        for device in (r"soft\:192.0.2.1", r"soft\:route=shared-memory"):
+            for end in await self.pair(f"device={device}", f"device={device}"):
+                self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual((self.model.clients, self.model.listeners), ([], []))
+
+    async def test_closed(self) -> None:
+        """When the last port and connection are gone, the carrier is closed."""
+        self.forgetPresence()
+        factory, number, port = await self.listening(Echo, f"smc:127.0.0.1:0:{DEVICE}")
+        accepted = factory.next()
+        client = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
+        server = await accepted
+        await port.stopListening()
+        self.assertTrue(self.model.isOpen)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        for _ in range(500):
+            if presenceOn(reactor).isIdle:
+                break
+            await deferLater(reactor, 0.01)
+        self.assertFalse(self.model.isOpen)
+
+    async def test_listenFails(self) -> None:
+        """A listener that finds its port taken leaves neither carrier nor device open."""
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            text = f"smc:127.0.0.1:{taken.getsockname()[1]}:{DEVICE}"
+            await self.assertFailure(
+                serverFromString(reactor, text).listen(Factory.forProtocol(Echo)), Exception
+            )
+        self.assertEqual(len(self.model.listeners), 1)
+        self.assertFalse(self.model.isOpen)
+
+
+class Stranger(Recorder):
+    """An end that is not ours, whose CLC messages the test reads and writes itself."""
+
+
+class ForeignTestCase(MarkedTestCase):
+    """A test whose other end is a stranger's, such as a kernel's."""
+
+    async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
+        """A stranger that listens and was connected to by our endpoint, and our protocol to be."""
+        factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")
+        if isMarked:
+            self.model.listeners.append(port.socket)
+        accepted = factory.next()
+        connecting = Deferred.fromCoroutine(self.connect(f"smc:127.0.0.1:{number}:{DEVICE}"))
+        return await accepted, connecting
+
+    async def meet(self, isMarked: bool, kind: type[Recorder]) -> tuple[Any, Any, Any]:
+        """A stranger that has connected to our listener, the factory of our protocols, and its first one."""
+        factory, number = await self.serve(f"smc:127.0.0.1:0:{DEVICE}", kind)
+        accepted = factory.next()
+        client = socket.socket()
+        client.bind(("127.0.0.1", 0))
+        if isMarked:
+            self.model.clients.append(client)
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", number))
+        self.addCleanup(client.close)
+        strangers = Recorders(Stranger)
+        reactor.adoptStreamConnection(client.fileno(), socket.AF_INET, strangers)
+        [stranger] = strangers.protocols
+        self.addCleanup(self._disconnect, stranger)
+        return stranger, factory, accepted
+
+
+class ForeignTests(ForeignTestCase):
+    """The other end is a stranger's, whose socket has the option or has not."""
+
+    async def test_proposal(self) -> None:
+        """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
+        stranger, connecting = await self.dial(isMarked=True)
+        head = await stranger.hearing(8)
+        proposal = decode(await stranger.hearing(int.from_bytes(head[5:7], "big")))
+        assert isinstance(proposal, Proposal)
+        self.assertEqual(proposal.version, 2)
+        decline = Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV)
+        stranger.transport.write(decline.encode() + b"in plain TCP")
+        ours = await connecting
+        self.assertEqual(await ours.hearing(12), b"in plain TCP")
+        self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
+
+    async def test_plainListener(self) -> None:
+        """A listener without the option gets no byte but the application's."""
+        stranger, connecting = await self.dial(isMarked=False)
+        ours = await connecting
+        ours.transport.write(b"hello")
+        self.assertEqual(await stranger.hearing(5), b"hello")
+        self.assertEqual(ours.smc.fallbackReason, Diagnosis.PEERNOSMC)
+        self.assertEqual(len(self.model.clients), 1)
+
+    async def test_silentListener(self) -> None:
+        """A listener that did not answer a Proposal gets a SYN without the option next time."""
+        self.patch(_machine, "CLC_TIMEOUT", 0.05)
+        self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
+        stranger, connecting = await self.dial(isMarked=True)
+        ours = await connecting
+        self.assertEqual(ours.smc.fallbackReason, Diagnosis.TIMEOUT_CL)
+        self.assertTrue(stranger.heard.startswith(EYECATCHER))
+        again = await self.connect(f"smc:127.0.0.1:{stranger.transport.getHost().port}:{DEVICE}")
+        self.assertEqual(again.smc.fallbackReason, Diagnosis.PEERNOSMC)
+        self.assertEqual(len(self.model.clients), 1)
+
+    async def test_markedClient(self) -> None:
+        """A client with the option is waited for, even by a protocol that speaks first; it may decline."""
+        stranger, factory, accepted = await self.meet(True, Greeter)
+        await deferLater(reactor, 0.05)
+        self.assertEqual((factory.protocols, stranger.heard), ([], b""))
+        stranger.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
+        server = await accepted
+        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
+
+    async def test_plainClient(self) -> None:
+        """A client without the option is greeted at once."""
+        stranger, _factory, accepted = await self.meet(False, Greeter)
+        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
+
+
+class ForgedTests(ForeignTestCase):
+    """The option where nobody speaks CLC, and CLC where nobody has sent the option."""
+
+    def assertNothingLeft(self) -> None:
+        """No link group came of it."""
+        self.assertEqual(linkGroups(reactor, "soft:127.0.0.1").groups(), [])
+
+    async def test_client(self) -> None:
+        """A client with the option that speaks at once as if on TCP is on TCP, with each of its bytes."""
+        stranger, factory, accepted = await self.meet(True, Echo)
+        stranger.transport.write(b"GET / HTTP/1.0\r\n\r\n")
+        server = await accepted
+        self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual(await stranger.hearing(18), b"GET / HTTP/1.0\r\n\r\n")
+        self.assertEqual(len(factory.protocols), 1)
+        self.assertNothingLeft()
+
+    async def test_listener(self) -> None:
+        """A listener that takes a Proposal for a request costs one connection; the next ones are TCP."""
+        stranger, connecting = await self.dial(isMarked=True)
+        head = await stranger.hearing(8)
+        await stranger.hearing(int.from_bytes(head[5:7], "big"))
+        number = stranger.transport.getHost().port
+        stranger.transport.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+        error = await self.assertFailure(connecting, WireError)
+        self.assertIn("no eyecatcher", str(error))
+        await stranger.lost
+        self.model.isOpen = True  # it was closed with the only connection
+        again = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
+        self.assertEqual((again.smc.mode, again.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual(len(self.model.clients), 1)
+        self.assertNothingLeft()
+
+    async def test_proposal(self) -> None:
+        """A Proposal on a connection without the option is bytes for the application, as all others."""
+        stranger, _factory, accepted = await self.meet(False, Echo)
+        [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
+        stranger.transport.write(proposal)
+        server = await accepted
+        self.assertEqual(await stranger.hearing(len(proposal)), proposal)
+        self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertNothingLeft()

@@ -1,0 +1,328 @@
+"""
+The C{local} carrier by a directory: who is found there, and what a listener has to prove.
+
+Both ends are in one network namespace here, and the client takes its own address for another one's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from typing import cast
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import unixplaces
+from txrdma.smc.carriers import approaching, neighbours, seeking
+from txrdma.smc.carriers.announcing import Announcement, Channel, PATIENCE
+from txrdma.smc.carriers.interfaces import IDialing
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.carriers.neighbours import AnnouncedNeighbour, listenersAt, Neighbour, NeighbourReception
+from txrdma.smc.carriers.owners import Place
+from txrdma.smc.carriers.seeking import NeighbourApproach, seek
+from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.handshake._silence import silentPeers
+from txrdma.test.integration.smc.test_local import PumpedReactor
+from txrdma.unixplaces import MeetingPlace
+from txrdma.unixsockets import Reactor
+
+TARGET = Place("127.0.0.1", 8080)
+
+
+class PlaceTestCase(SynchronousTestCase):
+    """A directory, and a reactor."""
+
+    def setUp(self) -> None:
+        self.reactor = PumpedReactor()
+        self.use = presenceOn(self.reactor).hold()
+        self.addCleanup(self.use.release)
+        path = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(rmtree, path)
+        self.place = MeetingPlace(path)
+
+
+class MeetingPlaceTests(PlaceTestCase):
+    """L{MeetingPlace}."""
+
+    def publish(self, name: str = "smc-1-a") -> socket.socket:
+        listening = self.place.publish(socket.SOCK_STREAM, name, 5)
+        self.addCleanup(listening.close)
+        return listening
+
+    def test_published(self) -> None:
+        """Who listens is found by name, and nothing else stays in the directory."""
+        self.publish()
+        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+        self.assertEqual(self.place.names("smc-1-"), ["smc-1-a"])
+        self.assertEqual(self.place.names("smc-11-"), [])
+        found = self.place.connect(socket.SOCK_STREAM, "smc-1-a")
+        assert found is not None
+        found.close()
+
+    def test_taken(self) -> None:
+        """A name belongs to the first who has it, and a second one leaves nothing behind."""
+        self.publish()
+        self.assertRaises(FileExistsError, self.place.publish, socket.SOCK_STREAM, "smc-1-a", 5)
+        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+
+    def test_mode(self) -> None:
+        """Others can't even connect, unless the directory has the set-group-ID bit for their group."""
+        self.publish("one")
+        os.chmod(self.place.path, 0o770)
+        self.publish("two")
+        os.chmod(self.place.path, 0o2770)
+        self.publish("three")
+        modes = [os.stat(f"{self.place.path}/{each}").st_mode & 0o777 for each in ("one", "two", "three")]
+        self.assertEqual(modes, [0o600, 0o600, 0o660])
+
+    def test_stale(self) -> None:
+        """The name of a process that is gone is removed by the first who looks for it."""
+        self.publish().close()
+        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertEqual(os.listdir(self.place.path), [])
+
+    def test_file(self) -> None:
+        """A file that is no socket is left alone."""
+        Path(self.place.path, "smc-1-a").write_text("somebody's")
+        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+
+    def test_nobody(self) -> None:
+        """Two users who both have no number in our user namespace are not taken for one."""
+        self.publish()
+        self.patch(unixplaces, "_nobodies", lambda: frozenset({os.geteuid(), os.getegid()}))
+        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+        os.chmod(self.place.path, 0o2770)
+        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+
+    def test_missing(self) -> None:
+        """Where there is no directory nobody is found, and publishing fails."""
+        nowhere = MeetingPlace(self.place.path + "/nowhere")
+        self.assertEqual(nowhere.names(""), [])
+        self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
+        self.assertRaises(OSError, nowhere.publish, socket.SOCK_STREAM, "x", 5)
+
+
+class Client:
+    """A client that is about to connect."""
+
+    target = TARGET
+
+
+class ProofTests(PlaceTestCase):
+    """A search, and the listeners that it asks."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(seeking, "sourceFor", lambda target: None)
+        self.found: list[Channel | None] = []
+
+    def listener(self) -> Announcements:
+        """A listener in the directory."""
+        reactor = cast(Reactor, self.reactor)
+        announcements = Announcements(reactor, False)
+        reception = NeighbourReception(reactor, announcements, self.place)
+        self.patch(announcements, "begin", lambda place: None)
+        reception.begin(TARGET)
+        self.addCleanup(self.reactor.serve)
+        self.addCleanup(reception.stop)
+        return announcements
+
+    def seek(self, target: Place = TARGET) -> bool:
+        return seek(cast(Reactor, self.reactor), self.place, target, self.found.append) is not None
+
+    def search(self) -> Channel | None:
+        self.assertTrue(self.seek())
+        self.reactor.serve()
+        [found] = self.found
+        return found
+
+    def test_proven(self) -> None:
+        """A listener that gets the word where the address leads is believed, and hears of connections."""
+        announcements = self.listener()
+        channel = self.search()
+        assert channel is not None
+        self.assertEqual((channel.source.host, channel.directory), ("127.0.0.1", self.place.path))
+        announcement = Announcement(channel, Place("127.0.0.1", 40000))
+        self.reactor.serve()
+        self.assertEqual(announcement.user, os.geteuid())
+        announced = announcements.claim(Place("127.0.0.1", 40000))
+        assert isinstance(announced, AnnouncedNeighbour)
+        self.assertEqual(announced.directory, self.place.path)
+        self.assertTrue(announced.isFrom(Place("127.0.0.1", 40000), TARGET))
+        self.assertFalse(announced.isFrom(Place("127.0.0.1", 40001), TARGET))
+        self.assertFalse(announced.isFrom(Place("127.0.0.1", 40000), Place("127.0.0.2", 8080)))
+        announced.expect(lambda: None)
+        self.reactor.serve()
+        self.assertTrue(announcement.isAccepted)
+
+    def test_otherAddress(self) -> None:
+        """A connection that is announced from another address than was proven ends the conversation."""
+        announcements = self.listener()
+        channel = self.search()
+        assert channel is not None
+        announcement = Announcement(channel, Place("127.0.0.9", 40000))
+        self.reactor.serve()
+        self.assertTrue(announcement.isOver)
+        self.assertFalse(announcement.isAccepted)
+        self.assertEqual(announcements.expected, {})
+
+    def test_unproven(self) -> None:
+        """Nothing can be announced before the proof."""
+        announcements = self.listener()
+        [name] = os.listdir(self.place.path)
+        liar = socket.socket(socket.AF_UNIX)
+        self.addCleanup(liar.close)
+        liar.connect(f"{self.place.path}/{name}")
+        liar.send(b"seeking 127.0.0.1\nconnecting 1 127.0.0.1 40000\n")
+        self.reactor.serve()
+        self.assertEqual(announcements.expected, {})
+        self.assertEqual(announcements.tellers, set())
+
+    def test_shared(self) -> None:
+        """Many connections at once search once."""
+        self.listener()
+        for _ in range(3):
+            self.assertTrue(self.seek())
+        self.reactor.serve()
+        self.assertEqual(len(set(self.found)), 1)
+        self.assertEqual(len(self.found), 3)
+        self.assertIsNotNone(self.found[0])
+
+    def test_twins(self) -> None:
+        """Of two listeners that both say to have the address, only that is found whose word arrives."""
+        right = self.listener()
+        wrong = self.listener()
+        genuine = Neighbour._wordCame
+
+        def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
+            if neighbour in right.tellers:  # the other one's datagrams are somewhere else
+                genuine(neighbour, data, sender)
+
+        self.patch(Neighbour, "_wordCame", wordCame)
+        self.assertIsNotNone(self.search())
+        self.assertEqual(len(right.tellers), 1)
+        self.reactor.serve()
+        self.assertEqual(wrong.tellers, set())
+
+    def test_wrongAnswer(self) -> None:
+        """A listener that says the word came, and did not answer with the other one, is not believed."""
+        self.listener()
+        genuine = neighbours.ProvingSocket.send
+
+        def send(proof: neighbours.ProvingSocket, word: bytes, target: object = None) -> None:
+            genuine(proof, word if target is None else b"another word", target)  # type: ignore[arg-type]  # as it came
+
+        self.patch(neighbours.ProvingSocket, "send", send)
+        self.assertTrue(self.seek())
+        self.reactor.serve()
+        self.assertEqual(self.found, [])
+        self.reactor.advance(PATIENCE)
+        self.assertEqual(self.found, [None])
+
+    def test_translated(self) -> None:
+        """Where the listener sees the client at another address than its own, it is plain TCP."""
+        self.listener()
+
+        def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
+            assert neighbour._proof is not None
+            neighbour._proof.send(neighbour._words[1], sender)
+            neighbour.lines.say(b"proven 127.0.0.9 " + neighbour._words[1])
+
+        self.patch(Neighbour, "_wordCame", wordCame)
+        self.assertTrue(self.seek())
+        self.reactor.serve()
+        self.assertEqual(self.found, [])
+        self.reactor.advance(PATIENCE)
+        self.assertEqual(self.found, [None])
+
+    def test_lostWords(self) -> None:
+        """Words that are lost are sent again."""
+        self.listener()
+        genuine = neighbours.ProvingSocket.send
+        lost: list[bytes] = []
+
+        def send(proof: neighbours.ProvingSocket, word: bytes, target: object = None) -> None:
+            if len(lost) < 3:
+                lost.append(word)
+            else:
+                genuine(proof, word, target)  # type: ignore[arg-type]  # as it came
+
+        self.patch(neighbours.ProvingSocket, "send", send)
+        self.assertTrue(self.seek())
+        for _ in range(5):
+            self.reactor.serve()
+            self.reactor.advance(0.11)
+        self.reactor.serve()
+        [found] = self.found
+        self.assertIsNotNone(found)
+
+    def test_notMine(self) -> None:
+        """An address that no listener has is asked for once, until others come, or some time has passed."""
+        self.listener()
+        target = Place("192.0.2.1", 8080)
+        self.assertTrue(self.seek(target))
+        self.reactor.serve()
+        self.assertEqual(self.found, [None])
+        self.assertFalse(self.seek(target))
+        self.listener()
+        self.assertTrue(self.seek(target))
+        self.reactor.serve()
+        self.assertFalse(self.seek(target))
+        self.reactor.advance(11)
+        self.assertTrue(self.seek(target))
+        self.reactor.serve()
+
+    def test_silent(self) -> None:
+        """A listener that says nothing costs its time once."""
+        stopped = self.place.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
+        self.addCleanup(stopped.close)
+        self.assertTrue(self.seek())
+        self.reactor.advance(PATIENCE)
+        self.assertEqual(self.found, [None])
+        self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
+
+    def test_abandoned(self) -> None:
+        """When nobody waits any more the search is over, and nothing of it is left."""
+        self.listener()
+        search = seek(cast(Reactor, self.reactor), self.place, TARGET, self.found.append)
+        assert search is not None
+        search.abandon()
+        self.assertEqual(self.found, [None])
+        self.reactor.serve()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def cancel(self, end: Callable[[NeighbourApproach], object]) -> None:
+        """A connection that is given up while its listener is sought does not go on, nor does the search."""
+        self.patch(approaching, "channelTo", lambda reactor, target: None)
+        self.listener()
+        approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.place)
+        proceeded: list[str] = []
+        approach.prepare(cast(IDialing, Client()), lambda: proceeded.append("on"))
+        end(approach)
+        self.reactor.serve()
+        self.assertEqual(proceeded, [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_closed(self) -> None:
+        """A connection that is closed meanwhile is over."""
+        self.cancel(lambda approach: approach.close())
+
+    def test_cancelled(self) -> None:
+        """A connection that is cancelled meanwhile is over."""
+        self.cancel(lambda approach: approach.failed(None))
+
+    def test_otherPort(self) -> None:
+        """Listeners at another port are not asked."""
+        self.listener()
+        self.assertFalse(self.seek(Place("127.0.0.1", 808)))
+
+    def test_ownAddress(self) -> None:
+        """An address of our own namespace is a matter of abstract names."""
+        self.listener()
+        self.patch(seeking, "sourceFor", lambda target: Place("127.0.0.1", 0))
+        self.assertFalse(self.seek())

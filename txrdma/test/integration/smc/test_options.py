@@ -1,0 +1,346 @@
+"""
+Options of endpoints: what they change of connections, and what they keep within bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.task import deferLater
+
+from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group.buffers import BufferPool
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.handshake._machine import CLC_TIMEOUT
+from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.stream.transport import PromptTransport, SMCTransport
+from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
+from txrdma.smc.wire.llc import LLCType, readHeader
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, Recorder, Recorders
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE
+
+reactor: Any = theReactor
+
+
+class OptionTestCase(RaceTestCase):
+    """Connections with options at both ends."""
+
+    def pair(self, **keys: Any) -> tuple[Listener, Listener]:
+        here, there, _ = self.connect(**keys)
+        self.until(lambda: here.mode and there.mode)
+        return here, there
+
+
+class CorkTests(OptionTestCase):
+    """C{autocork}: what is written in one turn goes out together, or each write at once."""
+
+    def write(self, here: Listener, there: Listener) -> int:
+        """Write ten times in a turn; tell by how many messages that goes out."""
+        before = here.transport.smc.messagesSent
+        for number in range(10):
+            here.transport.write(b"%d" % number)
+        during: int = here.transport.smc.messagesSent - before
+        self.until(lambda: there.heard == b"0123456789")
+        self.assertEqual(here.transport.smc.messagesSent - before, max(during, 1))
+        return during
+
+    def test_yes(self) -> None:
+        """By default nothing goes out before the turn ends."""
+        self.assertEqual(self.write(*self.pair()), 0)
+
+    def test_no(self) -> None:
+        """Without it every write is posted before the call returns, alone."""
+        here, there = self.pair(autocork=False)
+        self.assertIsInstance(here.transport, PromptTransport)
+        self.assertEqual(self.write(here, there), 10)
+
+    def test_sequence(self) -> None:
+        """A sequence is one write."""
+        here, there = self.pair(autocork=False)
+        before = here.transport.smc.messagesSent
+        here.transport.writeSequence([b"a", b"b", b"c"])
+        self.assertEqual(here.transport.smc.messagesSent - before, 1)
+        self.until(lambda: there.heard == b"abc")
+
+    def test_full(self) -> None:
+        """What the peer's ring, or its receives, have no room for waits; in order, and nothing is lost."""
+        here, there = self.pair(autocork=False)
+        pieces = [bytes([number % 256]) * 700 for number in range(200)]
+        for piece in pieces:
+            here.transport.write(piece)
+        here.transport.loseConnection()
+        self.until(lambda: there.hasEnded)
+        self.assertEqual(there.heard, b"".join(pieces))
+
+    def test_answers(self) -> None:
+        """An answer that is written from within dataReceived goes out before that returns."""
+        here, there = self.pair(autocork=False)
+        sent: list[int] = []
+
+        def answer(data: bytes) -> None:
+            before = there.transport.smc.messagesSent
+            there.transport.write(data)
+            there.transport.write(data)
+            sent.append(there.transport.smc.messagesSent - before)
+
+        there.dataReceived = answer  # type: ignore[method-assign]
+        here.transport.write(b"x")
+        self.until(lambda: here.heard == b"xx")
+        self.assertEqual(sent, [2])
+
+
+class SizeTests(OptionTestCase):
+    """C{sndbuf} and C{rcvbuf}."""
+
+    def test_rings(self) -> None:
+        """Both ends have rings of the size that they were asked for, rounded up, each its own."""
+        here, there = self.pair(rcvbuf=100_000)
+        for end in (here, there):
+            told = end.transport.smc.toDict()
+            self.assertEqual((told["bufferSize"], told["peerBufferSize"]), (131_072, 131_072))
+        here, there = self.pair()
+        self.assertEqual(here.transport.smc.toDict()["bufferSize"], 16_384)
+
+    def test_producers(self) -> None:
+        """A producer is paused when more than that waits to be sent."""
+
+        class Producer:
+            paused = False
+
+            def pauseProducing(self) -> None:
+                self.paused = True
+
+            def resumeProducing(self) -> None:
+                pass
+
+            def stopProducing(self) -> None:
+                pass
+
+        for keys, length, isPaused in (({}, 60_000, False), ({"sndbuf": 50_000}, 60_000, True)):
+            here, _there = self.pair(**keys)
+            producer = Producer()
+            here.transport.registerProducer(producer, True)
+            here.transport.write(bytes(length))
+            self.assertEqual(producer.paused, isPaused)
+            here.transport.unregisterProducer()
+        self.assertEqual(SMCTransport.bufferSize, 65_536)
+
+
+class KeepaliveTests(OptionTestCase):
+    """C{keepalive}."""
+
+    def asked(self, seconds: float, **keys: Any) -> list[float]:
+        """The times of TEST LINK requests in so many seconds of silence."""
+        times: list[float] = []
+        received = LinkGroup.received
+
+        def spy(group: LinkGroup, raw: bytes, now: float, *rest: Any) -> None:
+            kind, _, header = readHeader(raw)
+            if kind is LLCType.TEST_LINK and not header.flags & 0x80:
+                times.append(now)
+            received(group, raw, now, *rest)
+
+        self.patch(LinkGroup, "received", spy)
+        self.pair(**keys)
+        self.wait(seconds)
+        return times
+
+    def test_interval(self) -> None:
+        """A silent link is asked after so many seconds, or up to twice as many, again and again."""
+        times = self.asked(60.0, keepalive=7.0)
+        self.assertGreaterEqual(len(times), 4)
+        for earlier, later in pairwise([self.world.clock.seconds() - 60.0, *times]):
+            self.assertTrue(7.0 <= later - earlier <= 14.0 or later - earlier < 0.1, times)
+
+    def test_default(self) -> None:
+        """Otherwise that takes as long as TCP's keepalive does, two hours."""
+        self.assertEqual(self.asked(60.0), [])
+
+
+class LimitTests(OptionTestCase):
+    """C{maxgroups}, C{maxmemory} and C{handshakes}."""
+
+    def test_groups(self) -> None:
+        """A connection that would need a group too many falls back; those of the groups there are do not."""
+        first, _ = self.pair()
+        self.assertEqual(first.mode, "SMC-R")
+        third = self.host(3)
+        here, there, _ = self.connect(client=third, maxgroups=2)  # each end of the first one has its own
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual(there.transport.smc.fallbackReason, Diagnosis.MEM)
+        self.assertEqual(here.transport.smc.peerDiagnosis, Diagnosis.MEM)
+        self.assertEqual(self.pair(maxgroups=2)[0].mode, "SMC-R")
+
+    def test_memory(self) -> None:
+        """A buffer is only as large as the limit lets it be; without room connections fall back."""
+        most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and one of 5 for the client
+        modes = []
+        for _ in range(8):
+            here, there = self.pair(maxmemory=most)
+            self.assertEqual(here.mode, there.mode)
+            self.assertLessEqual(BufferPool.total, most)
+            modes.append(here.mode)
+        self.assertEqual(modes, ["SMC-R"] * 5 + ["TCP"] * 3)
+
+    def test_memoryReturns(self) -> None:
+        """Memory of groups that have ended is not counted."""
+        before = BufferPool.total
+        self.pair()
+        self.assertGreater(BufferPool.total, before)
+        for host in (self.client, self.server):
+            for group in self.groupsOf[host].groups():
+                group.close("for the test")
+        self.assertEqual(BufferPool.total, before)
+
+    @contextmanager
+    def flood(
+        self, count: int, crowd: Crowd, isNew: bool = False, **keys: Any
+    ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
+        """
+        So many clients that connect, propose, and say nothing more.
+
+        @param isNew: each under another name; otherwise each has its answer by now.
+        """
+        options = Options(device=DEVICE, agreed=True, **keys)
+        (told,) = self.groupsOf[self.client].candidates
+        clients = []
+        for number in range(count):
+            there = Listener()
+            accepting = ServerNegotiation(
+                self.server, options, Outcomes("server"), partial(_same, there), None, crowd
+            )
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
+            MemoryTCP(sockets[1], accepting).begin()
+            name = b"%08d" % number if isNew else told.peerID
+            sockets[0].send(Proposal(name, told.gid, told.mac, 0xC6336401, 32).encode())
+            clients.append((sockets[0], there))
+        self.until(lambda: clients[0 if isNew else -1][0].isReadable)
+        yield clients
+        for socket, _ in clients:
+            socket.close()
+
+    def test_handshakes(self) -> None:
+        """Of more handshakes than a listener may have, the others are declined as soon as they begin."""
+        self.pair()
+        crowd = Crowd()
+        with self.flood(12, crowd, handshakes=10) as clients:
+            self.assertEqual(crowd.present, 10)
+            answers = [decode(socket.recv(1000)) for socket, _ in clients]
+            declined = [each.diagnosis for each in answers if isinstance(each, Decline)]
+            self.assertEqual(declined, [Diagnosis.MEM] * 2)
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({there.mode for _, there in clients}, {"TCP"})
+            self.assertEqual(crowd.present, 0)
+
+    def test_room(self) -> None:
+        """When handshakes have ended others may begin."""
+        self.pair()
+        crowd = Crowd()
+        with self.flood(5, crowd, handshakes=5):
+            self.assertEqual(crowd.present, 5)
+            self.wait(CLC_TIMEOUT + 2)
+        with self.flood(1, crowd, handshakes=5) as [(socket, _)]:
+            self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
+
+    def test_thousands(self) -> None:
+        """Ten thousand handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
+        here, there = self.pair()
+        [group] = self.groupsOf[self.server].groups()
+        crowd = Crowd()
+        before = BufferPool.total
+        with self.flood(10_000, crowd, handshakes=100) as clients:
+            self.assertEqual(crowd.present, 100)
+            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
+            for number in range(50):
+                here.transport.write(b"%02d" % number)
+            self.until(lambda: len(there.heard) == 100)
+            self.assertIsNone(here.reason)
+            self.assertLessEqual(sum(buffer.used for buffer in group.pool), 101)
+            self.wait(CLC_TIMEOUT + 2)
+            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
+        self.assertEqual(crowd.present, 0)
+
+    def test_thousandsOfNames(self) -> None:
+        """Nor do those of ever new names make more groups than there may be handshakes."""
+        here, there = self.pair()
+        crowd = Crowd()
+        with self.flood(2000, crowd, isNew=True, handshakes=100) as clients:
+            self.wait(2.0)
+            self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
+            here.transport.write(b"hello")
+            self.until(lambda: there.heard == b"hello")
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
+        self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (0, 1))
+
+    def test_pace(self) -> None:
+        """Groups for clients under ever new names are made some at a time; established connections go on."""
+        here, there = self.pair()
+        with self.flood(200, Crowd(), isNew=True):
+            made = len(self.groupsOf[self.server].groups())
+            self.assertLess(made, 20)
+            here.transport.write(b"hello")
+            self.wait(5e-3)
+            self.assertEqual(there.heard, b"hello")
+            self.wait(1.0)
+            self.assertEqual(len(self.groupsOf[self.server].groups()), 201)
+            self.wait(CLC_TIMEOUT + 2)
+            self.assertEqual(len(self.groupsOf[self.server].groups()), 1)
+
+    def test_closedWhileWaiting(self) -> None:
+        """Clients that wait for their turn fall back when the device is closed."""
+        self.pair()
+        with self.flood(50, Crowd(), isNew=True) as clients:
+            closeLinkGroups(self.server)
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({there.mode for _, there in clients}, {"TCP"})
+
+    def test_proposedAndGone(self) -> None:
+        """A client that proposes and says nothing more is waited for six seconds, then it is plain TCP."""
+        self.pair()
+        with self.flood(3, Crowd()) as clients:
+            self.wait(CLC_TIMEOUT - 1)
+            self.assertEqual({there.mode for _, there in clients}, {""})
+            self.wait(3)
+            self.assertEqual({there.mode for _, there in clients}, {"TCP"})
+            reasons = {there.transport.smc.fallbackReason for _, there in clients}
+            self.assertEqual(reasons, {Diagnosis.TIMEOUT_CL})
+
+
+def _same(there: Listener) -> Listener:
+    return there
+
+
+class CrowdTests(EndsTestCase):
+    """C{handshakes} on real sockets, where the carrier can tell clients."""
+
+    async def test_refused(self) -> None:
+        """A client that has announced its connection to a crowded listener is plain TCP at once."""
+        factory = Recorders(Echo)
+        port = await serverFromString(reactor, "smc:0:interface=127.0.0.1:handshakes=0").listen(factory)
+        self.addCleanup(port.stopListening)
+        began = reactor.seconds()
+        endpoint = clientFromString(reactor, f"smc:127.0.0.1:{port.getHost().port}")
+        client = await endpoint.connect(Recorders())
+        assert isinstance(client, Recorder)
+        client.transport.write(b"hello")
+        self.assertEqual(await client.hearing(5), b"hello")
+        self.assertLess(reactor.seconds() - began, 2.0)
+        [server] = factory.protocols
+        self.assertEqual((client.transport.smc.mode, server.transport.smc.mode), ("TCP", "TCP"))
+        self.assertEqual(server.transport.smc.fallbackReason, Diagnosis.MEM)
+        client.transport.loseConnection()
+        await client.lost
+        await deferLater(reactor, 0)

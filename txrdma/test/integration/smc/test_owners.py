@@ -1,0 +1,93 @@
+"""
+Places of TCP, and who owns the sockets there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.smc.carriers import owners
+from txrdma.smc.carriers.owners import (
+    acceptingUsers,
+    peerUserByTCP,
+    Place,
+    socketUser,
+    sourceFor,
+)
+
+
+class RealSocketTests(SynchronousTestCase):
+    """The same with this machine's sockets and its kernel's word."""
+
+    def listen(self, family: socket.AddressFamily, host: str) -> Place:
+        listener = socket.socket(family)
+        self.addCleanup(listener.close)
+        listener.bind((host, 0))
+        listener.listen()
+        return Place.of(host, listener.getsockname()[1])
+
+    def check(self) -> None:
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            place = self.listen(family, host)
+            self.assertEqual(acceptingUsers(place), {os.geteuid()})
+            with socket.create_connection((host, place.port)) as client:
+                own = Place.of(*client.getsockname()[:2])
+                self.assertEqual(socketUser(own, place), os.geteuid())
+                self.assertIsNone(socketUser(own, place._replace(port=1)))
+                self.assertEqual(peerUserByTCP(place, own, True), os.geteuid())
+                self.assertEqual(peerUserByTCP(own, place, False), os.geteuid())
+
+    def test_owners(self) -> None:
+        """Both ends of a connection are ours."""
+        self.check()
+
+    def test_ownersByTables(self) -> None:
+        """The tables say so, too."""
+
+        def refuse(*arguments: object) -> None:
+            raise OSError(errno.ENOENT, "no such module")
+
+        self.patch(owners, "_ask", refuse)
+        self.check()
+
+    def test_everyAddress(self) -> None:
+        """IPv4 clients of a socket for every address, and whether it is for IPv6 only, are known."""
+        for only in (0, 1):
+            listener = socket.socket(socket.AF_INET6)
+            self.addCleanup(listener.close)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+            listener.bind(("::", 0))
+            listener.listen()
+            port = listener.getsockname()[1]
+            mine = {os.geteuid()}
+            self.assertEqual(acceptingUsers(Place("::1", port)), mine)
+            self.assertEqual(acceptingUsers(Place("127.0.0.1", port)), set() if only else mine)
+            if not only:
+                with socket.create_connection(("127.0.0.1", port)) as client:
+                    own = Place.of(*client.getsockname())
+                    self.assertEqual(socketUser(own, Place("127.0.0.1", port)), os.geteuid())
+
+    def test_nonsense(self) -> None:
+        """An answer without sense is none."""
+        place = self.listen(socket.AF_INET, "127.0.0.1")
+        for error in (WireError("netlink message", 0, "cut off"), struct.error("short")):
+
+            def ask(*arguments: object, error: Exception = error) -> None:
+                raise error
+
+            self.patch(owners, "_ask", ask)
+            self.assertEqual(acceptingUsers(place), {os.geteuid()})
+
+    def test_source(self) -> None:
+        """Addresses of this host have a source, others have none."""
+        self.assertEqual(sourceFor(Place("127.0.0.1", 80)), Place("127.0.0.1", 0))
+        self.assertEqual(sourceFor(Place("127.0.0.9", 80)), Place("127.0.0.1", 0))
+        self.assertEqual(sourceFor(Place("::1", 80)), Place("::1", 0))
+        self.assertIsNone(sourceFor(Place("192.0.2.1", 80)))
+        self.assertIsNone(sourceFor(Place("2001:db8::1", 80)))

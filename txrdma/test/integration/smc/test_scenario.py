@@ -1,0 +1,595 @@
+"""
+Whole SMC connections over a bad network: tests for L{txrdma.testing.smc.scenario}, and what these found.
+
+Each run plays seeds that nobody has chosen. How many is said by C{TXRDMA_SEEDS}, the first by
+C{TXRDMA_FIRST}; C{make simulate SEEDS=N} plays any number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable
+from random import Random
+from unittest import mock
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.link import Link
+from txrdma.smc.handshake._machine import CLC_TIMEOUT, LATE_DECLINE_TIMEOUT
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.stream._closing import LINGER_TIMEOUT
+from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.outcome import Violation
+from txrdma.testing.smc import simulate as command
+from txrdma.testing.smc.canary import Canary
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE, Outcome, simulate
+from txrdma.testing.verbs.simulate import drawSeed
+
+SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
+PARTS = 4
+FIRST = drawSeed()
+"""The first seed of this run."""
+
+FOUND = (
+    *(77002847, 2000003748, 2000004331, 2000006471, 2000007908),  # bytes on their way to a killed process
+    *(1000004149, 2000005972),  # both close on TCP, with more to say than fits, and read no more
+    1000000647,  # a partition that is to end after everything else has
+    1795210716693,  # a process that ends in order, and whose last word is an end of file
+    1795215897924,  # a client that is on SMC-R, and whose server falls back to TCP
+    1795229717027,  # a client that was tired of waiting, and has declined, spoken and closed by TCP
+    1795288263367,  # the late answer to one DELETE RKEY was taken for the next one's
+)
+"""Seeds that failed once."""
+
+FOUND_IN_MEMORY = (
+    1795226332100,  # a process rests, and its peer's window is full: what that has to say waits for ever
+    1795226556296,  # the same, when the peer's window is filled later
+    1795226332477,  # a link fails on a host, and who aborts then ends TCP as if nothing were missing
+    1795303503736,  # the same, where the peer closes TCP in order later, as if it were gone and all had come
+    1795226332667,  # a link ends while it goes to rest: its connections hear nothing
+    *(1795239623803, 1795240530521),  # rounded times let simulated messages overtake
+    1795240979320,  # a client has confirmed, said all and gone, when its server has stopped to wait for that
+    780000531,  # a link ends, and by that a handshake: what is written then was never found to be for nobody
+    1795226333056,  # a port goes down while its device rests, which brings that back to the reactor
+)
+"""Seeds that failed once between processes that share memory."""
+
+
+FOUND_BY_TWO_PORTS = (
+    1795259773241,  # a link that was being added is lost with the whole group
+    1795258223878,  # a busy client confirms after a Decline: TCP ends by a FIN, as if all were said
+    1132,  # an Accept names a link that has failed: the ring that was meant for the connection stays taken
+    22001,  # the last connection of a link ends with that, and its ring is kept, though the group lives
+    1795244844532,  # a group's end, by one link, overtakes the last message that another one brings
+    1057,  # a link fails between Accept and Confirm, and the client goes on where the server falls back
+    1795248757819,  # a client sends its Confirm behind the server's Decline, which it has not read yet
+    1795340243575,  # the simulated TCP sent what a process that was killed would have said
+)
+"""Seeds that failed once between hosts with two ports."""
+
+
+class SeedTests(SynchronousTestCase):
+    """
+    Whatever happens, what is heard is what was said, and connections end in order or fail on both sides.
+    """
+
+    def play(self, seeds: Iterable[int], route: str = "rocev2") -> Counter[str]:
+        kinds: Counter[str] = Counter()
+        for seed in seeds:
+            try:
+                outcome = command.ROUTES[route](seed)
+            except Exception as error:
+                again = f"python -m txrdma.testing.smc.simulate --route {route} --seeds 1 --first {seed}"
+                raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
+            kinds.update(outcome.kinds)
+        return kinds
+
+    def playPart(self, part: int) -> None:
+        each = -(-SEEDS // PARTS)
+        kinds = self.play(range(FIRST + part * each, FIRST + (part + 1) * each))
+        self.assertGreater(kinds["SMC-R"], 2 * each)
+        self.assertGreater(kinds["whole"], each / 2)
+
+    def test_part0(self) -> None:
+        """The first quarter."""
+        self.playPart(0)
+
+    def test_part1(self) -> None:
+        """The second quarter."""
+        self.playPart(1)
+
+    def test_part2(self) -> None:
+        """The third quarter."""
+        self.playPart(2)
+
+    def test_part3(self) -> None:
+        """The last quarter."""
+        self.playPart(3)
+
+    def test_sharedMemory(self) -> None:
+        """Between processes that share memory; a quarter of as many."""
+        count = -(-SEEDS // PARTS)
+        kinds = self.play(range(FIRST, FIRST + count), "shared-memory")
+        self.assertGreater(kinds["SMC-R"], 2 * count)
+        self.assertGreater(kinds["whole"], count / 2)
+
+    def test_twoPorts(self) -> None:
+        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
+        count = -(-SEEDS // PARTS)
+        kinds = self.play(range(FIRST, FIRST + count), "two-ports")
+        self.assertGreater(kinds["SMC-R"], 2 * count)
+        self.assertGreater(kinds["whole"], count / 2)
+
+    def test_found(self) -> None:
+        """Seeds that failed once do not fail any more."""
+        self.play(FOUND)
+        self.play(FOUND_IN_MEMORY, "shared-memory")
+        self.play(FOUND_BY_TWO_PORTS, "two-ports")
+
+    def test_repeats(self) -> None:
+        """A seed repeats all that it did, to the last packet."""
+        for play in command.ROUTES.values():
+            for seed in range(20):
+                self.assertEqual(play(seed), play(seed))
+
+    def test_repeatsElsewhere(self) -> None:
+        """A seed does the same in another process, whatever its hashes and its keys are."""
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.smc.scenario import simulate;"
+            "print([simulate(seed).digest for seed in range(8)])"
+        )
+        said = [
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONHASHSEED": hashes},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout.strip()
+            for hashes in ("1", "2")
+        ]
+        own = str([simulate(seed).digest for seed in range(8)])
+        self.assertEqual(said, [own, own])
+
+
+class CanaryTests(SynchronousTestCase):
+    """Memory that shows who wrote to it."""
+
+    class Region:
+        rkey = 1
+        length = 1024
+
+        def __init__(self) -> None:
+            self.view = memoryview(bytearray(self.length))
+
+    def test_sings(self) -> None:
+        """A byte that changes outside of what was granted is seen, one inside is not."""
+        region = self.Region()
+        canary = Canary(region, Random(1))
+        canary.granted.add((256, 512))
+        canary.look()
+        region.view[256] ^= 1
+        region.view[511] ^= 1
+        canary.look()
+        for at in (0, 255, 512, 1023):
+            region.view[at] ^= 1
+            self.assertRaises(Violation, canary.look)
+            region.view[at] ^= 1
+
+
+class CommandTests(SynchronousTestCase):
+    """C{python -m txrdma.testing.smc.simulate}."""
+
+    def play(self, first: int, count: int) -> tuple[int, str, str]:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            failed = command.run(first, count, quiet=True)
+        return failed, out.getvalue(), err.getvalue()
+
+    def test_well(self) -> None:
+        """It says what it did."""
+        failed, out, err = self.play(5, 5)
+        self.assertEqual((failed, err), (0, ""))
+        self.assertIn("5 conversations", out)
+
+    def test_failing(self) -> None:
+        """It names the seeds that fail, and how to repeat one."""
+
+        def fails(seed: int) -> Outcome:
+            if seed == 7:
+                raise Violation("a promise was broken")
+            return simulate(seed)
+
+        with mock.patch.dict(command.ROUTES, rocev2=fails):
+            failed, _out, err = self.play(5, 5)
+        self.assertEqual(failed, 1)
+        self.assertIn("seed 7 fails: a promise was broken", err)
+        self.assertIn("txrdma.testing.smc.simulate --seeds 1 --first 7", err)
+
+
+class RaceTests(RaceTestCase):
+    """What happens in turns that a real network seldom takes; each of these went wrong once."""
+
+    def test_connects(self) -> None:
+        """First things first: by SMC-R, with bytes both ways, to a good end."""
+        here, there, _ = self.connect(
+            Listener(lambda self: self.transport.write(b"ping" * 10_000)),
+            Listener(lambda self: self.transport.write(b"pong" * 10_000)),
+        )
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        self.assertEqual((here.heard, there.heard), (b"pong" * 10_000, b"ping" * 10_000))
+        here.transport.loseConnection()
+        self.wait(1)
+        self.assertTrue(there.hasEnded)
+        there.transport.loseConnection()
+        self.wait(1)
+        self.assertEqual((here.reason, there.reason), (ConnectionDone, ConnectionDone))
+
+    def test_clientVanishes(self) -> None:
+        """A client that never confirms leaves no link behind, and keeps nobody waiting."""
+        _, _, sockets = self.connect(latency=0.1)
+        groups = linkGroups(self.server, DEVICE)
+        self.until(groups.links)
+        sockets[0].wire.freeze()
+        self.until(lambda: not groups.links(), 20)
+        here, there, _ = self.connect()
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_bytesForNobody(self) -> None:
+        """What still arrives after the end of the TCP connection was heard is for nobody, and no error."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        sockets[0].wire.freeze()
+        sockets[0].wasReset()
+        self.until(lambda: here.reason)
+        there.transport.write(b"are you still there?")
+        self.wait(5)
+        self.assertEqual(here.reason, ConnectionLost)
+        self.assertEqual(here.heard, b"")
+
+    def test_linkEndsMeanwhile(self) -> None:
+        """When the link ends between Accept and Confirm, the connection falls back, and is not closed."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
+        groups = linkGroups(self.server, DEVICE)
+        [group] = groups.groups()
+        [link] = group.links
+        self.until(lambda: len(group.core.connections) == 2)
+        for host in (self.client, self.server):
+            for each in linkGroups(host, DEVICE).groups():
+                each.close("for the test")
+        self.until(lambda: here.mode and there.mode, 20)
+        self.wait(2)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual(there.heard, b"hello")
+
+    def test_stopsWithoutLink(self) -> None:
+        """A connection that waits for TCP's word after its link has failed hears that its process ends."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        sockets[0].wire.freeze()
+        (link,) = linkGroups(self.client, DEVICE).links()
+        companion = here.transport.stream._companion
+        companion.linkLost = lambda mayVanish: None  # it waits
+        link.broken("for the test")
+        self.assertIsNone(here.reason)
+        self.client.removeReader(companion.tcp)  # as where TCP has ended, too
+        self.client.stop()
+        self.assertEqual(here.reason, ConnectionLost)
+
+    def test_stopsWithSeveral(self) -> None:
+        """When a process ends, looking whether one peer has all may show that another one has."""
+        groups = linkGroups(self.client, DEVICE)
+
+        class Delivering:
+            hasHeardEnd = False
+            isAsking = False
+
+            def hasDelivered(self, total: int) -> bool:
+                if not Delivering.isAsking:
+                    Delivering.isAsking = True
+                    groups.checkStopped()
+                return True
+
+        stopped: Deferred[None] = Deferred()
+        groups._stopped = stopped
+        groups._targets = {Delivering(): 1, Delivering(): 1}  # type: ignore[dict-item]  # they are no streams
+        groups.checkStopped()
+        self.successResultOf(stopped)
+        self.assertEqual(groups._targets, {})
+
+    def test_routeOfTheGone(self) -> None:
+        """How a connection's bytes went is known when its link is over, too."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        status = here.transport.smc
+        (link,) = linkGroups(self.client, DEVICE).links()
+        link.broken("for the test")
+        self.until(lambda: here.reason)
+        self.assertEqual(status.route, "rocev2")
+
+    def test_abortsAtOnce(self) -> None:
+        """A client that aborts in connectionMade has a server that was connected, and hears of it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)  # on a link that there is, nobody waits for anybody
+        here, there, _ = self.connect(Listener(lambda self: self.transport.abortConnection()))
+        self.until(lambda: here.reason and there.reason)
+        self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionLost))
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_endsWithoutTheServer(self) -> None:
+        """A client that closes while its Confirm is held up does not end the server's TCP in order."""
+        self.connect()
+        self.wait(1)  # the next connection is on the same link, where the client may write at once
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode)
+        sockets[0].wire.freeze()
+        here.transport.write(b"last words")
+        here.transport.loseConnection()
+        self.wait(LINGER_TIMEOUT + 5)
+        sockets[0].wire.thaw()
+        self.until(lambda: there.reason)
+        self.assertEqual((here.reason, there.mode, there.reason), (ConnectionDone, "TCP", ConnectionLost))
+
+    def test_linkFailsAfterClosing(self) -> None:
+        """Who has closed when the link fails resets TCP, so that no peer takes that for an end in order."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        self.world.network.partition(self.client.address, self.server.address)
+        here.transport.write(b"last words")
+        here.transport.loseConnection()
+        self.wait(0.01)
+        (link,) = linkGroups(self.client, DEVICE).links()
+        link.broken("for the test")
+        self.until(lambda: here.reason and there.reason)
+        self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
+        self.assertEqual((there.heard, there.hasEnded), (b"", False))
+
+    def test_fallenBackAlone(self) -> None:
+        """A server that falls back when the client is done already never hears of an orderly end."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, sockets = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")), latency=0.2
+        )
+        self.until(lambda: here.mode)
+        [group] = linkGroups(self.server, DEVICE).groups()
+        group.close("for the test")
+        self.until(lambda: sockets[1].isClosed, 20)
+        self.assertEqual((here.mode, here.reason), ("SMC-R", ConnectionLost))
+        self.assertFalse(there.hasEnded)
+        self.assertIn(there.reason, (None, ConnectionLost))
+
+    def test_bytesForTheKilled(self) -> None:
+        """Who writes to a process that was killed hears of its end, also when nobody read what came first."""
+        here, there, sockets = self.connect(latency=0.05)
+        for end in self.negotiations:
+            end._decline(Diagnosis.MEM)
+        self.until(lambda: here.mode and there.mode)
+        here.transport.pauseProducing()
+        there.transport.write(bytes(100_000))
+        self.wait(0.001)
+        self.client.die(silently=False)
+        self.until(lambda: there.reason)
+        self.assertEqual(there.reason, ConnectionLost)
+
+    def test_impostor(self) -> None:
+        """Who names another's peer ID gets a group of its own, and can't retire that of the other."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        [theirs] = linkGroups(self.server, DEVICE).groups()
+        (told,) = linkGroups(self.client, DEVICE).candidates
+        impostor = Host(self.world, "198.51.100.3", lambda: None)
+        sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
+        MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
+        sockets[0].send(Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode())
+        self.until(lambda: sockets[0].isReadable)
+        accept = decode(sockets[0].recv(1000))
+        assert isinstance(accept, Accept)
+        self.assertTrue(accept.firstContact)
+        self.assertEqual(len(theirs.core.connections), 1)
+        sockets[0].send(Decline(told.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
+        self.wait(1)
+        self.assertEqual(linkGroups(self.server, DEVICE).groups(), [theirs])
+        again, _, _ = self.connect()
+        self.until(lambda: again.mode)
+        self.assertEqual(len(theirs.core.connections), 2)
+
+    def test_impostorServer(self) -> None:
+        """A server that names another's link group is not believed: the client declines, and keeps that."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        [theirs] = linkGroups(self.client, DEVICE).groups()
+        told = linkGroups(self.server, DEVICE)
+        [group] = told.groups()
+        [link] = group.links
+        impostor = Host(self.world, "198.51.100.3", lambda: None)
+        sockets = connectedSockets(self.world, Random(1), self.client, impostor, 50_000, 1e-3)
+        here = Listener()
+        asking = ClientNegotiation(
+            self.client, Options(device=DEVICE, agreed=True), Outcomes("client"), lambda: here
+        )
+        MemoryTCP(sockets[0], asking).begin()
+        self.until(lambda: sockets[1].isReadable)
+        assert isinstance(decode(sockets[1].recv(1000)), Proposal)
+        (buffer,) = group.pool
+        lie = link.accept(Element(buffer, 1), 5, False, b"")
+        sockets[1].send(lie.encode())
+        self.until(lambda: here.mode)
+        self.assertEqual((here.mode, len(theirs.core.connections)), ("TCP", 1))
+        self.until(lambda: sockets[1].isReadable)
+        answer = decode(sockets[1].recv(1000))
+        assert isinstance(answer, Decline)
+        self.assertEqual((answer.diagnosis, theirs.core.usable), (Diagnosis.SYNCERR, True))
+
+    def test_declinesWhileDeciding(self) -> None:
+        """A client that waits longer for its buffer than its server does is on TCP as soon as that is."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")),
+            Listener(lambda self: self.transport.write(b"welcome")),
+        )
+        self.until(lambda: self.negotiations[1]._stream)
+        reserved: Deferred[Element] = Deferred()
+        self.patch(Group, "reserve", lambda group, *_: reserved)
+        self.until(lambda: here.mode and there.mode, CLC_TIMEOUT + LATE_DECLINE_TIMEOUT + 0.1)
+        self.wait(0.1)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+        self.assertTrue(reserved.called, "nobody waits for the buffer any more")
+
+    def test_confirmsAndDeclines(self) -> None:
+        """A busy server reads Confirm and Decline at once: it is on TCP, like its client."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, sockets = self.connect(Listener(lambda self: self.transport.write(b"hello")))
+        asking, accepting = self.negotiations
+        self.until(lambda: accepting._stream)
+        prepared: Deferred[None] = Deferred()
+        self.patch(Link, "prepare", lambda link, answer: prepared)
+        self.until(lambda: asking._work)
+        asking._decline(Diagnosis.MEM)
+        prepared.callback(None)
+        self.server.sleep()
+        self.wait(0.1)
+        came = sockets[1]._buffer
+        self.assertEqual([type(decode(raw)) for raw in came], [Confirm, Decline])
+        sockets[1]._buffer = deque([b"".join(came)])
+        self.server.wake()
+        self.until(lambda: here.mode and there.heard)
+        self.assertEqual((here.mode, there.mode, there.heard), ("TCP", "TCP", b"hello"))
+
+    def test_lateDecline(self) -> None:
+        """Both ends say no, and hear of each other's no when they talk by TCP already: it is no data."""
+        here, there, sockets = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")), latency=0.2
+        )
+        self.until(linkGroups(self.server, DEVICE).links)
+        sockets[0].wire.freeze()
+        for end in self.negotiations:
+            end._decline(Diagnosis.MEM)
+        self.until(lambda: here.mode and there.mode)
+        there.transport.write(b"welcome")
+        self.wait(3)
+        sockets[0].wire.thaw()
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+
+    def test_saysLittleAndGoes(self) -> None:
+        """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
+        for said in (b"", b"\xe2", b"bye"):
+
+            def say(listener: Listener, said: bytes = said) -> None:
+                listener.transport.write(said)
+                listener.transport.loseConnection()
+
+            here, there, _ = self.connect(Listener(say), latency=0.2)
+            self.until(linkGroups(self.server, DEVICE).links)
+            self.negotiations[1]._decline(Diagnosis.MEM)
+            self.wait(1)
+            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
+
+    def test_plainClientSaysLittle(self) -> None:
+        """So is a client that does not speak SMC."""
+        for said in (b"", b"\xe2", b"bye"):
+            self.number += 1
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
+            there = Listener()
+            accepting = self.accepting(Options(device=DEVICE), there)
+            MemoryTCP(sockets[1], accepting).begin()
+            if said:
+                sockets[0].send(said)
+            sockets[0].shutdown(1)
+            self.wait(1)
+            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
+
+    def test_closeWhilePausing(self) -> None:
+        """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        for end in (here, there):
+            end.transport.pauseProducing()
+            end.transport.write(bytes(100_000))
+            end.transport.loseConnection()
+        self.until(lambda: here.reason and there.reason)
+        self.assertIn(ConnectionDone, (here.reason, there.reason))
+
+    def test_manyBeforeTheHandshakeEnds(self) -> None:
+        """A client may say a lot in many small pieces, and close, before its Confirm is there."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(latency=0.2)
+        self.until(lambda: here.mode)
+        for number in range(150):
+            here.transport.write(b"%4d" % number)
+            self.wait(1e-4)
+        here.transport.loseConnection()
+        self.wait(1e-3)
+        self.assertEqual(there.mode, "")
+        self.until(lambda: there.hasEnded)
+        self.assertEqual(there.heard, b"".join(b"%4d" % number for number in range(150)))
+
+    def test_linkRetiresMeanwhile(self) -> None:
+        """A link that retires while the peer is told of a buffer does not get the connection for it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        groups = linkGroups(self.client, DEVICE)
+        groups.ringSize = lambda: 32768  # type: ignore[method-assign]  # which is not there yet
+        [group] = groups.groups()
+        [link] = group.links
+        here, there, _ = self.connect()
+        self.until(lambda: group.pool.asked)
+        group.retire()
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertIs(first.reason, None)
+
+    def test_buffersThatNobodyNeeds(self) -> None:
+        """When a connection ends, all buffers that nobody uses go but one, however many these are."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        [group] = linkGroups(self.client, DEVICE).groups()
+        for _ in range(3):
+            buffer = group.pool.grow(16384, group.domainOf(group.links[0].port))
+            buffer.isAgreed = True
+            buffer.give(buffer.take(), quiet=False)
+        here.transport.loseConnection()
+        there.transport.loseConnection()
+        self.wait(1)
+        self.assertEqual([buffer.isWhole for buffer in group.pool], [True])
+
+    def test_bufferForNobody(self) -> None:
+        """A buffer goes whose connection had gone before the peer knew of it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        groups = linkGroups(self.client, DEVICE)
+        [group] = groups.groups()
+        for _ in range(2):
+            buffer = group.pool.grow(32768, group.domainOf(group.links[0].port))
+            group.pool.ask(buffer)
+            group.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
+        group._turnCore()
+        self.wait(1)
+        self.assertEqual(sorted(buffer.size for buffer in group.pool), [16384, 32768])

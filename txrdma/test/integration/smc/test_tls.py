@@ -1,0 +1,111 @@
+"""
+TLS over SMC-R, by Twisted's own means, on the real reactor.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from twisted.internet.defer import gatherResults
+from twisted.internet.endpoints import clientFromString, serverFromString, wrapServerTLS
+from twisted.internet.interfaces import ISSLTransport
+from twisted.protocols.policies import ProtocolWrapper
+from twisted.trial.unittest import SkipTest
+
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorder, Recorders
+from txrdma.testing.streams.certificate import makeCertificate
+
+try:
+    from twisted.internet import ssl
+except ImportError:
+    ssl = None  # type: ignore[assignment]  # the tests are skipped
+
+DATA = os.urandom(1 << 20)
+
+
+class TLSTests(EndsTestCase):
+    """C{tls:} strings and C{startTLS}."""
+
+    def setUp(self) -> None:
+        if ssl is None:
+            raise SkipTest("TLS is not installed")
+        super().setUp()
+        self.pem = makeCertificate()
+        self.serverOptions = ssl.PrivateCertificate.loadPEM(self.pem).options()
+        self.clientOptions = ssl.optionsForClientTLS("localhost", ssl.Certificate.loadPEM(self.pem))
+
+    async def test_strings(self) -> None:
+        """C{tls:...:endpoint=smc\\:...} is SMC-R below, and TLS above."""
+        roots = self.mktemp()
+        os.mkdir(roots)
+        with open(os.path.join(roots, "root.pem"), "wb") as file:
+            file.write(self.pem)
+        factory = Recorders(Echo)
+        server = wrapServerTLS(self.serverOptions, serverFromString(reactor, "smc:127.0.0.1:0"))
+        port = await server.listen(factory)
+        self.addCleanup(port.stopListening)
+        where: Any = port.getHost()
+        text = (
+            rf"tls:localhost:443:trustRoots={roots}"
+            rf":endpoint=smc\:127.0.0.1\:{where.port}\:fallback=no"
+        )
+        one: Any = await clientFromString(reactor, text).connect(Recorders())
+        one.transport.write(DATA)
+        self.assertEqual(await one.hearing(len(DATA)), DATA)
+        self.assertTrue(ISSLTransport.providedBy(one.transport))
+        assert isinstance(one.transport, ProtocolWrapper)
+        inner: Any = one.transport.transport
+        self.assertEqual(inner.smc.mode, "SMC-R")
+        one.transport.loseConnection()
+        await gatherResults([one.lost, factory.protocols[0].lost])
+
+    async def test_startTLS(self) -> None:
+        """A conversation in the clear goes on with TLS."""
+        test = self
+
+        class Server(Recorder):
+            def dataReceived(self, data: bytes) -> None:
+                if data == b"STARTTLS":
+                    self.transport.write(b"GO")
+                    self.transport.startTLS(test.serverOptions)
+                else:
+                    self.transport.write(data)
+
+        factory, port = await self.serve(kind=Server)
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        one.transport.write(b"STARTTLS")
+        await one.hearing(2)
+        one.transport.startTLS(self.clientOptions)
+        one.transport.write(DATA)
+        self.assertEqual(await one.hearing(2 + len(DATA)), b"GO" + DATA)
+        self.assertTrue(ISSLTransport.providedBy(one.transport))
+        self.assertIsNotNone(one.transport.getPeerCertificate())
+        self.assertEqual(one.smc.mode, "SMC-R")
+        one.transport.loseConnection()
+        await gatherResults([one.lost, factory.protocols[0].lost])
+
+    async def test_startTLSInFallback(self) -> None:
+        """The same on plain TCP that began as a handshake, and with the client's hello already there."""
+        test = self
+
+        class Server(Recorder):
+            def connectionMade(self) -> None:
+                self.transport.startTLS(test.serverOptions)
+                super().connectionMade()
+
+            def dataReceived(self, data: bytes) -> None:
+                self.transport.write(data)
+
+        class Client(Recorder):
+            def connectionMade(self) -> None:
+                self.transport.startTLS(test.clientOptions)
+                super().connectionMade()
+
+        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc", Server)
+        one = await self.connect(f"tcp:127.0.0.1:{port}", Client)
+        one.transport.write(DATA)
+        self.assertEqual(await one.hearing(len(DATA)), DATA)
+        self.assertEqual(factory.protocols[0].smc.mode, "TCP")
+        one.transport.loseConnection()
+        await gatherResults([one.lost, factory.protocols[0].lost])

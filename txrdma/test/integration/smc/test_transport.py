@@ -1,0 +1,528 @@
+"""
+The stream transport on the real reactor: transfers, back pressure, ends, TLS, many connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+from dataclasses import replace
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.smc.group import groups
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.options import LOCAL_DEVICE
+from txrdma.smc.stream._flow import DELIVERY
+from txrdma.smc.stream.transport import SMCTransport
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorder
+
+PATTERN = random.Random(5).randbytes(1 << 16)
+
+
+@implementer(IPushProducer)
+class Streamer(Recorder):
+    """Writes so many bytes in pieces of odd sizes, as its transport bids, and hashes what it hears."""
+
+    total = 12_345_678
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = hashlib.sha256()
+        self.got = hashlib.sha256()
+        self.length = 0
+        self.complete: Deferred[None] = Deferred()
+        self.pauses = 0
+        self._left = self.total
+        self._isPaused = False
+        self._random = random.Random(7)
+
+    def stream(self) -> None:
+        self.transport.registerProducer(self, True)
+        self.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        self._isPaused = False
+        while self._left and not self._isPaused:
+            data = PATTERN[: min(self._random.randrange(1, len(PATTERN)), self._left)]
+            self._left -= len(data)
+            self.sent.update(data)
+            if self._random.random() < 0.3:
+                self.transport.writeSequence([data[:100], b"", data[100:]])
+            else:
+                self.transport.write(data)
+        if not self._left:
+            self.transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        self._isPaused = True
+        self.pauses += 1
+
+    def stopProducing(self) -> None:
+        self._left = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self.got.update(data)
+        self.length += len(data)
+        if self.length == self.total:
+            self.complete.callback(None)
+
+
+class Hesitant(Streamer):
+    """The same, but stops listening for a while, again and again."""
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._random.random() < 0.2:
+            self.transport.pauseProducing()
+            reactor.callLater(0, self.transport.resumeProducing)
+        super().dataReceived(data)
+
+
+class TransferTests(EndsTestCase):
+    """Bytes arrive, all and in order."""
+
+    async def exchange(
+        self, server: type[Streamer], client: type[Streamer], key: str = ""
+    ) -> tuple[Any, Any]:
+        factory, port = await self.serve("smc:127.0.0.1:0" + key, server)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}{key}", client)
+        other: Any = await accepted
+        self.assertEqual((one.smc.mode, other.smc.mode), ("SMC-R", "SMC-R"))
+        one.stream()
+        other.stream()
+        await gatherResults([one.complete, other.complete])
+        self.assertEqual(one.sent.digest(), other.got.digest())
+        self.assertEqual(other.sent.digest(), one.got.digest())
+        self.assertEqual((one.smc.bytesSent, one.smc.bytesReceived), (one.total, other.total))
+        return one, other
+
+    async def test_bothWays(self) -> None:
+        """Megabytes both ways at once, in pieces of all sizes."""
+        one, other = await self.exchange(Streamer, Streamer)
+        self.assertLess(one.smc.messagesSent, one.smc.writes * 2 + 10)
+
+    async def test_pausing(self) -> None:
+        """The same between two who stop listening again and again."""
+        await self.exchange(Hesitant, Hesitant)
+
+    async def test_smallRings(self) -> None:
+        """The same through the smallest rings: each goes round hundreds of times."""
+        self.patch(groups, "RINGS", ())
+        self.patch(groups, "SMALL_RING", 16384)
+        one, other = await self.exchange(Hesitant, Streamer)
+        self.assertEqual(
+            (one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size), (16384, 16384)
+        )
+
+    async def test_unequalRings(self) -> None:
+        """Each end decides how large its own ring is."""
+        sizes = iter([16384, 1 << 20])
+        self.patch(groups.LinkGroups, "ringSize", lambda self: next(sizes))
+        one, other = await self.exchange(Streamer, Streamer)
+        self.assertEqual(one.transport.stream.flow.ring.peerSize, other.transport.stream.flow.ring.size)
+        self.assertNotEqual(one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size)
+
+    async def test_staged(self) -> None:
+        """Where a device takes little inline, bytes are copied into registered memory first."""
+        opened = linkGroups(reactor, LOCAL_DEVICE)
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
+        one, other = await self.exchange(Streamer, Streamer)
+        self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
+
+    async def test_lastWord(self) -> None:
+        """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
+        self.patch(Streamer, "total", 1_234)
+        opened = linkGroups(reactor, r"soft:route=rocev2")
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
+        one, _other = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
+        turn = one.transport.stream.link.turn
+        asked: list[int] = []
+
+        class Late:
+            """Tells of the last message when it is asked for the third time."""
+
+            def poll(self, limit: int) -> list[Completion]:
+                asked.append(limit)
+                latest = Completion(turn.poster.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
+                return [latest] if len(asked) >= 3 else []
+
+        one.transport.write(b"the last word")
+        turn.finish()
+        self.assertTrue(turn.isUnderWay)
+        turn._sendQueue = Late()
+        turn.drain()
+        self.assertFalse(turn.isUnderWay)
+        self.assertEqual(len(asked), 3)
+
+    async def test_rocev2(self) -> None:
+        """The same by UDP."""
+        self.patch(Streamer, "total", 1_234_567)
+        one, _ = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
+        self.assertEqual(one.smc.route, "rocev2")
+
+    async def test_backPressure(self) -> None:
+        """Who writes to somebody that does not read is paused, and the backlog stays small."""
+        factory, port = await self.serve(kind=Streamer)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}", Streamer)
+        other: Any = await accepted
+        other.transport.pauseProducing()
+        one.stream()
+        await deferLater(reactor, 0.05)
+        self.assertEqual(other.length, 0)
+        self.assertGreater(one.pauses, 0)
+        self.assertLess(one.transport.stream.flow.backlog, 4 * one.transport.bufferSize)
+        other.transport.resumeProducing()
+        await other.complete
+        self.assertEqual(one.sent.digest(), other.got.digest())
+
+    async def test_chunks(self) -> None:
+        """No C{dataReceived} is longer than it should be."""
+        many = PATTERN * (3 * DELIVERY // len(PATTERN))
+        longest = 0
+
+        class Measuring(Recorder):
+            def dataReceived(self, data: bytes) -> None:
+                nonlocal longest
+                longest = max(longest, len(data))
+                super().dataReceived(data)
+
+        factory, port = await self.serve(kind=Measuring)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        one.transport.write(many)
+        self.assertEqual(await (await accepted).hearing(len(many)), many)
+        self.assertEqual(longest, DELIVERY)
+
+
+@implementer(IPullProducer)
+class Puller:
+    """Gives a piece when it is asked."""
+
+    def __init__(self, consumer: Any, pieces: int) -> None:
+        self.consumer = consumer
+        self.left = pieces
+        self.isStopped = False
+
+    def resumeProducing(self) -> None:
+        if self.left:
+            self.left -= 1
+            self.consumer.write(PATTERN[:5000])
+        else:
+            self.consumer.unregisterProducer()
+
+    def stopProducing(self) -> None:
+        self.isStopped = True
+
+
+@implementer(IHalfCloseableProtocol)
+class Half(Recorder):
+    """Hears of each half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readEnded: Deferred[None] = Deferred()
+        self.writeEnded: Deferred[None] = Deferred()
+
+    def readConnectionLost(self) -> None:
+        self.readEnded.callback(None)
+
+    def writeConnectionLost(self) -> None:
+        self.writeEnded.callback(None)
+
+
+class EndTests(EndsTestCase):
+    """How connections end."""
+
+    async def pair(
+        self, server: type[Recorder] = Recorder, client: type[Recorder] = Recorder
+    ) -> tuple[Any, Any]:
+        factory, port = await self.serve(kind=server)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}", client)
+        other = await accepted
+        self.assertIsInstance(one.transport, SMCTransport)
+        return one, other
+
+    async def test_loseConnection(self) -> None:
+        """All that was written arrives before the end, however much it is."""
+        one, other = await self.pair()
+        data = PATTERN * 200
+        one.transport.write(data)
+        one.transport.loseConnection()
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(other.heard, data)
+        one.reason.trap(ConnectionDone)
+        other.reason.trap(ConnectionDone)
+
+    async def test_loseConnectionWaitsForProducer(self) -> None:
+        """A producer may finish first."""
+        one, other = await self.pair()
+        producer = Puller(one.transport, 300)
+        one.transport.registerProducer(producer, False)
+        one.transport.loseConnection()
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(other.heard, PATTERN[:5000] * 300)
+        self.assertFalse(producer.isStopped)
+
+    async def test_abortStopsProducer(self) -> None:
+        """A producer hears of the end."""
+        one, other = await self.pair()
+        producer = Puller(one.transport, 10**9)
+        other.transport.pauseProducing()
+        one.transport.registerProducer(producer, False)
+        await deferLater(reactor, 0.02)
+        one.transport.abortConnection()
+        await one.lost
+        other.transport.resumeProducing()  # who has paused hears of a reset when it reads again
+        await other.lost
+        self.assertTrue(producer.isStopped)
+        one.reason.trap(ConnectionAborted)
+        other.reason.trap(ConnectionLost)
+
+    async def test_secondProducer(self) -> None:
+        """There is one producer at a time; after the end, a new one is stopped."""
+        one, other = await self.pair()
+        first = Puller(one.transport, 0)
+        one.transport.registerProducer(first, True)
+        self.assertRaises(RuntimeError, one.transport.registerProducer, Puller(one.transport, 0), True)
+        one.transport.abortConnection()
+        await one.lost
+        late = Puller(one.transport, 0)
+        transport = one.transport
+        transport.registerProducer(late, True)
+        self.assertTrue(late.isStopped)
+
+    async def test_halfClose(self) -> None:
+        """One half ends, the other goes on."""
+        one, other = await self.pair(Half, Half)
+        one.transport.write(b"question")
+        one.transport.loseWriteConnection()
+        await gatherResults([one.writeEnded, other.readEnded])
+        self.assertEqual(other.heard, b"question")
+        other.transport.write(b"answer")
+        self.assertEqual(await one.hearing(6), b"answer")
+        one.transport.write(b"too late")
+        other.transport.loseConnection()
+        await other.lost
+        await one.readEnded
+        one.transport.loseConnection()
+        await one.lost
+        one.reason.trap(ConnectionDone)
+        self.assertEqual(other.heard, b"question")
+
+    async def test_endWithTheData(self) -> None:
+        """Who has paused reads all before it hears of the end."""
+        one, other = await self.pair()
+        other.transport.pauseProducing()
+        one.transport.write(PATTERN)
+        one.transport.loseConnection()
+        await one.lost
+        await deferLater(reactor, 0.02)
+        self.assertFalse(other.lost.called)
+        other.transport.resumeProducing()
+        await other.lost
+        self.assertEqual(other.heard, PATTERN)
+        other.reason.trap(ConnectionDone)
+
+    async def test_tcpGone(self) -> None:
+        """The end of the TCP connection is the end of all: an abort."""
+        one, other = await self.pair()
+        other.transport.stream._companion.tcp.abortConnection()
+        await gatherResults([one.lost, other.lost])
+        one.reason.trap(ConnectionLost)
+        other.reason.trap(ConnectionLost)
+
+    async def test_strayBytes(self) -> None:
+        """Bytes on the TCP connection, where none may be, end this connection and no other."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        await accepted
+        accepted = factory.next()
+        two = await self.connect(f"smc:127.0.0.1:{port}")
+        await accepted
+        one.transport.stream._companion.tcp.write(b"here I am")
+        await one.lost
+        one.reason.trap(ConnectionLost)
+        two.transport.write(b"still there?")
+        self.assertEqual(await two.hearing(12), b"still there?")
+
+    async def test_forgedCursor(self) -> None:
+        """A cursor that can't be ends this connection on both sides, and no other."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        other = await accepted
+        two = await self.connect(f"smc:127.0.0.1:{port}")
+        one.transport.stream.flow.ring.at = one.transport.stream.flow.ring.peerSize - 1
+        one.transport.write(b"x")
+        await gatherResults([one.lost, other.lost])
+        one.reason.trap(ConnectionLost)
+        other.reason.trap(ConnectionLost)
+        two.transport.write(b"still there?")
+        self.assertEqual(await two.hearing(12), b"still there?")
+
+    async def test_linkGone(self) -> None:
+        """With the link all its connections are lost; the next one makes a new link."""
+        factory, port = await self.serve(kind=Echo)
+        ends = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(3)]
+        names = {end.smc.linkGroup for end in ends}
+        self.assertEqual(len(names), 1)
+        while len(factory.protocols) < 3:
+            await deferLater(reactor, 0.01)
+        ends[0].transport.stream.link.broken("pulled out")
+        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
+        for end in (*ends, *factory.protocols):
+            end.reason.trap(ConnectionLost)
+        again = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual(again.smc.mode, "SMC-R")
+        self.assertNotIn(again.smc.linkGroup, names)
+
+    async def test_linkClosed(self) -> None:
+        """Where a process closes its device in order, its peers hear of orderly ends."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        other = await accepted
+        one.transport.write(b"last words")
+        one.transport.stream.link.group.close("for the test")
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(other.heard, b"last words")
+        one.reason.trap(ConnectionLost)
+        other.reason.trap(ConnectionDone)
+
+    async def test_raisingProtocol(self) -> None:
+        """A protocol that raises loses its connection, for its peer in order, and the log has the reason."""
+
+        class Broken(Recorder):
+            def dataReceived(self, data: bytes) -> None:
+                raise ZeroDivisionError(data)
+
+        one, other = await self.pair(Broken)
+        one.transport.write(b"x")
+        await gatherResults([one.lost, other.lost])
+        other.reason.trap(ZeroDivisionError)
+        one.reason.trap(ConnectionDone)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    async def test_accessors(self) -> None:
+        """What TCP transports have is there, and does no harm."""
+        one, other = await self.pair()
+        transport = one.transport
+        self.assertEqual(transport.getHost(), other.transport.getPeer())
+        self.assertEqual(transport.getPeer(), other.transport.getHost())
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+        self.assertTrue(transport.getTcpNoDelay())
+        self.assertTrue(transport.getTcpKeepAlive())
+        handle = transport.getHandle()
+        self.assertEqual(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1)
+        self.assertRaises(TypeError, transport.write, "text")
+        self.assertRaises(TypeError, transport.writeSequence, ["text"])
+        transport.abortConnection()
+        await one.lost
+        transport.write(b"into the void")
+        self.assertIsNone(transport.getHandle())
+        for _ in range(2):
+            await deferLater(reactor, 0)
+        self.assertEqual(handle.fileno(), -1)
+        transport.setTcpNoDelay(True)
+        self.assertEqual(transport.getPeer(), other.transport.getHost())
+
+
+class ManyTests(EndsTestCase):
+    """Many connections share a link."""
+
+    async def test_hundred(self) -> None:
+        """A hundred connections, made at once, live in one link group, and each has its own bytes."""
+        factory, port = await self.serve(kind=Echo)
+        ends = await gatherResults(
+            [Deferred.fromCoroutine(self.connect(f"smc:127.0.0.1:{port}")) for _ in range(100)]
+        )
+        self.assertEqual({end.smc.mode for end in ends}, {"SMC-R"})
+        self.assertEqual(len({end.smc.linkGroup for end in ends}), 1)
+        for number, end in enumerate(ends):
+            end.transport.write(PATTERN[number : number + 20_000])
+        for number, end in enumerate(ends):
+            self.assertEqual(await end.hearing(20_000), PATTERN[number : number + 20_000])
+        for end in ends:
+            end.transport.loseConnection()
+        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
+        for end in (*ends, *factory.protocols):
+            end.reason.trap(ConnectionDone)
+        # Buffers that nobody uses are given back, all but one of each kind; the peer is told first.
+        await deferLater(reactor, 0.1)
+        for end in (ends[0], factory.protocols[0]):
+            link = end.smc._stream.link
+            self.assertEqual(link.group.streams(), [])
+            sizes = [buffer.size for buffer in link.group.pool]
+            self.assertEqual(len(sizes), len(set(sizes)))
+
+    async def test_elements(self) -> None:
+        """Rings are used again: many connections, one after the other, take one buffer."""
+        factory, port = await self.serve(kind=Echo)
+        buffers = set()
+        for _ in range(60):
+            end = await self.connect(f"smc:127.0.0.1:{port}")
+            link = end.transport.stream.link
+            buffers |= {buffer.rkey for buffer in link.group.pool}
+            end.transport.write(b"hello")
+            self.assertEqual(await end.hearing(5), b"hello")
+            end.transport.loseConnection()
+            await gatherResults([end.lost, factory.protocols[-1].lost])
+        self.assertEqual(len(buffers), 1)
+        await deferLater(reactor, 0.05)
+        self.assertEqual(link.group.streams(), [])
+
+    async def test_moreThanAGroup(self) -> None:
+        """More connections than a group takes: another group."""
+        self.patch(groups, "RINGS", ())
+        self.patch(groups, "SMALL_RING", 16384)
+        factory, port = await self.serve()
+        ends = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(300)]
+        self.assertEqual({end.smc.mode for end in ends}, {"SMC-R"})
+        self.assertEqual(len({end.smc.linkGroup for end in ends}), 2)
+
+
+class WritingInConnectionMadeTests(EndsTestCase):
+    """Re-entrancy."""
+
+    async def test_everythingAtOnce(self) -> None:
+        """Writing and closing in C{connectionMade} and C{dataReceived} works."""
+
+        class Hasty(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                self.transport.write(PATTERN)
+                self.transport.loseConnection()
+
+        class Answering(Recorder):
+            def dataReceived(self, data: bytes) -> None:
+                super().dataReceived(data)
+                self.transport.write(data)
+                self.transport.pauseProducing()
+                self.transport.resumeProducing()
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                self.transport.write(b"into the void")
+                super().connectionLost(reason)
+
+        factory, port = await self.serve(kind=Answering)
+        one = await self.connect(f"smc:127.0.0.1:{port}", Hasty)
+        await one.lost
+        while not factory.protocols or not factory.protocols[0].lost.called:
+            await deferLater(reactor, 0.01)
+        self.assertEqual(factory.protocols[0].heard, PATTERN)

@@ -1,0 +1,32 @@
+"""
+Attributes of Twisted's TCP ports and transports that programs use, though no interface of streams lists them.
+"""
+
+from __future__ import annotations
+
+from txrdma.test.support.smc.ends import Echo, EndsTestCase
+
+
+class TransportTests(EndsTestCase):
+    """A transport."""
+
+    async def test_peer(self) -> None:
+        """C{client} and C{hostname} tell who has connected, as at a server of TCP, also when it is gone."""
+        for scheme in ("tcp", "smc"):
+            factory, number = await self.serve(f"{scheme}:0:interface=127.0.0.1", Echo)
+            one = await self.connect(f"{scheme}:127.0.0.1:{number}")
+            one.transport.write(b"x")
+            await one.hearing(1)
+            [server] = factory.protocols
+            host = one.transport.getHost()
+            self.assertEqual(server.transport.client, (host.host, host.port))
+            self.assertEqual(server.transport.hostname, "127.0.0.1")
+            one.transport.loseConnection()
+            await server.lost
+            self.assertEqual(server.transport.client, (host.host, host.port))
+
+    async def test_socket(self) -> None:
+        """The socket of the TCP connection can be asked, for its options."""
+        factory, number = await self.serve("smc:127.0.0.1:0", Echo)
+        one = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+        self.assertEqual(one.transport.socket.getpeername(), ("127.0.0.1", number))

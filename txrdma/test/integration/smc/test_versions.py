@@ -1,0 +1,176 @@
+"""
+Versions of SMC-R on the real reactor: which one two endpoints speak, and how they tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import deferLater
+
+from txrdma.commands.connections import connectionsTable
+from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.groups import linkGroups, useDevice
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.wire.clc import AnswerV2, Diagnosis
+from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.captures import messages
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE
+
+UDP = r"device=soft\:route\=rocev2"
+
+
+class VersionTests(EndsTestCase):
+    """Every pair of ends speaks the best that both can."""
+
+    async def talk(self, server: str, client: str) -> tuple[Any, Any]:
+        """Connect, and say something both ways; give both ends, the client's first."""
+        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        one.transport.write(b"over there " * 1000)
+        self.assertEqual(await one.hearing(11000), b"over there " * 1000)
+        return one, await accepted
+
+    async def check(self, server: str, client: str, version: int, eid: str) -> None:
+        """Two connections, the second in the link group of the first; and what both ends tell."""
+        groups = set()
+        for _ in range(2):
+            one, other = await self.talk(server, client)
+            for end in (one, other):
+                told = end.smc.toDict()
+                self.assertEqual((told["mode"], told["version"], told["eid"]), ("SMC-R", version, eid))
+            groups.add(one.smc.linkGroup)
+        self.assertEqual(len(groups), 1)
+        one.transport.loseConnection()
+        for end in (one, other):
+            await end.lost
+            end.reason.trap(ConnectionDone)
+
+    async def test_version2(self) -> None:
+        """Over RoCE v2, with a UEID in common, it is version 2."""
+        await self.check(f"{UDP}:ueid=B,EXAMPLE.COM", f"{UDP}:ueid=EXAMPLE.COM,A", 2, "EXAMPLE.COM")
+        await self.check(f"{UDP}:ueid=A:version=2", f"{UDP}:ueid=A", 2, "A")
+
+    async def test_version1(self) -> None:
+        """Without a UEID in common, or where one end has version 1 only, it is version 1."""
+        for server, client in (("", ":ueid=A"), (":ueid=A", ""), (":ueid=A", ":ueid=B"),
+                               (":version=1", ":ueid=A"), (":ueid=A", ":version=1")):  # fmt: skip
+            await self.check(UDP + server, UDP + client, 1, "")
+
+    async def test_sharedMemory(self) -> None:
+        """Shared memory stays with version 1, whatever else would be possible."""
+        await self.check("ueid=A", "ueid=A", 1, "")
+
+    async def test_neither(self) -> None:
+        """Two ends without a version in common go on by TCP, and know why."""
+        for server, client, reason in (
+            (f"{UDP}:version=1", f"{UDP}:version=2:ueid=A", Diagnosis.VERSMISMAT),
+            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=1", Diagnosis.VERSMISMAT),
+            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=2:ueid=B", Diagnosis.NOUEID),
+        ):
+            one, other = await self.talk(server, client)
+            self.assertEqual((one.smc.mode, one.smc.version, one.smc.eid), ("TCP", 0, ""))
+            self.assertEqual((one.smc.fallbackReason, one.smc.peerDiagnosis), (Diagnosis.PEERDECL, reason))
+            self.assertEqual((other.smc.fallbackReason, other.smc.peerDiagnosis), (reason, None))
+
+    async def test_nothingToPropose(self) -> None:
+        """A client whose device has no version 2 does not propose it, and says so."""
+        one, other = await self.talk("version=2:ueid=A", "version=2:ueid=A")
+        self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.NOSMCRDEV))
+        self.assertEqual(other.smc.peerDiagnosis, Diagnosis.NOSMCRDEV)
+
+    async def test_ports(self) -> None:
+        """Of a device's ports the one is used that has the address of the TCP connection."""
+        device = r"device=soft\:127.0.0.3,127.0.0.1\:route\=rocev2"
+        for more, version in ((":ueid=A", 2), ("", 1)):
+            one, other = await self.talk(device + more, UDP + more)
+            self.assertEqual((one.smc.mode, other.smc.version), ("SMC-R", version))
+        links = linkGroups(reactor, "soft:127.0.0.3,127.0.0.1:route=rocev2").links()
+        self.assertEqual({(link.port.candidate.port, str(link.port.candidate.gid)) for link in links},
+                         {(2, "::ffff:127.0.0.1")})  # fmt: skip
+        self.assertEqual(len(links), 2)  # one for each version
+
+    async def test_portDown(self) -> None:
+        """Ports that are down come last, as soon as the device tells of that."""
+        device = openSoftDevice(reactor, ("127.0.0.3", "127.0.0.1"), route="rocev2")
+        groups = useDevice(reactor, "two ports", device)
+        self.assertEqual([one.port for one in groups.candidates], [1, 2])
+        owners = {one.peerID for one in groups.candidates}
+        self.assertEqual(len(owners), 1)  # it is one process
+        for isEnabled, expected in ((False, [2, 1]), (True, [1, 2])):
+            device.setPortEnabled(1, isEnabled)
+            await deferLater(reactor, 0)
+            self.assertEqual([one.port for one in groups.candidates], expected)
+            self.assertEqual({one.peerID for one in groups.candidates}, owners)
+
+    async def test_table(self) -> None:
+        """C{txrdma connections} shows a version that is not the usual one, and its enterprise."""
+        for options, isShown in ((f"{UDP}:ueid=EXAMPLE.COM", True), ("version=1", False)):
+            one, _ = await self.talk(options, options)
+            table = connectionsTable([{"pid": 1, "command": ["python", "x"], **one.smc.toDict()}])
+            (mode,) = table.columns[2].cells
+            self.assertEqual("version 2 by EXAMPLE.COM" in str(mode).splitlines(), isShown)
+            self.assertEqual("version" in str(mode), isShown)
+
+
+class LinkTests(RaceTestCase):
+    """Links of version 2."""
+
+    def connected(self) -> tuple[Listener, Listener]:
+        """Both ends of a connection of version 2, the client's first."""
+        options = Options(device=DEVICE, agreed=True, ueids=("A",))
+        here, there = Listener(), Listener()
+        sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-3)
+        asking = ClientNegotiation(self.client, options, Outcomes("client"), lambda: here)
+        MemoryTCP(sockets[1], self.accepting(options, there)).begin()
+        MemoryTCP(sockets[0], asking).begin()
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual(there.transport.smc.version, 2)
+        return here, there
+
+    def test_confirmsEnterprise(self) -> None:
+        """A Confirm repeats the Accept's EID, which need not be that of the link group's first contact."""
+        here, there = self.connected()
+        (ours,), (theirs,) = (linkGroups(host, DEVICE).links() for host in (self.client, self.server))
+        pools = [linkGroups(host, DEVICE).groups()[0].pool for host in (self.client, self.server)]
+        (own,), (other,) = pools
+        accept = theirs.accept(Element(other, 1), 5, False, b"")
+        agreement = replace(ours.agreement, eid=b"B".ljust(32))
+        confirm = ours.confirm(Element(own, 1), 6, accept, agreement, b"")
+        self.assertEqual((confirm.v2, confirm.token), (AnswerV2(b"B".ljust(32)), 6))
+        self.assertEqual(ours.confirm(Element(own, 1), 6, accept, ours.agreement, b"").v2, accept.v2)
+
+    def test_longMessage(self) -> None:
+        """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
+        here, there = self.connected()
+        (ours,) = linkGroups(self.client, DEVICE).links()
+        (theirs,) = linkGroups(self.server, DEVICE).groups()
+        heard: list[bytes] = []
+        received = theirs.core.received
+
+        def hear(raw: bytes, now: float, *link: Any) -> None:
+            heard.append(raw)
+            received(raw, now, *link)
+
+        self.patch(theirs.core, "received", hear)
+        long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)
+        self.assertEqual(len(long), 88)
+        request = SendRequest(-1, Operation.SEND, inline=(long,), signaled=False, solicited=True)
+        theirs.links[0]._queuePair.postSend([request])
+        self.until(lambda: heard)
+        answer = decode(heard[0])
+        self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
+        here.transport.write(b"hello")
+        self.until(lambda: there.heard == b"hello")
+        self.assertTrue(ours.isActive and theirs.links[0].isActive)

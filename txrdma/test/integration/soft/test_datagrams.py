@@ -1,0 +1,626 @@
+"""
+Tests for L{txrdma.soft.shared._datagrams}, L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}:
+datagrams between devices of one host.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+from functools import partial
+from struct import Struct
+from typing import Any, cast
+
+from txrdma.iba.types import GID, MTU, QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, QPKind, QPState, Status
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.rc.neighbours import SEEK_SECONDS
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.rc.udp import UDPCarrier
+from txrdma.soft.shared import datagrams
+from txrdma.soft.shared._boxes import Boxes
+from txrdma.soft.shared._datagrams import DatagramLane
+from txrdma.soft.shared._layout import PLAIN
+from txrdma.soft.shared._rendezvous import (
+    Bell,
+    Hello,
+    MAGIC,
+    Mail,
+    makeBox,
+    MessageKind,
+    rendezvousName,
+    VERSION,
+)
+from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.test.support.soft.pairs import End, QKEY
+from txrdma.verbs.completions import CompletionReader, ReaderReactor
+
+HEADS = Struct(">QIII")
+
+
+class DatagramEnd(End):
+    """An end of datagrams, with some receives."""
+
+    RECEIVES = 200
+    STRIDE = 512
+
+    def __init__(self, device: SoftDevice) -> None:
+        super().__init__(device, QPKind.UD)
+        self.open()
+        for number in range(self.RECEIVES):
+            self.receive(number, number * self.STRIDE, self.STRIDE)
+        self.came: list[Completion] = []
+
+    def say(self, peer: DatagramEnd, text: bytes, **more: Any) -> None:
+        """Send a datagram."""
+        at = self.RECEIVES * self.STRIDE
+        self.region.view[at : at + len(text)] = text
+        handle = self.domain.createAddressHandle(peer.way())
+        where = {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY, "signaled": False}
+        self.post(1000, Operation.SEND, [self.segment(at, len(text))], **{**where, **more})
+
+    def look(self) -> None:
+        """Take what has completed."""
+        self.came += self.queue.poll(64)
+
+    def content(self, completion: Completion) -> bytes:
+        """The payload of what has come."""
+        start = completion.identifier * self.STRIDE
+        return bytes(self.region.view[start + 40 : start + completion.length])
+
+    def header(self, completion: Completion) -> bytes:
+        """The 40 bytes before it."""
+        start = completion.identifier * self.STRIDE
+        return bytes(self.region.view[start : start + 40])
+
+    @property
+    def heard(self) -> list[bytes]:
+        """The payloads of all that has come."""
+        return [self.content(each) for each in self.came if each.opcode is CompletionOpcode.RECEIVE]
+
+
+def portOf(end: End) -> RoCEPort:
+    """The RoCE port of an end's device."""
+    route = end.device.routes[-1]
+    return cast(RoCEPort, getattr(route, "_port", route))
+
+
+def lanesOf(end: End) -> list[DatagramLane]:
+    """The lanes that an end's device has."""
+    shared = cast(SharedMemoryPort, end.device.routes[0])
+    return [each.lane for each in shared.datagrams._mailboxes]
+
+
+class DatagramCase(RealCase):
+    """Two devices, in this process."""
+
+    def open(self, route: str = "auto", **more: Any) -> SoftDevice:
+        device = openSoftDevice(self.reactor, port=0, route=route, **more)
+        self.addCleanup(device.close)
+        return device
+
+    def both(self, **more: Any) -> tuple[DatagramEnd, DatagramEnd]:
+        """Two ends, between which a lane is up."""
+        one, other = DatagramEnd(self.open(**more)), DatagramEnd(self.open(**more))
+        self.meet(one, other)
+        return one, other
+
+    def meet(self, one: DatagramEnd, other: DatagramEnd) -> None:
+        """Have a lane between them."""
+        one.say(other, b"first")
+        self.until(lambda: all(lane.isUp for end in (one, other) for lane in lanesOf(end)) and lanesOf(one))
+        self.hears(other, [b"first"])
+
+    def hears(self, end: DatagramEnd, texts: Sequence[bytes]) -> None:
+        """All of these come, in this order, and nothing else."""
+
+        def enough() -> bool:
+            end.look()
+            return len(end.heard) >= len(texts)
+
+        self.until(enough)
+        self.assertEqual(end.heard, list(texts))
+        end.came.clear()
+
+    def packetsByUDP(self, end: End) -> int:
+        """Packets of a device that its socket has sent."""
+        return self.sent[end.device.port]
+
+    def watchSocket(self, end: End) -> None:
+        """Count what goes by the socket of a device."""
+        carrier, port = portOf(end)._carrier, end.device.port
+        self.sent[port] = 0
+        send = carrier.send
+
+        def counted(data: memoryview, segment: int, destination: Any) -> bool:
+            self.sent[port] += -(-len(data) // segment)
+            return send(data, segment, destination)
+
+        self.patch(carrier, "send", counted)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sent: dict[int, int] = {}
+
+
+class SharedDatagramTests(DatagramCase):
+    """Datagrams by shared memory, between devices of one process."""
+
+    def test_byMemory(self) -> None:
+        """The first goes by UDP; then memory is shared, and no socket needed."""
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        self.watchSocket(one)
+        self.meet(one, other)
+        self.assertEqual(self.packetsByUDP(one), 1)
+        texts = [b"%d" % number * 20 for number in range(100)]
+        for text in texts:
+            one.say(other, text)
+        self.hears(other, texts)
+        self.assertEqual(self.packetsByUDP(one), 1)
+
+    def test_backwards(self) -> None:
+        """The other end has the same lane."""
+        one, other = self.both()
+        self.watchSocket(other)
+        other.say(one, b"answer")
+        self.hears(one, [b"answer"])
+        self.assertEqual(self.packetsByUDP(other), 0)
+
+    def test_likeUDP(self) -> None:
+        """Completion, header and counters are those that UDP gives, for payloads of all sorts."""
+        told = []
+        for route in ("auto", "rocev2"):
+            one, other = DatagramEnd(self.open(route)), DatagramEnd(self.open(route))
+            if route == "auto":
+                self.meet(one, other)
+            else:
+                one.say(other, b"first")
+                self.hears(other, [b"first"])
+            before = vars(portOf(other).counters).copy(), vars(portOf(one).counters).copy()
+            found = []
+            sorts: list[tuple[int, Operation, dict[str, Any]]] = [
+                (0, Operation.SEND, {}),
+                (1, Operation.SEND, {}),
+                (4, Operation.SEND, {"solicited": True}),
+                (7, Operation.SEND, {"remoteQKey": 0x80000001}),
+                (300, Operation.SEND_WITH_IMMEDIATE, {"immediate": 77}),
+            ]
+            for length, operation, more in sorts:
+                text = bytes(range(length % 251)) * (length // 251 + 1)
+                self.send(one, other, operation, text[:length], **more)
+                (completion,) = self.take(other, 1)
+                self.assertEqual(completion.sourceQPN, one.qp.number)
+                header = other.header(completion)
+                found.append(
+                    (
+                        completion.length,
+                        completion.immediate,
+                        completion.hasGRH,
+                        bytes(header),
+                        other.content(completion),
+                    )
+                )
+            counted = []
+            for counters, was in zip((portOf(other).counters, portOf(one).counters), before, strict=True):
+                now = vars(counters)
+                counted.append(
+                    {name: now[name] - was[name] for name in now if name not in ("reads", "writes")}
+                )
+            told.append((found, counted))
+        self.assertEqual(*told)
+
+    def send(
+        self, one: DatagramEnd, other: DatagramEnd, operation: Operation, text: bytes, **more: Any
+    ) -> None:
+        """Send a datagram by some operation."""
+        at = one.RECEIVES * one.STRIDE
+        one.region.view[at : at + len(text)] = text
+        handle = one.domain.createAddressHandle(other.way())
+        where = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY, "signaled": False}
+        one.post(1, operation, [one.segment(at, len(text))], **{**where, **more})
+
+    def test_completions(self) -> None:
+        """Sends complete when they were asked to, and give back their places in the queue."""
+        one, other = self.both()
+        for number in range(1000):
+            one.say(other, b"x", signaled=number % 100 == 99)
+            other.look()
+            while other.came:
+                identifier = other.came.pop().identifier
+                other.receive(identifier, identifier * other.STRIDE, other.STRIDE)
+        one.look()
+        self.assertEqual([each.opcode for each in one.came], [CompletionOpcode.SEND] * 10)
+        self.assertEqual({each.status for each in one.came}, {Status.SUCCESS})
+
+    def test_faults(self) -> None:
+        """What can't be sent fails as ever, after what was posted before it."""
+        one, other = self.both()
+        one.say(other, b"good")
+        handle = one.domain.createAddressHandle(other.way())
+        where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
+        one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **where)
+        one.look()
+        self.assertEqual([(each.identifier, each.status) for each in one.came], [(7, Status.LOC_PROT_ERR)])
+        self.hears(other, [b"good"])
+
+    def test_tooLong(self) -> None:
+        """A datagram that is longer than the MTU fails."""
+        one, other = self.both(mtu=MTU.MTU_256)
+        one.say(other, bytes(257), signaled=True)
+        one.look()
+        self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
+
+    def test_dropped(self) -> None:
+        """Datagrams with a wrong Q_Key, for no queue pair, or without a receive are lost."""
+        one, other = self.both()
+        strays = portOf(other).counters.strays
+        one.say(other, b"wrong", remoteQKey=QKEY + 1)
+        one.say(other, b"nobody", remoteQPN=QPN(2))
+        for _ in range(DatagramEnd.RECEIVES + 10):
+            one.say(other, b"many")
+        self.hears(other, [b"many"] * (DatagramEnd.RECEIVES - 1))
+        self.assertEqual(portOf(other).counters.strays, strays + 1)
+        other.receive(0, 0, other.STRIDE)
+        one.say(other, b"again")
+        self.hears(other, [b"again"])
+
+    def test_full(self) -> None:
+        """While nobody looks a ring fills up, and what finds no room is lost, not late."""
+        self.patch(datagrams, "RING_BYTES", 1 << 14)
+        one, other = self.both()
+        texts = [b"%03d" % number for number in range(DatagramEnd.RECEIVES - 1)]
+        self.watchSocket(one)
+        for text in texts:
+            one.say(other, text * 60)
+        (lane,) = lanesOf(one)
+        self.assertGreater(lane.lost, 0)
+        self.hears(other, [text * 60 for text in texts[: len(texts) - lane.lost]])
+        self.assertEqual(self.packetsByUDP(one), 0)
+        one.say(other, b"room")
+        self.hears(other, [b"room"])
+
+    def test_orderAtTheChange(self) -> None:
+        """Who looks finds what has come by UDP before what has come by memory later."""
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        for text in (b"one", b"two", b"three"):
+            one.say(other, text)
+        shared = cast(SharedMemoryPort, other.device.routes[0])
+        carrier = cast(UDPCarrier, portOf(other)._carrier)
+        carrier.setReading(False)
+        self.until(lambda: shared.datagrams.isOpen and all(lane.isUp for lane in lanesOf(one)))
+        one.say(other, b"four")
+        self.hears(other, [b"one", b"two", b"three", b"four"])
+        carrier.setReading(True)
+
+    def test_failure(self) -> None:
+        """An error with one queue pair's datagram ends that, and others go on."""
+        one, other = self.both()
+        beside = DatagramEnd(other.device)
+
+        def take(*args: object) -> None:
+            raise RuntimeError("a bug")
+
+        self.patch(cast(Any, beside.qp)._route, "take", take)
+        one.say(beside, b"fails")
+        one.say(other, b"goes on")
+        self.hears(other, [b"goes on"])
+        self.assertIs(beside.qp.state, QPState.ERR)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_itself(self) -> None:
+        """A device sends to itself by its own lane."""
+        one = DatagramEnd(self.open())
+        self.meet(one, one)
+        self.watchSocket(one)
+        one.say(one, b"soliloquy")
+        self.hears(one, [b"soliloquy"])
+        self.assertEqual(self.packetsByUDP(one), 0)
+
+    def test_sleeper(self) -> None:
+        """Who sleeps is woken, again and again, and between that its peer rings for nothing."""
+        one, other = self.both()
+        found: list[Completion] = []
+        reader = CompletionReader(
+            cast(ReaderReactor, self.reactor), other.channel, [other.queue], found.extend, looksOn=False
+        )
+        reader.start()
+        self.addCleanup(reader.stop)
+        for number in range(1, 30):
+            one.say(other, b"wake up")
+            self.until(partial(self.isLong, found, number))
+            for _ in range(number % 4):
+                self.reactor.iterate(0.003)
+
+    def isLong(self, found: list[Completion], number: int) -> bool:
+        """Whether there are so many."""
+        return len(found) == number
+
+    def test_sleeperBesideLooker(self) -> None:
+        """Who sleeps is woken, too, when it is another queue pair that was looked at, and is no more."""
+        one, other = self.both()
+        sleeper = DatagramEnd(other.device)
+        sleeper.queue.arm()
+        one.say(other, b"looked at")
+        self.hears(other, [b"looked at"])
+        one.say(sleeper, b"woken")
+        self.until(sleeper.channel.takeEvents)
+        self.hears(sleeper, [b"woken"])
+
+    def test_down(self) -> None:
+        """Nothing goes out of a port that is down, and nothing comes in."""
+        one, other = self.both()
+        for down in (one, other):
+            down.device.setPortEnabled(1, False)
+            one.say(other, b"lost")
+            self.reactor.iterate(0.01)
+            other.look()
+            down.device.setPortEnabled(1, True)
+            self.reactor.iterate(0.01)
+        one.say(other, b"up")
+        self.hears(other, [b"up"])
+
+    def test_otherRoutes(self) -> None:
+        """A device that shares no memory gets datagrams by UDP, and sends them so."""
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))
+        for _ in range(3):
+            one.say(other, b"by UDP")
+            self.hears(other, [b"by UDP"])
+            other.say(one, b"and back")
+            self.hears(one, [b"and back"])
+        self.assertEqual(lanesOf(one), [])
+
+    def test_peerCloses(self) -> None:
+        """What a device has written before it closed still comes; its successor is found by UDP, then so."""
+        one, other = self.both()
+        port = other.device.port
+        other.say(one, b"last words")
+        other.device.close()
+        self.hears(one, [b"last words"])
+        self.until(lambda: not lanesOf(one))
+        device = openSoftDevice(self.reactor, port=port)
+        self.addCleanup(device.close)
+        successor = DatagramEnd(device)
+        one.say(successor, b"who is there?")
+        self.hears(successor, [b"who is there?"])
+        for peer in portOf(one)._peers.values():
+            peer.seekAt -= SEEK_SECONDS
+        self.meet(one, successor)
+
+    def test_captured(self) -> None:
+        """Recordings show the datagrams, at both ends, as if they had gone by UDP."""
+        files = [self.mktemp() for _ in range(2)]
+        one, other = (DatagramEnd(self.open(pcap=name)) for name in files)
+        self.meet(one, other)
+        self.watchSocket(one)
+        for text in (b"recorded", b""):
+            one.say(other, text)
+        self.hears(other, [b"recorded", b""])
+        self.assertEqual(self.packetsByUDP(one), 0)
+        for end in (one, other):
+            end.device.close()
+        contents = []
+        for name in files:
+            with open(name, "rb") as file:
+                recorded = file.read()
+            self.assertEqual(recorded.count(b"recorded"), 1)
+            contents.append(len(recorded))
+        self.assertEqual(*contents)
+
+    def test_released(self) -> None:
+        """Closing leaves neither descriptors nor mappings."""
+        before = descriptors(), mappings()
+        for _ in range(3):
+            one, other = self.both()
+            one.device.close()
+            other.device.close()
+        self.until(lambda: (descriptors(), mappings()) == before)
+
+    def test_rests(self) -> None:
+        """A device that rests has no timer, and hears when it wakes what came meanwhile."""
+        one, other = self.both(route="shared-memory")
+        reads = portOf(other).counters.reads
+        other.device.rest()
+        one.say(other, b"meanwhile")
+        shared = cast(SharedMemoryPort, other.device.routes[0])
+        self.assertIsNone(shared.datagrams._timer)
+        for _ in range(5):
+            self.reactor.iterate(0.003)
+        self.assertEqual(portOf(other).counters.reads, reads)
+        other.device.wake()
+        self.hears(other, [b"meanwhile"])
+
+
+class StrangeMailTests(DatagramCase):
+    """Processes that share memory for datagrams, and do not keep to the rules, or die."""
+
+    ADDRESS = "127.9.9.9"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.good = self.both()
+        self.target = DatagramEnd(self.open())
+        self.meet(self.good[0], self.target)
+        self.check()
+        self.before = descriptors(), mappings()
+
+    def check(self) -> None:
+        """The others carry on."""
+        one, other = self.good
+        one.say(other, b"still")
+        self.hears(other, [b"still"])
+
+    def come(self) -> socket.socket:
+        """Open a connection, and greet."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.addCleanup(sock.close)
+        sock.connect(rendezvousName(self.target.device.address, self.target.device.port))
+        hello = Hello(
+            kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=9, address=GID.fromIP(self.ADDRESS)
+        )
+        sock.send(hello.encode())
+        return sock
+
+    def say(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
+        sock.sendmsg([message], ancillary if passed else [])
+        for descriptor in passed:
+            os.close(descriptor)
+
+    def mail(self, sock: socket.socket) -> Boxes:
+        """Hand over a box and a bell; the box, to write in it."""
+        descriptor, mapping = makeBox(1 << 16)
+        self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
+        self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [descriptor])
+        self.until(lambda: len(lanesOf(self.target)) == 2)
+        return Boxes(memoryview(mapping))
+
+    def packet(self, text: bytes) -> memoryview:
+        """A datagram for the target, whose length is a multiple of four."""
+        head = 0x64 << 56 | 1 << 54 | 0xFFFF << 32 | self.target.qp.number
+        return memoryview(HEADS.pack(head, 0, QKEY, 5) + text + bytes(4))
+
+    def write(self, boxes: Boxes, packet: memoryview) -> None:
+        self.assertTrue(boxes.record(PLAIN, 0, (packet,), len(packet)))
+
+    def isClosed(self, sock: socket.socket) -> bool:
+        try:
+            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
+                pass
+            return True
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def gone(self, boxes: Boxes | None = None) -> None:
+        """Nothing of it stays, and the others carry on."""
+        if boxes is not None:
+            boxes.close()
+        self.check()
+        self.until(lambda: (descriptors(), mappings()) == self.before)
+
+    def test_dies(self) -> None:
+        """What a process has written before it dies comes, and half a record does not."""
+        sock = self.come()
+        boxes = self.mail(sock)
+        self.write(boxes, self.packet(b"last"))
+        start = (boxes.out << 3) + 8
+        boxes.ours[start : start + 8] = b"unready!"
+        sock.close()
+        self.hears(self.target, [b"last"])
+        self.gone(boxes)
+
+    def test_manyLastWords(self) -> None:
+        """All that it has written comes, though that is more than is taken at once."""
+        sock = self.come()
+        boxes = self.mail(sock)
+        words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
+        for word in words:
+            self.write(boxes, self.packet(word))
+        sock.close()
+        self.hears(self.target, words)
+        self.gone(boxes)
+
+    def test_badPackets(self) -> None:
+        """Packets that are none are dropped and counted, and the next one comes."""
+        sock = self.come()
+        boxes = self.mail(sock)
+        for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
+            self.write(boxes, memoryview(bad))
+        for cut in (20, 24):
+            padded = bytearray(self.packet(b"")[:cut])
+            padded[1] |= 0x30  # with three bytes of padding, which are not there
+            self.write(boxes, memoryview(padded))
+        self.write(boxes, self.packet(b"good"))
+        self.hears(self.target, [b"good"])
+        counters = portOf(self.target).counters
+        self.assertGreaterEqual(counters.malformed, 6)
+        self.assertEqual(cast(DatagramRoute, cast(Any, self.target.qp)._route).datagrams.dropped, 2)
+        sock.close()
+        self.gone(boxes)
+
+    def test_badRecord(self) -> None:
+        """A record that can't be ends the connection, and nothing else."""
+        sock = self.come()
+        boxes = self.mail(sock)
+        self.write(boxes, self.packet(b"good"))
+        boxes.words[boxes.out] = PLAIN << 24 | 0xFFFFFF
+        self.hears(self.target, [b"good"])
+        self.until(lambda: self.isClosed(sock))
+        self.assertEqual(len(self.flushLoggedErrors()), 0)
+        sock.close()
+        self.gone(boxes)
+
+    def test_otherAddress(self) -> None:
+        """What a device of the other IP family writes is dropped."""
+        self.patch(self, "ADDRESS", "::1")
+        sock = self.come()
+        boxes = self.mail(sock)
+        self.write(boxes, self.packet(b"????"))
+        for _ in range(5):
+            self.reactor.iterate(0.005)
+        self.target.look()
+        self.assertEqual(self.target.heard, [])
+        sock.close()
+        self.gone(boxes)
+
+    def test_twoBoxes(self) -> None:
+        """One device has one box."""
+        sock = self.come()
+        boxes = self.mail(sock)
+        self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [makeBoxOnly()])
+        self.until(lambda: self.isClosed(sock))
+        sock.close()
+        self.gone(boxes)
+
+    def test_noBox(self) -> None:
+        """What comes as a box, and is none, ends the connection."""
+        for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
+            sock = self.come()
+            self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
+            self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), passed)
+            self.until(partial(self.isClosed, sock))
+            sock.close()
+        self.gone()
+
+    def test_unknownBell(self) -> None:
+        """A box whose doorbell never came is refused, and the connection stays."""
+        sock = self.come()
+        self.say(sock, Mail(kind=MessageKind.MAIL, number=5).encode(), [makeBoxOnly()])
+        heard: list[bytes] = []
+
+        def told() -> bool:
+            try:
+                heard.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return False
+            return heard[-1] == Mail(kind=MessageKind.MAIL).encode()
+
+        self.until(told)
+        self.assertFalse(self.isClosed(sock))
+        sock.close()
+        self.gone()
+
+    def test_refused(self) -> None:
+        """A peer that can't take our box gets datagrams by UDP."""
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        shared = cast(SharedMemoryPort, other.device.routes[0])
+        self.patch(shared.datagrams, "open", lambda neighbour: None)
+        self.watchSocket(one)
+        one.say(other, b"first")
+        self.hears(other, [b"first"])
+        self.until(lambda: not lanesOf(one))
+        one.say(other, b"second")
+        self.hears(other, [b"second"])
+        self.assertEqual(self.packetsByUDP(one), 2)
+
+
+def makeBoxOnly() -> int:
+    """The descriptor of a box that nobody writes in."""
+    descriptor, mapping = makeBox(4096)
+    mapping.close()
+    return descriptor

@@ -1,0 +1,182 @@
+"""
+The software device as a whole: what it is, its strings, its events, and its end.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from unittest import skipUnless
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.plugin import IPlugin
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID, MTU, ROCE_PORT
+from txrdma.iba.verbs import (
+    CM_SUPPORTED,
+)
+from txrdma.interfaces import IVerbsDeviceStringParser
+from txrdma.soft._netdev import softMAC
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.shared._rendezvous import rendezvousName
+from txrdma.soft.strings import SoftDeviceStringParser
+
+
+class OpeningTests(SynchronousTestCase):
+    """Devices by string, with real sockets on the loopback interface, on a reactor that never runs."""
+
+    def setUp(self) -> None:
+        self.parser = SoftDeviceStringParser()
+        self.reactor = MemoryReactorClock()
+
+    def open(self, *args: str, **kwargs: str) -> SoftDevice:
+        device = self.parser.parseDevice(self.reactor, *args, **kwargs)
+        assert isinstance(device, SoftDevice)
+        self.addCleanup(device.close)
+        return device
+
+    def test_interfaces(self) -> None:
+        """The parser is a plugin."""
+        self.assertTrue(verifyObject(IVerbsDeviceStringParser, self.parser))
+        self.assertTrue(verifyObject(IPlugin, self.parser))
+
+    def test_twoOnOneHost(self) -> None:
+        """Where the port of RoCE is taken a device takes another one, unless it was told which."""
+        one, other = self.open(), self.open()
+        self.assertNotEqual(one.port, other.port)
+        self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
+        self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
+
+    def test_anyPort(self) -> None:
+        """With C{port=0} the port of RoCE is left to others, and the port says that no CM is found there."""
+        address = "127.91.8.35"
+        shy, known = self.open(address, port="0"), self.open(address)
+        self.assertNotIn(shy.port, (0, ROCE_PORT))
+        self.assertEqual(known.port, ROCE_PORT)
+        said = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known)]
+        self.assertEqual(said, [0, CM_SUPPORTED])
+
+    def test_keys(self) -> None:
+        """Address, MTU and route are as the string says."""
+        device = self.open("127.0.0.5", mtu="512", route="rocev2")
+        self.assertEqual(device.name, "soft:127.0.0.5")
+        self.assertEqual(device.portAttributes(1).activeMTU, MTU.MTU_512)
+        self.assertEqual(self.open(address="127.0.0.6").address, "127.0.0.6")
+
+    def test_severalPorts(self) -> None:
+        """Each address of a string is a port, with a GUID in common, and its own GID, MAC and UDP port."""
+        device = self.open("127.0.0.7,127.0.0.8", route="rocev2")
+        self.assertEqual((device.name, device.portCount), ("soft:127.0.0.7,127.0.0.8", 2))
+        self.assertEqual([device.gids(port)[0].ip for port in (1, 2)], ["127.0.0.7", "127.0.0.8"])
+        macs = [device.portAttributes(port).mac for port in (1, 2)]
+        self.assertEqual(macs, [softMAC(port.address, port.udpPort) for port in device.ports])
+        first, second = (port.routes[-1] for port in device.ports)
+        assert isinstance(first, RoCEPort) and isinstance(second, RoCEPort)
+        self.assertEqual(first.siblings, {1: first, 2: second})
+        self.assertIs(second.siblings, first.siblings)
+
+    def test_onePortFails(self) -> None:
+        """When one of several ports can't be had, nothing stays open."""
+        before = len(os.listdir("/dev/fd"))
+        self.assertRaises(DeviceUnavailable, self.open, "127.0.0.7,192.0.2.213")
+        self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []))
+
+    def test_ipv6(self) -> None:
+        """The address may be an IPv6 one; the name is as it is written in a string."""
+        try:
+            device = self.open("0:0::1")
+        except DeviceUnavailable:
+            self.skipTest("this host has no IPv6")
+        self.assertEqual((device.address, device.name), ("::1", r"soft:\:\:1"))
+        self.assertEqual(device.gids(1)[0].ip, "::1")
+
+    def test_notOfThisHost(self) -> None:
+        """An address that this host does not have is not available."""
+        self.assertRaises(DeviceUnavailable, self.open, "192.0.2.213")
+
+    def test_pcap(self) -> None:
+        """The file of packets is made at once, and one that can't be written is an error."""
+        path = self.mktemp()
+        self.open(pcap=path).close()
+        with open(path, "rb") as file:
+            self.assertEqual(len(file.read()), 24)
+        self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
+
+    def test_nonsense(self) -> None:
+        """What makes no sense is a ValueError that names key and value."""
+        for args, kwargs, named in (
+            (["nowhere"], {}, "address=nowhere"),
+            (["0.0.0.0"], {}, "address=0.0.0.0"),
+            (["127.0.0.1,"], {}, "address= "),
+            (["127.0.0.1,127.0.0.1"], {}, "address=127.0.0.1,127.0.0.1"),
+            (["127.0.0.1", "surplus"], {}, "surplus"),
+            (["127.0.0.1"], {"address": "127.0.0.2"}, "address=127.0.0.2"),
+            ([], {"port": "http"}, "port=http"),
+            ([], {"port": "-1"}, "port=-1"),
+            ([], {"port": "65536"}, "port=65536"),
+            ([], {"route": "scenic"}, "route=scenic"),
+            ([], {"mtu": "1500"}, "mtu=1500"),
+            ([], {"pcap": ""}, "pcap="),
+            ([], {"runtime": "here"}, "runtime=here"),
+            ([], {"runtime": "/run/txrdma", "route": "rocev2"}, "runtime=/run/txrdma"),
+            ([], {"colour": "blue"}, "colour=blue"),
+        ):
+            error = self.assertRaises(ValueError, self.parser.parseDevice, self.reactor, *args, **kwargs)
+            self.assertIn(named, str(error))
+
+    def test_nothingLeaks(self) -> None:
+        """A device that is closed leaves no descriptor, no reader and no call behind."""
+        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        before = len(os.listdir("/dev/fd"))
+        for route in ("auto", "rocev2", "shared-memory"):
+            openSoftDevice(self.reactor, route=route, pcap=self.mktemp()).close()
+        self.assertRaises(DeviceUnavailable, openSoftDevice, self.reactor, "192.0.2.213", pcap=self.mktemp())
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    @skipUnless(sys.platform == "linux", "shared memory is Linux's")
+    def test_runtime(self) -> None:
+        """In a directory a device is found by an address of its own, and leaves nothing there."""
+        folder = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(shutil.rmtree, folder)
+        device = self.parser.parseDevice(self.reactor, route="shared-memory", runtime=folder)
+        self.addCleanup(device.close)
+        assert isinstance(device, SoftDevice)
+        self.assertNotEqual(device.address, "127.0.0.1")
+        self.assertTrue(device.gids(1)[0].isLoopback)
+        self.assertEqual(os.listdir(folder), [f"soft-{device.address}-{device.port}"])
+        device.close()
+        self.assertEqual(os.listdir(folder), [])
+
+    @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
+    def test_nameTaken(self) -> None:
+        """Where our name for shared memory is somebody else's, any other port will do."""
+        first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
+        port = first.portAttributes(1).mac
+        assert port is not None
+        number = int.from_bytes(port.raw[4:], "big")
+        first.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
+            squatter.bind(rendezvousName("127.0.0.9", number))
+            for route in ("auto", "shared-memory"):
+                device = openSoftDevice(self.reactor, "127.0.0.9", route=route)
+                self.addCleanup(device.close)
+                self.assertEqual(len(device.routes), 2)
+            self.assertRaises(
+                DeviceUnavailable,
+                openSoftDevice,
+                self.reactor,
+                "127.0.0.9",
+                port=number,
+                route="shared-memory",
+            )

@@ -1,0 +1,153 @@
+"""
+Tests for L{txrdma.soft._direct}: datagrams of the software device without work requests.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Any, cast
+
+from txrdma.iba.verbs import Operation, QPAttributes, QPKind, QPState
+from txrdma.interfaces import IDirectDatagrams
+from txrdma.test.integration.soft.test_datagrams import DatagramCase, DatagramEnd
+from txrdma.test.support.soft.pairs import End, QKEY
+
+
+class DirectTests(DatagramCase):
+    """Datagrams without work requests, by both routes."""
+
+    def ends(self, route: str) -> tuple[DatagramEnd, DatagramEnd]:
+        """Two ends on one route, of which the other has an inbox."""
+        if route == "auto":
+            one, other = self.both()
+        else:
+            one, other = DatagramEnd(self.open(route)), DatagramEnd(self.open(route))
+        self.direct, self.inbox = IDirectDatagrams(one.qp), IDirectDatagrams(other.qp)
+        self.assertEqual(len(self.inbox.openInbox()), 0)
+        self.got: list[tuple[tuple[bytes, int], bytes]] = []
+        return one, other
+
+    def takes(self, count: int) -> list[bytes]:
+        """The next datagrams that come into the inbox."""
+
+        def enough() -> bool:
+            self.got += [(source, bytes(data)) for source, data in self.inbox.takeDatagrams(64)]
+            return len(self.got) >= count
+
+        self.until(enough)
+        found, self.got = [data for _source, data in self.got], []
+        return found
+
+    def test_inbox(self) -> None:
+        """What was posted comes by the inbox, of all lengths, in order, and takes no receives."""
+        for route in ("auto", "rocev2"):
+            one, other = self.ends(route)
+            texts = [b"x" * length for length in (0, 1, 2, 3, 63, 64, 200)]
+            for text in texts:
+                one.say(other, text)
+            self.assertEqual(self.takes(len(texts)), texts)
+            other.look()
+            self.assertEqual(other.came, [])
+            left = other.RECEIVES - (route == "auto")  # the first one has found no inbox
+            self.assertEqual(len(cast(Any, other.qp).receives), left)
+
+    def test_source(self) -> None:
+        """A datagram has the address and the queue pair that its header has."""
+        one, _other = self.ends("auto")
+        one.say(_other, b"who")
+        found: list[object] = []
+
+        def hasCome() -> bool:
+            found.extend(source for source, _data in self.inbox.takeDatagrams(1))
+            return bool(found)
+
+        self.until(hasCome)
+        self.assertEqual(found, [(bytes((127, 0, 0, 1)), one.qp.number)])
+
+    def test_limit(self) -> None:
+        """No more are handed over than were asked for, and the others later."""
+        one, other = self.ends("auto")
+        for number in range(5):
+            one.say(other, b"%d" % number)
+        self.assertEqual([len(self.inbox.takeDatagrams(2)) for _each in range(4)], [2, 2, 1, 0])
+
+    def test_immediate(self) -> None:
+        """A datagram with an immediate takes a receive, and completes it."""
+        one, other = self.ends("auto")
+        one.region.view[:4] = b"what"
+        handle = one.domain.createAddressHandle(other.way())
+        where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
+        one.post(1, Operation.SEND_WITH_IMMEDIATE, [one.segment(0, 4)], immediate=5, **where)
+        self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
+        other.look()
+        self.assertEqual([other.content(each) for each in other.came], [b"what"])
+
+    def test_notForIt(self) -> None:
+        """Datagrams with a wrong Q_Key, and those for which there is no place, are lost and counted."""
+        for route in ("auto", "rocev2"):
+            one, other = self.ends(route)
+            core = cast(Any, other.qp)._route.datagrams
+            one.say(other, b"wrong", remoteQKey=QKEY + 1)
+            one.say(other, b"right")
+            self.assertEqual(self.takes(1), [b"right"])
+            self.assertEqual(core.dropped, 1)
+            most = other.qp.capacity.maxReceive
+            self.patch(cast(Any, other.qp)._direct, "_most", 3)
+            for number in range(5):
+                one.say(other, b"%d" % number)
+            self.until(lambda: core.dropped == 3 or self.inbox.takeDatagrams(0) is None)  # noqa: B023
+            self.assertEqual(self.takes(3), [b"0", b"1", b"2"])
+            self.assertGreater(most, 3)
+
+    def test_put(self) -> None:
+        """A datagram goes at once by memory, behind those that are posted; by UDP it is to be posted."""
+        one, other = self.both()
+        self.direct = IDirectDatagrams(one.qp)
+        handle = one.domain.createAddressHandle(other.way())
+        number = other.qp.number
+        self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"he", b"llo"))
+        one.say(other, b"posted")
+        self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"", b""))
+        self.hears(other, [b"hello", b"posted", b""])
+        one.look()
+        self.assertEqual(one.came, [])
+        self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(5000)))
+        one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
+        handle = one.domain.createAddressHandle(other.way())
+        self.assertFalse(IDirectDatagrams(one.qp).putDatagram(handle, other.qp.number, QKEY, b"", b"x"))
+
+    def test_states(self) -> None:
+        """Nothing goes at once but in RTS; an inbox that is open stays so when the queue pair begins anew."""
+        one, other = self.ends("auto")
+        handle = one.domain.createAddressHandle(other.way())
+        back = other.domain.createAddressHandle(one.way())
+        for state in (QPState.ERR, QPState.RESET):
+            other.qp.modify(QPAttributes(state=state))
+            self.assertFalse(self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
+            if state is QPState.ERR:
+                self.assertTrue(self.direct.putDatagram(handle, other.qp.number, QKEY, b"", b"lost"))
+            self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
+        other.open()
+        one.say(other, b"again")
+        self.assertEqual(self.takes(1), [b"again"])
+        self.until(lambda: self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
+        self.hears(one, [b"x"])
+
+    def test_bell(self) -> None:
+        """Who sleeps is woken by the descriptor of the completion channel, by both routes."""
+        for route in ("auto", "rocev2"):
+            one, other = self.ends(route)
+            other.queue.arm()
+            while self.inbox.takeDatagrams(64):
+                pass
+            one.say(other, b"wake")
+            self.until(lambda: bool(select.select([other.channel.fileno()], [], [], 0)[0]))  # noqa: B023
+            self.assertEqual(self.takes(1), [b"wake"])
+            other.channel.takeEvents()
+
+    def test_otherKinds(self) -> None:
+        """Queue pairs of connections have no such thing, nor have those that are in RESET."""
+        device = self.open()
+        end = End(device, QPKind.UD)
+        self.assertIsNone(IDirectDatagrams(end.qp, None))
+        self.assertIsNone(IDirectDatagrams(End(device).qp, None))

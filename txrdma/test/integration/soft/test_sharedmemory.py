@@ -1,0 +1,156 @@
+"""
+Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from txrdma.iba.verbs import Access as VerbsAccess
+from txrdma.iba.verbs import (
+    Capacity,
+    Operation,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.soft import _mapping
+from txrdma.soft.shared import routes
+from txrdma.soft.shared._rendezvous import (
+    MessageKind,
+)
+from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
+
+
+class ManyTests(RealCase):
+    """Many queue pairs between two devices."""
+
+    def more(self, one: End, other: End, beforehand: Sequence[ReceiveRequest] = ()) -> tuple[Any, Any]:
+        """
+        Another pair of queue pairs, which complete where the first ones do.
+
+        @param beforehand: receives of the second one, from before it is connected.
+        """
+        capacity = Capacity(max(4, len(beforehand)), max(4, len(beforehand)), 1, 1)
+        here, there = (
+            end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
+        )
+        for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
+            pair.modify(INIT)
+            if pair is there and beforehand:
+                pair.postReceive(beforehand)
+            pair.modify(replace(RTR, address=way, destinationQPN=number))
+            pair.modify(RTS)
+        return here, there
+
+    def test_descriptors(self) -> None:
+        """A queue pair that shares memory keeps no descriptor, and gives its memory back."""
+        self.patch(_mapping, "PLAIN", 0)
+        ends = self.pair()
+        one, other = ends
+        one.write(other, 1, 0, 64, 128)
+        self.take(one, 1)
+        before = descriptors(), mappings()
+        pairs = [self.more(*ends) for _ in range(50)]
+        self.until(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
+        self.assertEqual(descriptors(), before[0])
+        for number, (here, there) in enumerate(pairs):
+            there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
+            here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
+        completions = [*self.take(other, 50), *self.take(one, 50)]
+        self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
+        for here, there in pairs:
+            here.close()
+            there.close()
+        self.until(lambda: (descriptors(), mappings()) == before)
+
+    def test_receivesBeforehand(self) -> None:
+        """Receives that are posted before there is a peer take its messages in order, as later ones do."""
+        one, other = self.pair()
+        one.region.view[:20] = bytes(range(20))
+        receives = [ReceiveRequest(number, (other.segment(100 + number, 1),)) for number in range(20)]
+        here, there = self.more(one, other, receives[:12])
+        sends = [SendRequest(100 + each, Operation.SEND, (one.segment(each, 1),)) for each in range(20)]
+        here.postSend(sends[:9])
+        self.assertEqual([each.identifier for each in self.take(other, 9)], list(range(9)))
+        there.postReceive(receives[12:])
+        self.take(one, 9)
+        here.postSend(sends[9:])
+        self.assertEqual([each.identifier for each in self.take(other, 11)], list(range(9, 20)))
+        self.assertEqual(bytes(other.region.view[100:120]), bytes(range(20)))
+        self.take(one, 11)
+        for pair in (here, there):
+            pair.close()
+
+    def test_lostDoorbell(self) -> None:
+        """A doorbell for which its receiver had no descriptor fails that queue pair; the next ones get it."""
+        lost: list[bytes] = []
+        heard = routes._Link.heard
+
+        def first(link: Any, message: bytes, passed: list[int]) -> None:
+            if message[0] == MessageKind.BELL and not lost:
+                lost.append(message)
+                link.starved(message)
+            else:
+                heard(link, message, passed)
+
+        self.patch(routes._Link, "heard", first)
+        one, other = self.pair()
+        one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.until(lambda: QPState.ERR in (one.qp.state, other.qp.state))
+        self.assertEqual(len(lost), 1)
+        here, there = self.more(one, other)
+        there.postReceive([ReceiveRequest(2, (other.segment(0, 64),))])
+        here.postSend([SendRequest(2, Operation.SEND, (one.segment(0, 5),))])
+        found: list[int] = []
+
+        def arrived() -> list[int]:
+            found.extend(each.identifier for each in other.queue.poll(5) if each.status is Status.SUCCESS)
+            return found
+
+        self.until(arrived)
+        self.assertEqual(found, [2])
+
+
+class RegionTests(RealCase):
+    """Memory that is mapped by peers."""
+
+    def test_givenBack(self) -> None:
+        """What the peer has deregistered is unmapped when other memory comes; new memory is found."""
+        one, other = self.pair()
+        before = 0
+        for number in range(10):
+            region = other.domain.allocateMemory(4096, ALL)
+            one.region.view[:5] = b"%05d" % number
+            one.post(
+                1,
+                Operation.RDMA_WRITE,
+                [one.segment(0, 5)],
+                remoteAddress=region.address,
+                rkey=region.rkey,
+            )
+            self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+            self.assertEqual(region.view[:5], b"%05d" % number)
+            region.close()
+            before = before or mappings()
+        self.assertEqual(mappings(), before)
+
+    def test_readOnly(self) -> None:
+        """A peer that may only read gets memory that it can only read."""
+        one, other = self.pair()
+        region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)
+        region.view[:5] = b"there"
+        where = {"remoteAddress": region.address, "rkey": region.rkey}
+        one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+        self.assertEqual(one.region.view[:5], b"there")
+        with open("/proc/self/maps") as maps:
+            rights = [line.split()[1] for line in maps if "memfd:txrdma " in line]
+        self.assertIn("r--s", rights)
+        one.post(2, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])

@@ -1,0 +1,438 @@
+"""
+Tests for L{txrdma.soft.rc.udp}, and for RoCE by real UDP sockets on the loopback interface.
+
+They need a real reactor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Generator
+from select import select
+from typing import Any, cast
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.interfaces import IReactorFDSet
+from twisted.internet.task import Clock, deferLater
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import Completion, Operation, QPKind, Status
+from txrdma.interfaces import ILiveCompletionQueue
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.rc.udp import RawAddress, UDPCarrier
+from txrdma.test.support.soft.pairs import connected, End, QKEY
+
+reactor: Any = theReactor  # a module, to the type checker
+
+
+class Unread:
+    """A reactor that never says that a descriptor is readable."""
+
+    def addReader(self, reader: object) -> None: ...
+    def removeReader(self, reader: object) -> None: ...
+    def addWriter(self, writer: object) -> None: ...
+    def removeWriter(self, writer: object) -> None: ...
+
+
+class Taker:
+    """Collects what a carrier brings."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[bytes, int]] = []
+        self.sources: list[RawAddress] = []
+        self.turns = self.rooms = 0
+
+    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+        self.got.append((bytes(data), segment))
+        self.sources.append(source)
+
+    def turnEnded(self) -> None:
+        self.turns += 1
+
+    def writable(self) -> None:
+        self.rooms += 1
+
+    def datagrams(self) -> list[bytes]:
+        return [data[at : at + segment] for data, segment in self.got for at in range(0, len(data), segment)]
+
+
+class UDPCase(TestCase):
+    """Sockets on the loopback interface, closed at the end."""
+
+    timeout = 20
+
+    def carrier(self, address: str = "127.0.0.1", port: int | None = 0, offload: bool = True) -> UDPCarrier:
+        try:
+            carrier = UDPCarrier(reactor, address, port, offload)
+        except DeviceUnavailable as error:
+            if ":" in address:
+                raise SkipTest(f"no IPv6 here: {error}") from None
+            raise
+        self.addCleanup(carrier.close)
+        return carrier
+
+    @inlineCallbacks
+    def until(self, condition: Callable[[], bool]) -> Generator[Deferred[None], None, None]:
+        """Let the reactor run until this holds."""
+        while not condition():
+            yield deferLater(reactor, 0.001, lambda: None)
+
+
+class CarrierTests(UDPCase):
+    """The socket."""
+
+    @inlineCallbacks
+    def exchange(self, offloadThere: bool, offloadHere: bool) -> Generator[Deferred[None], None, Taker]:
+        here, there = self.carrier(offload=offloadHere), self.carrier(offload=offloadThere)
+        taker = Taker()
+        here.start(taker)
+        data = memoryview(os.urandom(10 * 1000 + 44))
+        to = there.rawAddress(here.address, here.port)
+        assert to is not None
+        if there.segments > 10:
+            self.assertTrue(there.send(data, 1000, to))
+        else:
+            for at in range(0, len(data), 1000):
+                self.assertTrue(there.send(data[at : at + 1000], 1000, to))
+        yield self.until(lambda: sum(len(got) for got, _ in taker.got) >= len(data))
+        self.assertEqual(taker.datagrams(), [bytes(data[at : at + 1000]) for at in range(0, len(data), 1000)])
+        self.assertEqual(taker.sources[0][:2], ("127.0.0.1", there.port))
+        self.assertGreater(taker.turns, 0)
+        return taker
+
+    @inlineCallbacks
+    def test_merged(self) -> Generator[Deferred[Any], Any, None]:
+        """With the system's help many datagrams take one call on both sides."""
+        if not self.carrier().merges:
+            raise SkipTest("this kernel has no UDP_GRO")
+        taker = yield self.exchange(True, True)
+        self.assertEqual(len(taker.got), 1)
+
+    @inlineCallbacks
+    def test_plain(self) -> Generator[Deferred[Any], Any, None]:
+        """Without it each goes alone, and the same arrives."""
+        for there, here in ((False, False), (True, False), (False, True)):
+            taker = yield self.exchange(there, here)
+            self.assertGreaterEqual(len(taker.got), 1)
+
+    def test_withoutHelp(self) -> None:
+        """A carrier that is told so uses neither."""
+        carrier = self.carrier(offload=False)
+        self.assertEqual((carrier.segments, carrier.merges), (1, False))
+
+    def test_portTaken(self) -> None:
+        """A port that is asked for by its number must be free; else another one is taken."""
+        taken = self.carrier()
+        self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "127.0.0.1", taken.port)
+        first, second = self.carrier(port=None), self.carrier(port=None)
+        self.assertNotEqual(first.port, second.port)
+
+    def test_noSuchAddress(self) -> None:
+        """An address that is not ours makes no carrier."""
+        self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "192.0.2.1", 0)
+
+    def test_families(self) -> None:
+        """The other family can't be reached."""
+        self.assertIsNone(self.carrier().rawAddress("::1", 4791))
+        self.assertEqual(self.carrier().rawAddress("10.0.0.1", 4791), ("10.0.0.1", 4791))
+        self.assertIsNone(self.carrier("::1").rawAddress("10.0.0.1", 4791))
+
+    def test_tooLong(self) -> None:
+        """What the system refuses is lost, as the network might have lost it, and counted."""
+        carrier = self.carrier()
+        self.assertTrue(carrier.send(memoryview(bytes(65520)), 65520, ("127.0.0.1", 9)))
+        self.assertEqual(carrier.dropped, 1)
+
+    def test_cannotSegment(self) -> None:
+        """Where the system takes no run of datagrams, but each of them, they go alone from then on."""
+        for alone, segments in ((None, 1), (errno.EINVAL, 64), (errno.EMSGSIZE, 64)):
+
+            class Refusing:
+                """A socket that takes no runs."""
+
+                def sendmsg(self, *args: object) -> None:
+                    raise OSError(errno.EINVAL, "no runs")
+
+                def sendto(self, *args: object, alone: int | None = alone) -> None:
+                    if alone is not None:
+                        raise OSError(alone, "nothing at all")
+
+                def fileno(self) -> int:
+                    return -1
+
+                def close(self) -> None:
+                    pass
+
+            carrier = self.carrier()
+            assert carrier._socket is not None
+            carrier._socket.close()
+            carrier._socket = Refusing()  # type: ignore[assignment]  # all of it that is used
+            carrier.segments = 64
+            self.assertTrue(carrier.send(memoryview(bytes(3000)), 1000, ("127.0.0.1", 9)))
+            self.assertEqual((carrier.segments, carrier.dropped), (segments, 1))
+
+    def test_leavesTheReactor(self) -> None:
+        """A closed carrier is out of the reactor, and its port free."""
+        carrier = self.carrier()
+        carrier.start(Taker())
+        self.assertIn(carrier, reactor.getReaders())
+        port = carrier.port
+        carrier.close()
+        carrier.close()
+        self.assertNotIn(carrier, reactor.getReaders())
+        self.assertEqual(carrier.fileno(), -1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.1", port))
+
+    def test_closedWhileReading(self) -> None:
+        """A receiver may close its carrier; nothing more is brought."""
+        here, there = self.carrier(), self.carrier()
+        taker = Taker()
+
+        def close(data: memoryview, segment: int, source: RawAddress) -> None:
+            taker.turns += 1
+            here.close()
+
+        taker.received = close  # type: ignore[method-assign]  # that is what is tested
+        here.start(taker)
+        for _ in range(3):
+            there.send(memoryview(b"x" * 20), 20, ("127.0.0.1", here.port))
+        return self.until(lambda: here.fileno() == -1).addCallback(  # type: ignore[return-value]  # trial waits
+            lambda _: self.assertEqual(taker.turns, 1)
+        )
+
+
+class BlockedTests(SynchronousTestCase):
+    """A socket without room."""
+
+    class Socket:
+        """One that takes as many datagrams as it is told to."""
+
+        room = 1
+
+        def __init__(self) -> None:
+            self.sent: list[bytes] = []
+
+        def sendto(self, data: memoryview, address: object) -> None:
+            if self.room == 0:
+                raise BlockingIOError
+            self.room -= 1
+            self.sent.append(bytes(data))
+
+        def fileno(self) -> int:
+            return -1
+
+        def close(self) -> None:
+            pass
+
+    def test_waits(self) -> None:
+        """The reactor is asked to tell when there is room; nothing is lost or changes its place."""
+        carrier = UDPCarrier(reactor, "127.0.0.1", 0, offload=False)
+        assert carrier._socket is not None
+        carrier._socket.close()
+        fake = self.Socket()
+        carrier._socket = fake  # type: ignore[assignment]  # all of it that is used
+        writers: list[object] = []
+
+        class Reactor:
+            def addWriter(self, writer: object) -> None:
+                writers.append(writer)
+
+            def removeWriter(self, writer: object) -> None:
+                writers.remove(writer)
+
+            def addReader(self, reader: object) -> None:
+                pass
+
+            def removeReader(self, reader: object) -> None:
+                pass
+
+        carrier._reactor = Reactor()  # type: ignore[assignment]  # the same
+        clock = Clock()
+        port = RoCEPort(clock, carrier)
+        device = SoftDevice(clock, [SoftPort("127.0.0.1", carrier.port, [port], MTU.MTU_1024)])
+        alice, bob = connected(device, device)
+        for number in range(5):
+            alice.write(bob, number, number, 1, there=number)
+        self.assertEqual((len(fake.sent), writers), (1, [carrier]))
+        while writers:
+            fake.room = 2
+            carrier.doWrite()
+        self.assertEqual(
+            [int.from_bytes(data[9:12], "big") for data in fake.sent], list(range(0xFFFFF0, 0xFFFFF5))
+        )
+        device.close()
+        self.assertEqual(clock.calls, [])
+
+
+class LoopbackTests(UDPCase):
+    """Whole devices over real sockets."""
+
+    def device(self, address: str = "127.0.0.1", offload: bool = True) -> SoftDevice:
+        carrier = self.carrier(address, offload=offload)
+        port = RoCEPort(reactor, carrier)
+        device = SoftDevice(reactor, [SoftPort(address, carrier.port, [port], MTU.MTU_4096)])
+        self.addCleanup(device.close)
+        return device
+
+    @inlineCallbacks
+    def completions(self, end: End, count: int) -> Generator[Deferred[None], None, list[Completion]]:
+        """Wait for so many."""
+        found = end.poll()
+        while len(found) < count:
+            yield deferLater(reactor, 0.001, lambda: None)
+            found += end.poll()
+        return found
+
+    @inlineCallbacks
+    def transfer(self, one: SoftDevice, other: SoftDevice, mtu: MTU) -> Generator[Deferred[Any], Any, None]:
+        """WRITE and READ a mebibyte."""
+        alice, bob = connected(one, other, pathMTU=mtu)
+        alice.region.view[:] = data = os.urandom(1 << 20)
+        alice.write(bob, 1, 0, 1 << 20)
+        found = yield self.completions(alice, 1)
+        self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
+        self.assertEqual(bytes(bob.region.view), data)
+        alice.region.view[:] = bytes(1 << 20)
+        alice.post(
+            2,
+            Operation.RDMA_READ,
+            [alice.segment()],
+            remoteAddress=bob.region.address,
+            rkey=bob.region.rkey,
+        )
+        found = yield self.completions(alice, 1)
+        self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
+        self.assertEqual(bytes(alice.region.view), data)
+
+    def test_offload(self) -> Deferred[None]:
+        """With UDP_SEGMENT and UDP_GRO, where there are."""
+        return self.transfer(self.device(), self.device(), MTU.MTU_4096)
+
+    def test_plain(self) -> Deferred[None]:
+        """Without them."""
+        return self.transfer(self.device(offload=False), self.device(offload=False), MTU.MTU_1024)
+
+    def test_senderOnly(self) -> Deferred[None]:
+        """Only the sender has them: the kernel takes the pieces apart, and counts identifications up."""
+        return self.transfer(self.device(), self.device(offload=False), MTU.MTU_1024)
+
+    def test_receiverOnly(self) -> Deferred[None]:
+        """Only the receiver has them."""
+        return self.transfer(self.device(offload=False), self.device(), MTU.MTU_4096)
+
+    def test_ipv6(self) -> Deferred[None]:
+        """By IPv6."""
+        return self.transfer(self.device("::1"), self.device("::1"), MTU.MTU_4096)
+
+    def test_oneDevice(self) -> Deferred[None]:
+        """A device reaches itself."""
+        device = self.device()
+        return self.transfer(device, device, MTU.MTU_4096)
+
+    @inlineCallbacks
+    def test_datagram(self) -> Generator[Deferred[Any], Any, None]:
+        """Datagrams, too."""
+        one, other = self.device(), self.device()
+        alice, bob = End(one, QPKind.UD), End(other, QPKind.UD)
+        alice.open()
+        bob.open()
+        bob.receive(1, 0, 4136)
+        data = os.urandom(4096)
+        alice.post(
+            1,
+            Operation.SEND,
+            inline=[data],
+            address=alice.domain.createAddressHandle(bob.way()),
+            remoteQPN=bob.qp.number,
+            remoteQKey=QKEY,
+        )
+        found = yield self.completions(bob, 1)
+        self.assertEqual((found[0].length, found[0].sourceQPN), (4136, alice.qp.number))
+        self.assertEqual(bytes(bob.region.view[40:4136]), data)
+
+
+class LookingTests(SynchronousTestCase):
+    """Real sockets on a reactor that never reads them: datagrams are found by looking."""
+
+    def open(self) -> tuple[End, UDPCarrier]:
+        """An open UD queue pair, and the socket below it."""
+        carrier = UDPCarrier(cast(IReactorFDSet, Unread()), "127.0.0.1", 0)
+        port = RoCEPort(Clock(), carrier)
+        device = SoftDevice(Clock(), [SoftPort("127.0.0.1", carrier.port, [port], MTU.MTU_4096)])
+        self.addCleanup(device.close)
+        end = End(device, QPKind.UD)
+        end.open()
+        return end, carrier
+
+    def setUp(self) -> None:
+        (self.alice, _), (self.bob, self.carrier) = self.open(), self.open()
+        self.way = self.alice.domain.createAddressHandle(self.bob.way())
+
+    def send(self, *messages: bytes) -> None:
+        """Send from Alice to Bob, and wait until the system has handed over something."""
+        for message in messages:
+            self.alice.post(
+                1,
+                Operation.SEND,
+                inline=[message],
+                address=self.way,
+                remoteQPN=self.bob.qp.number,
+                remoteQKey=QKEY,
+            )
+        self.assertTrue(select([self.carrier.fileno()], [], [], 10)[0])
+
+    def test_found(self) -> None:
+        """Who polls finds a datagram that the reactor has not read, and no descriptor wakes for it."""
+        queue = ILiveCompletionQueue(self.bob.queue)
+        self.assertTrue(queue.isLive)
+        self.bob.receive(7, 0, 4136)
+        queue.arm()
+        self.send(b"hello")
+        (found,) = queue.poll(8)
+        self.assertEqual((found.identifier, found.length), (7, 45))
+        self.assertEqual(bytes(self.bob.region.view[40:45]), b"hello")
+        self.assertEqual(select([self.bob.channel.fileno()], [], [], 0)[0], [])
+
+    def test_batch(self) -> None:
+        """For who wants no completion nothing is read: datagrams wait in the socket, where there is room."""
+        self.bob.receive(0, 0, 4136)
+        self.send(b"first")
+        self.assertEqual(len(self.bob.queue.poll(0)), 0)
+        self.assertTrue(select([self.carrier.fileno()], [], [], 0)[0])
+        self.assertEqual(len(self.bob.queue.poll(1)), 1)
+
+    def test_otherQueuePair(self) -> None:
+        """A datagram that is found while somebody else's is looked for wakes who waits for it."""
+        other = End(self.bob.device, QPKind.UD)
+        other.open()
+        self.bob.receive(7, 0, 4136)
+        self.bob.queue.arm()
+        self.send(b"hello")
+        self.assertEqual(other.queue.poll(8), ())
+        self.assertTrue(select([self.bob.channel.fileno()], [], [], 0)[0])
+        self.assertEqual([each.identifier for each in self.bob.poll()], [7])
+
+    def test_down(self) -> None:
+        """What comes while the port is down is lost to those who look, too."""
+        self.bob.receive(7, 0, 4136)
+        self.bob.device.setPortEnabled(1, False)
+        self.send(b"hello")
+        self.assertEqual(self.bob.poll(), [])
+        self.bob.device.setPortEnabled(1, True)
+        self.send(b"again")
+        self.assertEqual(len(self.bob.poll()), 1)
+        self.assertEqual(bytes(self.bob.region.view[40:45]), b"again")
+
+    def test_closed(self) -> None:
+        """To look at a queue whose device is closed is not an error, and finds nothing."""
+        queue = self.bob.queue
+        self.bob.device.close()
+        self.assertEqual(queue.poll(8), ())

@@ -1,0 +1,79 @@
+"""
+C{txrdma devices}: descriptions and tables, of the software device, of made-up ones and of a made-up sysfs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands.common.devicedescriptions import Description
+from txrdma.commands.devices import carryOut
+from txrdma.error import DeviceUnavailable
+
+
+class CommandTests(SynchronousTestCase):
+    """The command itself, with the software device."""
+
+    def told(self, *arguments: str) -> str:
+        options = Options()
+        options.parseOptions(["devices", *arguments])
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.successResultOf(Deferred.fromCoroutine(carryOut(self.reactor(), options.subOptions)))
+        return out.getvalue()
+
+    def reactor(self) -> object:
+        from twisted.internet import reactor
+
+        return reactor
+
+    def one(self, *arguments: str) -> Description:
+        [description] = json.loads(self.told("--json", *arguments))
+        assert isinstance(description, dict)
+        return description
+
+    def test_json(self) -> None:
+        """JSON has everything, and what the device itself says."""
+        told: Any = self.one("soft")
+        self.assertEqual(told["device"], "soft")
+        self.assertEqual(told["ports"][0]["gids"], ["::ffff:127.0.0.1"])
+        self.assertEqual(told["ports"][0]["gidTable"][0]["type"], "RoCE v2")
+        self.assertEqual(told["ports"][0]["linkLayer"], "ETHERNET")
+        self.assertEqual(told["ports"][0]["pkeys"], [{"index": 0, "pkey": 0xFFFF}])
+
+    def test_twoPorts(self) -> None:
+        """A device string names any device, one of two ports, too."""
+        told = self.one("soft:127.0.0.1,127.0.0.2")
+        self.assertEqual(
+            [port["gids"] for port in told["ports"]], [["::ffff:127.0.0.1"], ["::ffff:127.0.0.2"]]
+        )
+
+    def test_verbose(self) -> None:
+        """Tables show what JSON has."""
+        text = self.told("--verbose", "soft")
+        for words in (
+            "node GUID",
+            "limits of soft",
+            "max queue pairs",
+            "port 1 of soft",
+            "GIDs of port 1",
+            "RoCE v2",
+        ):
+            self.assertIn(words, text)
+        self.assertNotIn("max queue pairs", self.told("soft"))
+
+    def test_refused(self) -> None:
+        """A device that is named but is not there is an error, not an empty table."""
+        options = Options()
+        for name in ("soft:nowhere", "nowhere_7"):
+            options.parseOptions(["devices", name])
+            self.failureResultOf(
+                Deferred.fromCoroutine(carryOut(self.reactor(), options.subOptions)), DeviceUnavailable
+            )

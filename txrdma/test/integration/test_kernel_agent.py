@@ -1,0 +1,89 @@
+"""
+Tests for L{txrdma.test.system.kernel.party} and L{txrdma.test.system.kernel.agent}, without a kernel of their
+own.
+
+They need a real reactor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import gatherResults
+from twisted.internet.endpoints import clientFromString, connectProtocol
+from twisted.trial.unittest import TestCase
+
+from txrdma.test.system.kernel.agent import AskedFactory, Asking, Refused
+from txrdma.test.system.kernel.party import Party
+from txrdma.verbs.devices import openDevice
+
+reactor: Any = theReactor  # a module, to the type checker
+
+
+class AgentTests(TestCase):
+    """One party here, one that is asked over TCP."""
+
+    timeout = 30
+
+    async def setUp(self) -> None:  # type: ignore[override]  # trial waits for coroutines
+        device = openDevice(reactor, "soft")
+        self.addCleanup(device.close)
+        factory = AskedFactory(reactor, device)
+        self.addCleanup(lambda: gatherResults(factory.gone))
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        there = clientFromString(reactor, f"tcp:127.0.0.1:{port.getHost().port}")
+        self.theirs: Asking = await connectProtocol(there, Asking())
+        self.addCleanup(self.disconnect)
+        self.ours = Party(reactor, device)
+        self.addCleanup(self.ours.close)
+
+    def disconnect(self) -> None:
+        assert self.theirs.transport is not None
+        self.theirs.transport.loseConnection()
+
+    async def connected(self, kind: str) -> dict[str, Any]:
+        we = await self.ours.call("open", kind=kind, size=4096)
+        they: dict[str, Any] = await self.theirs.call("open", kind=kind, size=4096)
+        await self.ours.call("connect", peer=they)
+        await self.theirs.call("connect", peer=we)
+        return they
+
+    async def test_write(self) -> None:
+        """What one writes has the other, and both digests say so."""
+        they = await self.connected("RC")
+        await self.ours.call("fill", offset=0, length=1000, seed=7)
+        other = await self.theirs.call("digest", offset=0, length=1000)
+        self.assertNotEqual(await self.ours.call("digest", offset=0, length=1000), other)
+        ended = await self.ours.call("send", operation="RDMA_WRITE", peer=they, length=250, pieces=4)
+        self.assertEqual(ended, ["SUCCESS"])
+        mine = await self.ours.call("digest", offset=0, length=1000)
+        self.assertEqual(mine, await self.theirs.call("digest", offset=0, length=1000))
+
+    async def test_datagram(self) -> None:
+        """A datagram is told with its sender."""
+        they = await self.connected("UD")
+        await self.theirs.call("receive", offset=0, length=140)
+        ended = await self.ours.call("send", operation="SEND", peer=they, length=100)
+        self.assertEqual(ended, ["SUCCESS"])
+        [told] = await self.theirs.call("received")
+        self.assertEqual((told["status"], told["length"]), ("SUCCESS", 140))
+        self.assertNotEqual(told["from"], they["qpn"])
+
+    async def test_refused(self) -> None:
+        """What can't be done comes back as an error; only some methods can be asked for."""
+        await self.connected("RC")
+        with self.assertRaisesRegex(Refused, "^KeyError: "):
+            await self.theirs.call("open", kind="RQ", size=1)
+        with self.assertRaisesRegex(Refused, "nobody can ask for '_completed'"):
+            await self.theirs.call("_completed")
+
+    async def test_gone(self) -> None:
+        """Who waits for an agent that goes away is told."""
+        await self.connected("RC")
+        waiting = self.theirs.call("received")
+        self.disconnect()
+        with self.assertRaises(Exception) as caught:
+            await waiting
+        self.assertIn("Connection", type(caught.exception).__name__)

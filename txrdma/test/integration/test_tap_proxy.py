@@ -1,0 +1,203 @@
+"""
+The proxy of C{twistd smc-proxy}: in memory, over real sockets, and as the real program.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+from zope.interface import implementer
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IPushProducer,
+    IStreamServerEndpoint,
+)
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.tap.proxy import IStreamTransport, ProxyService
+from txrdma.test.support.tap_proxy import Gathering, reactor
+
+
+@implementer(IPushProducer)
+class Flood:
+    """A push producer that writes until told to stop."""
+
+    CHUNK = b"0123456789abcdef" * 4096
+
+    def __init__(self, transport: IStreamTransport, total: int) -> None:
+        self._transport = transport
+        self._total = total
+        self.written = 0
+        self._running = True
+        transport.registerProducer(self, True)
+        self._turn()
+
+    def _turn(self) -> None:
+        while self._running and self.written < self._total:
+            self._transport.write(self.CHUNK)
+            self.written += len(self.CHUNK)
+        if self.written >= self._total:
+            self._transport.unregisterProducer()
+            self._transport.loseWriteConnection()
+
+    def pauseProducing(self) -> None:
+        self._running = False
+
+    def resumeProducing(self) -> None:
+        self._running = True
+        reactor.callLater(0, self._turn)
+
+    def stopProducing(self) -> None:
+        self._running = False
+
+
+@implementer(IStreamServerEndpoint)
+class Remembering:
+    """Tells the port that was opened."""
+
+    def __init__(self, endpoint: IStreamServerEndpoint) -> None:
+        self._endpoint = endpoint
+        self.listening: Deferred[int] = Deferred()
+
+    def listen(self, factory: object) -> Deferred[IListeningPort]:
+        def listens(port: IListeningPort) -> IListeningPort:
+            self.listening.callback(cast(IPv4Address, port.getHost()).port)
+            return port
+
+        return self._endpoint.listen(factory).addCallback(listens)  # type: ignore[arg-type]
+
+
+class ProxyTests(TestCase):
+    """A proxy over real sockets; here all of it is plain TCP."""
+
+    near = "tcp"
+    far = "tcp"
+    modes = {"plain": 2}
+
+    async def start(self) -> tuple[Gathering, Gathering]:
+        """A server, a proxy before it, and a client of the proxy: both ends."""
+        self.addCleanup(closeLinkGroups, reactor)
+        servers: list[Gathering] = []
+
+        def build() -> Gathering:
+            servers.append(Gathering())
+            return servers[-1]
+
+        server = serverFromString(reactor, f"{self.far}:0:interface=127.0.0.1")
+        self.serverPort: IListeningPort = await server.listen(Factory.forProtocol(build))
+        self.addCleanup(self.serverPort.stopListening)
+        proxy = Remembering(serverFromString(reactor, f"{self.near}:0:interface=127.0.0.1"))
+        target = clientFromString(reactor, f"{self.far}:127.0.0.1:{self.serverPort.getHost().port}")
+        self.service = ProxyService(reactor, proxy, target, "the server")
+        self.service.startService()
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.stop()))
+        self.port = await proxy.listening
+        client = await self.connect()
+        while not servers:
+            await deferLater(reactor, 0.001)
+        return client, servers[0]
+
+    async def connect(self) -> Gathering:
+        endpoint = clientFromString(reactor, f"{self.near}:127.0.0.1:{self.port}")
+        return cast(Gathering, await endpoint.connect(Factory.forProtocol(Gathering)))
+
+    async def stop(self) -> None:
+        if self.service.running:
+            await self.service.stopService()
+
+    async def test_halfClose(self) -> None:
+        """A server that answers after the end of the question is heard whole."""
+        question, answer = os.urandom(3_000_000), os.urandom(2_000_000)
+        client, server = await self.start()
+        client.transport.write(question)
+        client.transport.loseWriteConnection()
+        self.assertEqual(await server.read, question)
+        server.transport.write(answer)
+        server.transport.loseConnection()
+        self.assertEqual(await client.read, answer)
+        client.transport.loseConnection()
+        await client.gone
+        await server.gone
+        await self.stop()
+        statistics = self.service.factory.statistics
+        self.assertEqual(
+            (statistics.accepted, statistics.failed, statistics.forwards, statistics.backwards),
+            (1, 0, len(question), len(answer)),
+        )
+        self.assertEqual(statistics.modes, self.modes)
+
+    async def test_backPressure(self) -> None:
+        """A server that does not read stops the client, through the proxy; then everything arrives."""
+        client, server = await self.start()
+        server.transport.pauseProducing()
+        total = 96 * 1024 * 1024
+        flood = Flood(client.transport, total)
+        written = -1
+        while written != flood.written:
+            written = flood.written
+            await deferLater(reactor, 0.2)
+        self.assertLess(written, total)
+        server.transport.resumeProducing()
+        heard = await server.read
+        self.assertEqual(len(heard), total)
+        self.assertEqual(heard[-len(flood.CHUNK) :], flood.CHUNK)
+        server.transport.loseConnection()
+        client.transport.loseConnection()
+        await client.gone
+        await server.gone
+
+    async def test_abort(self) -> None:
+        """A connection that is aborted on one side ends as a loss on the other."""
+        client, server = await self.start()
+        client.transport.abortConnection()
+        self.assertNotIsInstance(await server.gone, ConnectionDone)
+        await client.gone
+
+    async def test_refused(self) -> None:
+        """When the server has gone, clients of the proxy see their connections end."""
+        client, server = await self.start()
+        await maybeDeferred(self.serverPort.stopListening)
+        late = await self.connect()
+        await late.gone
+        self.assertEqual(self.service.factory.statistics.failed, 1)
+        client.transport.loseConnection()
+        server.transport.loseConnection()
+        await client.gone
+        await server.gone
+
+    async def test_shutdown(self) -> None:
+        """Stopping the service ends live connections in good order."""
+        client, server = await self.start()
+        client.transport.write(b"last words")
+        while not server.heard:
+            await deferLater(reactor, 0.001)
+        await self.stop()
+        self.assertEqual(await server.read, b"last words")
+        self.assertEqual(await client.read, b"")
+        server.transport.loseConnection()
+        client.transport.loseConnection()
+        await client.gone
+        await server.gone
+
+
+class ProxyToSMCTests(ProxyTests):
+    """A program without SMC-R reaches a service that has it."""
+
+    far = "smc"
+    modes = {"plain": 1, "SMC-R": 1}
+
+
+class ProxyFromSMCTests(ProxyTests):
+    """A service without SMC-R is reached by a client that has it."""
+
+    near = "smc"
+    modes = {"plain": 1, "SMC-R": 1}

@@ -1,0 +1,106 @@
+"""
+The software device keeps the promises of verbs devices, on every route.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SkipTest
+
+from txrdma.error import DeviceUnavailable
+from txrdma.interfaces import IVerbsDevice
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.test.support.verbs.contract import Commanded
+from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+
+REACTORS = ("_Select", "_EPoll", "_Asyncio")
+"""Those that differ; the others are like one of them."""
+
+
+class RealTime(Commanded):
+    """Devices on a real reactor of the test's own, which runs as long as the test says."""
+
+    route = "auto"
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+    buildReactor: Callable[[], Any]
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two, at free ports of the loopback interface."""
+        self.reactor = self.buildReactor()
+        one, other = self.open(), self.open()
+        return one, other
+
+    def open(self) -> SoftDevice:
+        """Another one."""
+        device = openSoftDevice(self.reactor, self.addresses, port=0, route=self.route)
+        self.addCleanup(device.close)
+        return device
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
+        """Turn the reactor until then."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{condition} does not hold after {seconds} seconds")
+            self.reactor.iterate(0.001)
+
+    def runFor(self, seconds: float) -> None:
+        """Turn the reactor for a while."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.reactor.iterate(0.001)
+
+
+class RoCEContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+    """Over UDP on the loopback interface."""
+
+    route = "rocev2"
+
+
+class RoCEMigrationTests(RealTime, MigrationContract, ReactorBuilder):
+    """Alternate paths over UDP: two addresses of the loopback interface."""
+
+    route = "rocev2"
+    addresses = ("127.0.0.1", "127.0.0.2")
+
+    def breakPath(self, number: int) -> None:
+        """A port goes down, by command."""
+        self.commandPort(1, number, False)
+
+    def mendPath(self, number: int) -> None:
+        """And up."""
+        self.commandPort(1, number, True)
+
+
+class IPv6ContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+    """Over UDP on IPv6."""
+
+    route = "rocev2"
+    addresses = ("::1",)
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two, where the host has IPv6."""
+        try:
+            return super().makeDevices()
+        except DeviceUnavailable as error:
+            raise SkipTest(f"no IPv6 here: {error}") from error
+
+
+class SharedMemoryContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+    """Over shared memory, though within one process."""
+
+    route = "shared-memory"
+
+
+for _suite in (RoCEContractTests, SharedMemoryContractTests, RoCEMigrationTests):
+    _cases = _suite.makeTestCaseClasses()
+    globals().update(
+        {name: case for name, case in _cases.items() if any(reactor in name for reactor in REACTORS)}
+    )
+globals().update(
+    {name: case for name, case in IPv6ContractTests.makeTestCaseClasses().items() if "_Select" in name}
+)

@@ -1,0 +1,530 @@
+"""
+What devices by pyverbs do by themselves: with a fake in pyverbs' place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from zope.interface.verify import verifyClass, verifyObject
+
+from twisted.internet.testing import MemoryReactorClock
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, RDMAError
+from txrdma.iba.types import GID, LKey, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEventKind,
+    Capacity,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import (
+    AsyncEvent,
+    IAddressHandle,
+    ICompletionChannel,
+    ICompletionQueue,
+    IMemoryRegion,
+    IProtectionDomain,
+    IQueuePair,
+    ISharedReceiveQueue,
+    IVerbsDevice,
+)
+from txrdma.test.support.verbs.fakepyverbs import FAKE, Record, Thing, WR
+from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
+from txrdma.verbs.pyverbs import device as _pyverbs_device
+from txrdma.verbs.pyverbs import requests
+from txrdma.verbs.pyverbs.device import PyverbsDevice
+from txrdma.verbs.pyverbs.events import EventReader, read, Told
+from txrdma.verbs.pyverbs.ledger import openContext
+
+_FLUSHED = Status.WR_FLUSH_ERR
+
+
+class QueuePairTests(FakeDevice):
+    """What a queue pair does beyond what the device does for it."""
+
+    def test_provides(self) -> None:
+        """All parts provide their interfaces."""
+        handle = self.domain.createAddressHandle(AddressVector(GID.fromIP("192.0.2.1")))
+        shared = self.domain.createSharedReceiveQueue(4, 1)
+        for thing, interface in (
+            (self.device, IVerbsDevice),
+            (self.domain, IProtectionDomain),
+            (self.channel, ICompletionChannel),
+            (self.sends, ICompletionQueue),
+            (self.queuePair, IQueuePair),
+            (self.region, IMemoryRegion),
+            (handle, IAddressHandle),
+            (shared, ISharedReceiveQueue),
+        ):
+            verifyObject(interface, thing)
+        verifyClass(IVerbsDevice, PyverbsDevice)
+
+    def test_acknowledges(self) -> None:
+        """The kernel's devices acknowledge by themselves, whatever the program does."""
+        self.assertFalse(self.device.attributes.acknowledgesByProgram)
+
+    def test_requests(self) -> None:
+        """Requests are posted in order, with what they say."""
+        self.send(5, 6)
+        atomic = SendRequest(7, Operation.COMPARE_AND_SWAP, [Segment(self.region.address, 8, LKey(7))])
+        atomic.remoteAddress, atomic.compare, atomic.operand, atomic.fence = 64, 2, 3, True
+        self.queuePair.postSend([atomic, SendRequest(8, Operation.SEND_WITH_IMMEDIATE, immediate=0x01020304)])
+        first, _second, third, fourth = self.raw.sends
+        self.assertEqual((first.opcode, first.send_flags), (2, 2))
+        self.assertEqual((first.sg[0].addr, first.sg[0].length), (self.region.address, 10))
+        self.assertEqual((third.opcode, third.send_flags), (5, 3))
+        self.assertEqual(third.kinds["atomic"], (0, 64, 2, 3))
+        self.assertEqual(fourth.imm_data.to_bytes(4, sys.byteorder), b"\1\2\3\4")
+        self.assertEqual(fourth.sg, [])
+        for _ in range(4):
+            self.raw.complete(self.rawSends)
+        self.assertEqual([c.identifier for c in self.sends.poll(10)], [5, 6, 7, 8])
+
+    def test_inline(self) -> None:
+        """Inline bytes are those of their request, however many there are, and however often."""
+        lists: list[list[bytes | memoryview]] = [
+            [b"one", b"two"],
+            [b"x" * 100],
+            [b""],
+            [b"three", memoryview(b"four")],
+        ]
+        for pieces in lists:
+            self.queuePair.postSend(
+                [SendRequest(1, Operation.SEND, inline=pieces), SendRequest(2, Operation.SEND)]
+            )
+            first, second = self.raw.sends
+            self.assertEqual((first.inline, second.inline), (b"".join(pieces), b""))
+            self.assertEqual((first.send_flags & 8, second.send_flags & 8, second.sg), (8, 0, []))
+            for _ in range(2):
+                self.raw.complete(self.rawSends)
+            self.assertEqual(len(self.sends.poll(10)), 2)
+
+    def made(self) -> tuple[int, int]:
+        """How many work requests and segments of pyverbs there ever were."""
+        return len(WR.made), FAKE.SGE.made
+
+    def test_noObjects(self) -> None:
+        """No object of pyverbs is made for a request: those that there are serve again, whatever they say."""
+        segments = [Segment(self.region.address + at, 10, self.region.lkey) for at in range(0, 400, 100)]
+        receives = [ReceiveRequest(at, (segment,)) for at, segment in enumerate(segments)]
+        write = SendRequest(1, Operation.RDMA_WRITE)
+        write.rkey, write.remoteAddress = RKey(5), 4096
+        atomic = SendRequest(2, Operation.FETCH_AND_ADD, [Segment(self.region.address, 8, LKey(7))])
+        inline = SendRequest(3, Operation.SEND, inline=[b"inline"])
+        made = None
+        for turn in range(20):
+            write.segments = [segments[turn % 4]]
+            lists = [[write, atomic, inline], [inline], [atomic, write]]
+            for many in lists:
+                self.queuePair.postSend(many)
+                for request in many:
+                    posted = self.raw.sends[0]
+                    self.assertEqual(posted.opcode, int(request.operation))
+                    if request is write:
+                        self.assertEqual(posted.kinds["rdma"], (5, 4096))
+                        self.assertEqual(posted.sg[0].addr, segments[turn % 4].address)
+                    self.raw.complete(self.rawSends)
+                self.assertEqual(
+                    [each.identifier for each in self.sends.poll(10)], [each.identifier for each in many]
+                )
+            self.queuePair.postReceive(receives[turn % 4 :] + receives[: turn % 4])
+            self.assertEqual(
+                [each.sg[0].addr for each in self.raw.receives],
+                [segments[(turn + at) % 4].address for at in range(4)],
+            )
+            for _ in receives:
+                self.raw.complete(self.rawReceives, receive=True)
+            self.assertEqual(len(self.receives.poll(10)), 4)
+            if made is None:
+                made = self.made()
+            self.assertEqual(self.made(), made)
+
+    def test_handedOn(self) -> None:
+        """The work requests of a queue pair that is closed serve the next one."""
+        self.send(1, 2, 3)
+        made = self.made()
+        self.queuePair.close()
+        self.queuePair = self.domain.createQueuePair(
+            QPKind.RC, self.sends, self.receives, Capacity(8, 8, 2, 2, 100)
+        )
+        for state in (QPState.INIT, QPState.RTR, QPState.RTS):
+            self.queuePair.modify(QPAttributes(state=state))
+        self.send(4, 5, 6)
+        self.assertEqual([each.sg[0].length for each in _inside(self.queuePair, "_raw").sends], [10] * 3)
+        self.assertEqual(self.made(), made)
+
+    def test_severalSegments(self) -> None:
+        """Requests of several segments are made for once, and closed."""
+        self.send(0)
+        self.raw.complete(self.rawSends)
+        before = self.made()
+        several = [Segment(self.region.address + at, 8, self.region.lkey) for at in (0, 64)]
+        self.queuePair.postSend(
+            [
+                SendRequest(1, Operation.SEND, several),
+                SendRequest(2, Operation.SEND, inline=[b"in", b"line"]),
+                SendRequest(3, Operation.SEND),
+            ]
+        )
+        first, second, third = self.raw.sends
+        self.assertEqual([each.addr for each in first.sg], [each.address for each in several])
+        self.assertEqual((second.inline, third.sg), (b"inline", []))
+        made = [after - each for after, each in zip(self.made(), before, strict=True)]
+        closed = [each for each in Thing.log if isinstance(each, (FAKE.SendWR, FAKE.SGE))]
+        self.assertEqual(len(closed), sum(made))
+
+    def test_ever(self) -> None:
+        """Receives into memory that is other each time do not pile up."""
+        for turn in range(200):
+            self.queuePair.postReceive(
+                [ReceiveRequest(turn, [Segment(self.region.address + turn, 8, self.region.lkey)])]
+            )
+            self.raw.complete(self.rawReceives, receive=True)
+            self.assertEqual([each.identifier for each in self.receives.poll(10)], [turn])
+        bad = requests._bad.values()
+        receives = [each for each in WR.made if isinstance(each, FAKE.RecvWR) and each not in bad]
+        self.assertLessEqual(sum(not each.isClosed for each in receives), 2 * 8)
+        self.queuePair.close()
+        self.assertTrue(all(each.isClosed for each in receives))
+
+    def test_batches(self) -> None:
+        """Completions are polled in batches: of fifty there are two looks, of which one is for more."""
+        for _ in range(50):
+            self.receive(1)
+            self.raw.complete(self.rawReceives, receive=True)
+        before = self.rawReceives.polls
+        found = 0
+        while batch := self.receives.poll(64):
+            found += len(batch)
+        self.assertEqual((found, self.rawReceives.polls - before), (50, 2))
+
+    def test_immediate(self) -> None:
+        """Immediate data comes in the network's order."""
+        self.receive(1)
+        data = int.from_bytes(b"\1\2\3\4", sys.byteorder)
+        self.raw.complete(self.rawReceives, receive=True, imm_data=data, wc_flags=2, byte_len=5)
+        (completion,) = self.receives.poll(10)
+        self.assertEqual((completion.immediate, completion.length), (0x01020304, 5))
+
+    def test_datagram(self) -> None:
+        """A datagram tells by which way it came; a message of a connection doesn't."""
+        pair: Any = self.domain.createQueuePair(QPKind.UD, self.sends, self.receives, Capacity(8, 8, 2, 2))
+        pair.modify(QPAttributes(state=QPState.INIT))
+        pair.postReceive([ReceiveRequest(1)])
+        self.receive(2)
+        way = {"wc_flags": 1, "src_qp": 77, "slid": 9, "sl": 3, "byte_len": 50}
+        for raw in (_inside(pair, "_raw"), self.raw):
+            raw.complete(self.rawReceives, receive=True, **way)
+        datagram, message = self.receives.poll(10)
+        self.assertEqual((datagram.sourceQPN, datagram.hasGRH), (77, True))
+        self.assertEqual((datagram.sourceLID, datagram.serviceLevel), (9, 3))
+        self.assertEqual((message.hasGRH, message.sourceLID, message.serviceLevel), (False, 0, 0))
+
+    def test_allOrNothing(self) -> None:
+        """What does not fit as a whole is not posted; when something is polled there is room."""
+        self.send(*range(7))
+        self.assertRaises(QueueFull, self.send, 7, 8)
+        self.assertEqual(len(self.raw.sends), 7)
+        self.send(7)
+        self.assertRaises(QueueFull, self.send, 8)
+        self.raw.complete(self.rawSends)
+        self.send(8)
+        self.assertEqual([c.identifier for c in self.sends.poll(10)], [0])
+        self.receive(*range(8))
+        self.assertRaises(QueueFull, self.receive, 9)
+        self.assertEqual(len(self.raw.receives), 8)
+
+    def test_badAmongGood(self) -> None:
+        """One request of the wrong form, and none is posted."""
+        good = SendRequest(1, Operation.SEND)
+        segment = Segment(self.region.address, 8, self.region.lkey)
+        for bad in (
+            SendRequest(2, Operation.SEND, [segment] * 3),
+            SendRequest(2, Operation.SEND, inline=[b"x" * 101]),
+            SendRequest(2, Operation.SEND, [segment], inline=[b"x"]),
+            SendRequest(2, Operation.RDMA_READ, inline=[b"x"]),
+            SendRequest(2, Operation.FETCH_AND_ADD, [Segment(segment.address, 7, segment.lkey)]),
+            SendRequest(2, Operation.SEND, [Segment(segment.address, 1 << 32, segment.lkey)]),
+        ):
+            self.assertRaises(InvalidRequest, self.queuePair.postSend, [good, bad])
+            self.assertEqual(len(self.raw.sends), 0, bad)
+
+    def test_unsignaled(self) -> None:
+        """Unsignaled requests give back their places, and nobody sees the completions that do it."""
+        for index in range(50):
+            self.send(index, signaled=False)
+            self.raw.complete(self.rawSends)
+        self.assertEqual(list(self.sends.poll(100)), [])
+        self.send(50)
+        self.raw.complete(self.rawSends)
+        self.assertEqual([c.identifier for c in self.sends.poll(100)], [50])
+
+    def test_emptyPollIsEmpty(self) -> None:
+        """A poll that finds only what nobody wants goes on to what somebody does."""
+        self.send(*range(7), signaled=False)
+        self.send(7)
+        for _ in range(8):
+            self.raw.complete(self.rawSends)
+        self.assertEqual([c.identifier for c in self.sends.poll(1)], [7])
+
+    def test_failure(self) -> None:
+        """After a failure what is posted is flushed, behind what the device has still to flush."""
+        self.send(1, 2)
+        self.receive(3)
+        self.raw.complete(self.rawSends, Status.RETRY_EXC_ERR)
+        self.assertEqual([(c.identifier, c.status) for c in self.sends.poll(10)], [(1, Status.RETRY_EXC_ERR)])
+        self.assertIs(self.queuePair.state, QPState.ERR)
+        self.assertEqual(self.raw.modified[-1][1], 1)  # the device is told to look again
+        self.send(*range(10, 30), signaled=False)
+        self.receive(*range(30, 50))
+        self.assertEqual(list(self.sends.poll(10)), [])
+        self.assertEqual(len(self.raw.sends), 1)
+        self.raw.complete(self.rawSends, _FLUSHED)
+        self.raw.complete(self.rawReceives, _FLUSHED, receive=True)
+        self.assertEqual([c.identifier for c in self.sends.poll(100)], [2])
+        self.assertEqual([c.identifier for c in self.sends.poll(100)], list(range(10, 30)))
+        self.assertEqual([c.identifier for c in self.receives.poll(100)], [3])
+        flushed = self.receives.poll(100)
+        self.assertEqual([c.identifier for c in flushed], list(range(30, 50)))
+        self.assertEqual({c.status for c in flushed}, {_FLUSHED})
+
+    def test_partly(self) -> None:
+        """A device that takes half a list against its word: the rest is flushed, nothing is lost."""
+        self.raw.room = 2
+        self.send(*range(4))
+        self.assertIs(self.queuePair.state, QPState.ERR)
+        for _ in range(2):
+            self.raw.complete(self.rawSends)
+        found = [*self.sends.poll(10), *self.sends.poll(10)]
+        self.assertEqual(
+            [(c.identifier, c.status) for c in found],
+            [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, _FLUSHED), (3, _FLUSHED)],
+        )
+
+    def test_full(self) -> None:
+        """A device that is full against its word takes nothing: nothing is posted."""
+        self.raw.room = 0
+        self.assertRaises(QueueFull, self.send, 1)
+        self.assertIs(self.queuePair._state, QPState.RTS)
+
+    def test_reset(self) -> None:
+        """What was outstanding before a RESET is never heard of again."""
+        self.send(1, 2)
+        self.raw.complete(self.rawSends)
+        self.queuePair.modify(QPAttributes(state=QPState.RESET))
+        self.raw.complete(self.rawSends, _FLUSHED)
+        self.assertEqual(list(self.sends.poll(10)), [])
+        self.assertIs(self.queuePair.state, QPState.RESET)
+
+    def test_shared(self) -> None:
+        """Receives of a shared queue come back by their identifiers; its users post there."""
+        shared: Any = self.domain.createSharedReceiveQueue(4, 1)
+        taker: Any = self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
+        shared.postReceive([ReceiveRequest(each) for each in (5, 6, 7)])
+        self.assertRaises(QueueFull, shared.postReceive, [ReceiveRequest(8)] * 2)
+        self.assertRaises(InvalidRequest, taker.postReceive, [ReceiveRequest(1)])
+        wr = shared.raw.receives[1]
+        self.rawReceives.found.append(Record(wr_id=wr.wr_id, qp_num=taker._raw.qp_num, opcode=128))
+        self.assertEqual([(c.identifier, c.qpn) for c in self.receives.poll(10)], [(6, taker.number)])
+        shared.arm(3)
+        self.assertEqual(shared.limit(), 3)
+        self.assertRaises(InvalidRequest, shared.arm, 5)
+        shared.close()
+        self.assertIs(taker.state, QPState.ERR)
+
+
+class EndTests(FakeDevice):
+    """How everything ends."""
+
+    def kinds(self) -> list[str]:
+        """What was closed, in order, but for work requests."""
+        return [
+            name for each in Thing.log if (name := type(each).__name__) not in ("SendWR", "RecvWR", "SGE")
+        ]
+
+    def test_order(self) -> None:
+        """Children are closed first."""
+        self.domain.createAddressHandle(AddressVector(GID.fromIP("192.0.2.1")))
+        shared = self.domain.createSharedReceiveQueue(4, 1)
+        self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
+        del Thing.log[:]
+        self.device.close()
+        self.assertEqual(
+            self.kinds(),
+            [*["QP"] * 2, "SRQ", "AH", "MR", "PD", "CQ", "CompChannel", "CQ", "CompChannel", "Context"],
+        )
+
+    def test_collected(self) -> None:
+        """What is left to the garbage collector is closed in the same order."""
+        del Thing.log[:]
+        self.device.__del__()
+        self.assertEqual(
+            self.kinds(), ["QP", "MR", "PD", "CQ", "CompChannel", "CQ", "CompChannel", "Context"]
+        )
+
+    def test_stuck(self) -> None:
+        """What can't be closed keeps what it stands on open: pyverbs would close it in freed memory."""
+        self.raw.stuck = True
+        references = sys.getrefcount(self.raw)
+        self.device.close()
+        self.assertNotIn("Context", self.kinds())
+        self.assertNotIn(self.raw, Thing.log)
+        self.assertGreaterEqual(sys.getrefcount(self.raw), references)
+        self.assertRaises(DeviceUnavailable, self.device.createChannel)
+
+    def test_forked(self) -> None:
+        """A forked process leaves alone what is its parent's."""
+        del Thing.log[:]
+        pid = os.getpid()
+        self.patch(os, "getpid", lambda: pid + 1)
+        self.device.close()
+        self.assertEqual(self.kinds(), [])
+
+    def test_environment(self) -> None:
+        """While a device is opened libibverbs is told what we want of it; afterwards nobody is."""
+        seen: list[str | None] = []
+
+        def context(name: str) -> None:
+            seen.append(os.environ.get("RDMAV_ALLOW_DISASSOC_DESTROY"))
+
+        openContext(replace(FAKE, Context=context), "fake0")
+        self.assertEqual(seen, ["1"])
+        self.assertNotIn("RDMAV_ALLOW_DISASSOC_DESTROY", os.environ)
+        os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"] = "0"
+        self.addCleanup(os.environ.pop, "RDMAV_ALLOW_DISASSOC_DESTROY")
+        openContext(replace(FAKE, Context=context), "fake0")
+        self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
+
+    def test_queueGoesFirst(self) -> None:
+        """A completion queue that is closed takes its queue pairs with it; the other queue hears of it."""
+        self.send(1)
+        self.receive(2, 3)
+        self.sends.close()
+        self.assertIs(self.queuePair.state, QPState.ERR)
+        self.assertTrue(self.raw.isClosed)
+        self.assertEqual(
+            [(c.identifier, c.status) for c in self.receives.poll(9)], [(2, _FLUSHED), (3, _FLUSHED)]
+        )
+        self.assertEqual(list(self.sends.poll(9)), [])
+        self.assertRaises(RDMAError, self.send, 4)
+        self.queuePair.close()
+
+    def test_gone(self) -> None:
+        """A device that goes flushes everything and gives everything back; sleepers are woken."""
+        heard: list[AsyncEvent] = []
+        self.device.subscribe(heard.append)
+        self.send(1)
+        self.send(2, signaled=False)
+        self.receive(3)
+        self.raw.complete(self.rawSends)
+        self.receives.arm()
+        self.device._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+        self.assertEqual([event.kind for event in heard], [AsyncEventKind.DEVICE_FATAL])
+        self.assertEqual(self.kinds()[-1], "Context")
+        self.assertEqual(self.channel.takeEvents(), [self.receives])
+        self.assertEqual(
+            [(c.identifier, c.status) for c in self.sends.poll(9)], [(1, Status.SUCCESS), (2, _FLUSHED)]
+        )
+        self.assertEqual([(c.identifier, c.status) for c in self.receives.poll(9)], [(3, _FLUSHED)])
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: self.send(4),
+            lambda: self.receive(5),
+            self.queuePair.query,
+            self.device.createChannel,
+            lambda: self.domain.allocateMemory(1, Access.NONE),
+        )
+        for call in calls:
+            self.assertRaises(DeviceUnavailable, call)
+        self.region.view[:5] = b"alive"
+        closed = len(Thing.log)
+        for thing in (self.queuePair, self.region, self.sends, self.receives, self.domain, self.device):
+            thing.close()
+            thing.close()
+        self.assertEqual(len(Thing.log), closed)
+
+    def test_eventLost(self) -> None:
+        """Who was about to be woken by the device when it went is woken all the same."""
+        self.receive(3)
+        self.receives.arm()
+        self.raw.complete(self.rawReceives, receive=True)
+        self.device._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+        self.assertEqual(self.channel.takeEvents(), [self.receives])
+        self.assertEqual([(c.identifier, c.status) for c in self.receives.poll(9)], [(3, Status.SUCCESS)])
+
+    def test_noSuchDevice(self) -> None:
+        """A device that is not there is unavailable, and its name is told."""
+        error = self.assertRaises(
+            DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake9"
+        )
+        self.assertIn("fake9", str(error))
+
+
+class EventTests(FakeDevice):
+    """Asynchronous events."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.heard: list[AsyncEvent] = []
+        self.device.subscribe(self.heard.append)
+
+    def test_unknown(self) -> None:
+        """A kind that we have no word for is no event of ours; one that tells only its kind is."""
+        self.assertIsNone(read(Record(event_type=77)))
+        self.assertEqual(read(Record(event_type=9)), Told(AsyncEventKind.PORT_ACTIVE, None))
+
+    def test_overrun(self) -> None:
+        """The queue that overran is found by what it was given, and its queue pairs go to ERR."""
+        self.device._heard(Told(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
+        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
+        self.assertIs(self.queuePair.state, QPState.ERR)
+
+    def test_queuePair(self) -> None:
+        """An error of a queue pair is told with it, and puts it into ERR."""
+        self.device._heard(Told(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
+        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)])
+        self.assertIs(self.queuePair.state, QPState.ERR)
+        self.queuePair.close()
+        self.device._heard(Told(AsyncEventKind.QP_FATAL, self.raw.qp_num))
+        self.assertEqual(len(self.heard), 1)
+
+    def test_limits(self) -> None:
+        """Of several shared queues those are told whose limit is no longer there."""
+        one: Any = self.domain.createSharedReceiveQueue(4, 1)
+        other: Any = self.domain.createSharedReceiveQueue(4, 1)
+        for queue in (one, other):
+            queue.arm(2)
+        other.raw.attributes = Record(srq_limit=0)
+        self.device._heard(Told(AsyncEventKind.SRQ_LIMIT_REACHED, None))
+        self.assertEqual(self.heard, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)])
+
+    def test_readerHoldsNobody(self) -> None:
+        """A reader whose device is gone leaves the reactor by itself."""
+        reactor = MemoryReactorClock()
+
+        class Listener:
+            heard = 0
+
+            def ready(self) -> None:
+                self.heard += 1
+
+        listener: Listener | None = Listener()
+        assert listener is not None
+        reader = EventReader(reactor, 0, listener.ready)
+        reader.doRead()
+        self.assertEqual((listener.heard, reactor.getReaders()), (1, [reader]))
+        listener = None
+        reader.doRead()
+        self.assertEqual(reactor.getReaders(), [])

@@ -1,0 +1,3 @@
+"""
+Tests that are long by nature: C{make soak} runs them.
+"""

@@ -1,0 +1,184 @@
+"""
+A crowd of browsers over real sockets: 500 readers of events in a process of their own, of whom one stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
+from twisted.internet.task import deferLater, react
+from twisted.trial.unittest import TestCase
+
+import txrdma
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.web.events import MOST_BYTES
+from txrdma.monitor.web.site import MonitorSite
+from txrdma.monitor.web.watch import Watch
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+
+READERS = 500
+EVENTS = 120
+FILLING = 20_000
+"""Characters of each event: all of them together are more than what is kept for a reader."""
+
+SEND_BYTES = 1 << 16
+"""Octets that the kernel keeps for each connection."""
+
+MOST_GROWN = 16 << 20
+"""Most octets that the process may grow by: all events for all readers are a gigabyte."""
+
+MOST_LATE_SECONDS = 30.0
+"""Time in which each of the others has an event, on a machine that does other things, too."""
+
+REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+reactor: Any = theReactor
+
+
+class Reader(Protocol):
+    """A browser: it counts events, and how late the latest of them was."""
+
+    def __init__(self, stopsAt: int) -> None:
+        """@param stopsAt: number of the event after which nothing is read any more; 0 for none."""
+        self.stopsAt = stopsAt
+        self.begun: Deferred[None] = Deferred()
+        self.ended: Deferred[None] = Deferred()
+        self.events = 0
+        self.late = 0.0
+        self._rest = b""
+
+    def connectionMade(self) -> None:
+        """Ask for the events."""
+        assert self.transport is not None
+        self.transport.write(REQUEST)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take what has come; the sender wrote the time into each event."""
+        if not self.begun.called:
+            self.begun.callback(None)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                told = json.loads(line[6:])
+                self.events += 1
+                self.late = max(self.late, time.time() - told["at"])
+                if told["isLast"] and not self.ended.called:
+                    self.ended.callback(None)
+        if self.stopsAt and self.events >= self.stopsAt:
+            self.stopsAt = 0
+            transport: Any = self.transport
+            transport.pauseProducing()
+
+
+async def crowd(loop: Any, port: str) -> None:
+    """Be all the browsers: one line when they read, one when all but the first have the last event."""
+    factory = Factory()
+    readers = [Reader(stopsAt=0 if number else 3) for number in range(READERS)]
+    waiting = iter(readers)
+    factory.buildProtocol = lambda address: next(waiting)  # type: ignore[method-assign,assignment]  # as Twisted means it
+    for _ in readers:
+        await TCP4ClientEndpoint(loop, "127.0.0.1", int(port)).connect(factory)
+    await gatherResults([reader.begun for reader in readers])
+    print(json.dumps({"readers": len(readers)}), flush=True)
+    await gatherResults([reader.ended for reader in readers[1:]])
+    told = {
+        "fewest": min(reader.events for reader in readers[1:]),
+        "slow": readers[0].events,
+        "late": max(reader.late for reader in readers[1:]),
+    }
+    print(json.dumps(told), flush=True)
+
+
+class Browsers(ProcessProtocol):
+    """The process with all the browsers."""
+
+    def __init__(self) -> None:
+        self.lines: list[Deferred[Any]] = [Deferred(), Deferred()]
+        self.ended: Deferred[None] = Deferred()
+        self._said = b""
+
+    def outReceived(self, data: bytes) -> None:
+        """Pass on whole lines."""
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            self.lines.pop(0).callback(json.loads(line))
+
+    def errReceived(self, data: bytes) -> None:
+        """Show what went wrong there."""
+        sys.stderr.write(data.decode(errors="replace"))
+
+    def processEnded(self, reason: Any) -> None:
+        """Fail what was not told."""
+        for line in self.lines:
+            line.errback(reason)
+        self.ended.callback(None)
+
+
+def residentBytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class CrowdTests(TestCase):
+    """A site on the real reactor, and browsers in another process."""
+
+    timeout = 300
+
+    def test_slow(self) -> Deferred[None]:
+        """One reader that stops reading takes bounded memory; the others have each event in time."""
+        return Deferred.fromCoroutine(self._slow())
+
+    async def _slow(self) -> None:
+        fabric = SimulatedFabric(reactor, fatTree(4))
+        agent = MADAgent(reactor, fabric.attach())
+        self.addCleanup(agent.close)
+        site = MonitorSite(reactor, Watch(FabricPoller(reactor, agent), agent, None, reactor.seconds))
+        listening: Any = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(site.factory)
+        self.addCleanup(listening.stopListening)
+        listening.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # of all that it accepts
+        process, port = Browsers(), str(listening.getHost().port)
+        begun, ended = process.lines
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        words = [sys.executable, "-m", "txrdma.test.soak.monitor.test_crowd", port]
+        reactor.spawnProcess(process, sys.executable, words, environment)
+        self.assertEqual(await begun, {"readers": READERS})
+        self.assertEqual(len(site.hub.readers), READERS)
+        before = residentBytes()
+        for number in range(EVENTS):
+            content = {"at": time.time(), "isLast": number == EVENTS - 1, "filling": "x" * FILLING}
+            site.hub.publish("round", content)
+            while any(reader._waiting for reader in self.fast(site)):
+                await deferLater(reactor, 0.001)  # as many as the others can take, and the slow one cannot
+            await deferLater(reactor, 0)
+        told = await ended
+        grown = residentBytes() - before
+        self.assertEqual(told["fewest"], EVENTS)
+        self.assertLess(told["slow"], EVENTS)
+        self.assertLess(told["late"], MOST_LATE_SECONDS)
+        (slow,) = [reader for reader in site.hub.readers if reader.dropped]
+        self.assertLessEqual(slow._bytes, MOST_BYTES)
+        self.assertLess(grown, MOST_GROWN)
+        await process.ended
+        while site.hub.readers:
+            await deferLater(reactor, 0.01)
+        site.stop()
+
+    def fast(self, site: MonitorSite) -> list[Any]:
+        """All readers but the one that has kept events for the longest time."""
+        return sorted(site.hub.readers, key=lambda reader: reader.dropped + len(reader._waiting))[:-1]
+
+
+if __name__ == "__main__":
+    react(lambda loop: Deferred.fromCoroutine(crowd(loop, sys.argv[1])))

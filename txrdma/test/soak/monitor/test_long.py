@@ -1,0 +1,258 @@
+"""
+Faults for longer: days of weather in simulated time, many kills, a disk that is full.
+
+C{TXRDMA_DAYS} in the environment is the number of simulated days, C{TXRDMA_KILLS} that of kills; without
+them there are as many as C{make test} has patience for.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.iba.types import GUID
+from txrdma.monitor.exposition import guidText, labels
+from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.presence import Presence
+from txrdma.monitor.rows import rowOf
+from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.web.metrics import Metrics
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.monitor.killing import HOSTS
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+DAYS: Final = float(os.environ.get("TXRDMA_DAYS", "0.25"))
+KILLS: Final = int(os.environ.get("TXRDMA_KILLS", "40"))
+SEED: Final = int(os.environ.get("TXRDMA_FIRST", "14"))
+
+SHORT_LIFE: Final = 0.8
+"""Seconds that a process which is killed has lived at most, on a machine that has nothing else to do."""
+
+PATIENCE: Final = 60.0
+"""Seconds in which a monitor announces something on any machine."""
+
+
+class DayTests(PollerTestCase):
+    """Days of weather on a fat tree that loses datagrams."""
+
+    at = "h00000"
+    settings = PollerSettings(intervalSeconds=30.0)
+    options = {"latencySeconds": 0.0001, "loss": 0.0003, "seed": SEED}
+
+    def net(self) -> Net:
+        return fatTree(16)
+
+    def test_weather(self) -> None:
+        """Each fault is raised and cleared once, by the simulation's own record; memory stays flat."""
+        random = Random(SEED)
+        self.started(120.0)
+        hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
+        rested = dict.fromkeys(hosts, 0.0)
+        record: Counter[tuple[str, str]] = Counter()
+        ends: list[tuple[float, str, str]] = []
+        objects: list[int] = []
+        end = self.clock.seconds() + DAYS * 86400.0
+        while self.clock.seconds() < end or ends:
+            now = self.clock.seconds()
+            for one in [one for one in ends if one[0] <= now]:
+                ends.remove(one)
+                self.mend(one[1], one[2])
+                rested[one[2]] = now + 3 * 3600.0  # what comes again soon is the same finding
+            idle = [name for name in hosts if rested[name] <= now]
+            if now < end and idle and len(ends) < 3 and random.random() < 0.3:
+                name, kind = random.choice(idle), random.choice(("node-gone", "symbol-errors"))
+                self.spoil(kind, name)
+                rested[name] = float("inf")
+                record[kind, self.fabric.node(name).description] += 1
+                ends.append((now + random.uniform(150.0, 900.0), kind, name))
+            self.pump(random.uniform(30.0, 300.0))
+            if not ends and now < end:
+                gc.collect()
+                objects.append(len(gc.get_objects()))
+        self.pump(2 * 3600.0)  # until the last tally is empty
+        told = [(what, (kind, where.partition(" (")[0])) for _now, what, kind, where in self.told_]
+        raised = Counter(which for what, which in told if what == "raised")
+        cleared = Counter(which for what, which in told if what == "cleared")
+        self.assertEqual(raised, record, f"seed {SEED}")
+        self.assertEqual(cleared, record, f"seed {SEED}")
+        self.assertGreater(sum(record.values()), 4 * DAYS)
+        self.assertEqual(self.poller.ledger.open, {})
+        half = len(objects) // 2
+        earlier, later = min(objects[1 : half + 1]), min(objects[half:])
+        self.assertLess(later, 1.05 * earlier + 50 * sum(record.values()))  # what was found stays known
+
+    def spoil(self, kind: str, name: str) -> None:
+        if kind == "node-gone":
+            self.fabric.cut(name)
+        else:
+            self.fabric.growCounters(name, 1, symbolErrorCounter=1.0)
+
+    def mend(self, kind: str, name: str) -> None:
+        if kind == "node-gone":
+            self.fabric.heal(name)
+        else:
+            self.fabric.growCounters(name, 1, symbolErrorCounter=0.0)
+
+
+class ChurnTests(PollerTestCase):
+    """
+    Nodes that break rules for days: names and GUIDs that change each minute.
+
+    Whatever is kept of such nodes has an end, and takes no room from those that keep to the rules.
+    """
+
+    at = "h00000"
+    settings = PollerSettings(intervalSeconds=30.0, sweepSeconds=60.0)
+    changing = ("h00004", "h00005", "h00006", "h00007", "h00008", "h00009")
+    mostGone = 300
+    mostPorts = 400
+
+    def net(self) -> Net:
+        return fatTree(16)
+
+    def made(self) -> FabricPoller:
+        self.store = HistoryStore(self.mktemp(), mostPorts=self.mostPorts)
+        self.addCleanup(self.store.close)
+        poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
+        poller.presence = Presence(mostGone=self.mostGone)
+        self.metrics = Metrics(poller, None, self.clock.seconds)
+        return poller
+
+    def stored(self, since: float) -> None:
+        now = self.clock.seconds()
+        rows = (rowOf(place, meter, now) for place, meter in self.poller.meters.items())
+        self.store.write([row for row in rows if row is not None], int(now))
+
+    def scraped(self) -> list[str]:
+        lines = "".join(self.metrics._parts()).splitlines()
+        return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+
+    def test_churn(self) -> None:
+        """Series, names, findings, history and memory are bounded; who is gone for good stays known."""
+        random = Random(SEED)
+        self.fabric.correct()
+        self.started(120.0)
+        usual = len(self.scraped())
+        renamed = labels(guid=guidText(self.fabric.node("h00003").guid))[1:-1]
+        names: set[str] = set()
+        objects: list[int] = []
+        self.fabric.cut("h00002")
+        minutes = int(DAYS * 1440)
+        guids = 0
+        for minute in range(minutes):
+            self.fabric.node("h00003").description = f"{random.getrandbits(256):064x}"
+            for name in self.changing:
+                guids += 1
+                self.fabric.rename(name, GUID(b"evil" + guids.to_bytes(4, "big")))
+            self.pump(60.0)
+            series = self.scraped()
+            self.assertLessEqual(len(series), usual, f"seed {SEED}, minute {minute}")
+            names |= {one for one in series if renamed in one and one.startswith("infiniband_node_info")}
+            if minute % 20 == 19:
+                gc.collect()
+                objects.append(len(gc.get_objects()))
+        self.assertLessEqual(len(names), 2 + 11 * math.ceil(DAYS))
+        self.assertLessEqual(len(self.poller.presence.nodes), self.mostGone)
+        self.assertLessEqual(len(self.store._ports), self.mostPorts)
+        self.assertLess(len(self.poller.ledger.open), self.mostGone + 50)
+        self.assertIn(self.fabric.node("h00002").guid, self.poller.presence.nodes)
+        self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
+        points = self.store.series(self.place("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
+        self.assertGreater(len(points), min(minutes, 350))  # two a minute, for six hours
+        half = len(objects) // 2
+        self.assertLess(min(objects[half:]), 1.05 * min(objects[half // 2 : half]) + 2000)
+
+    def found(self) -> set[tuple[str, GUID | None]]:
+        return {(one.finding.kind, one.finding.guid) for one in self.poller.ledger.open.values()}
+
+
+class KillTests(SynchronousTestCase):
+    """Whole monitors that are killed at any moment, from their first instruction on."""
+
+    def setUp(self) -> None:
+        self.path, self.log = self.mktemp(), self.mktemp()
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        command = [
+            sys.executable,
+            "-m",
+            "txrdma.test.support.monitor.killing",
+            self.path,
+            self.log,
+            str(KILLS),
+        ]
+        pipe = subprocess.PIPE
+        self.program = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
+        self.addCleanup(self.program.wait)
+        self.addCleanup(self.program.communicate)
+
+    def begin(self, number: int, longest: float) -> int:
+        """Start a process; its ID."""
+        assert self.program.stdin is not None and self.program.stdout is not None
+        self.program.stdin.write(f"{number} {longest}\n")
+        self.program.stdin.flush()
+        return int(self.program.stdout.readline())
+
+    def kill(self, pid: int) -> None:
+        """End a process, and wait for its end."""
+        assert self.program.stdout is not None
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(self.program.stdout.readline(), "ended\n")
+
+    def longestLife(self) -> float:
+        """Seconds in which a monitor comes to announce something here and now, and half as many."""
+        begun = time.monotonic()
+        pid = self.begin(0, SHORT_LIFE)  # before it no host is cut off, and while it runs the first one is
+        while "node-gone" not in self.written() and time.monotonic() < begun + PATIENCE:
+            time.sleep(0.01)
+        self.kill(pid)
+        self.assertIn("node-gone", self.written())
+        return max(SHORT_LIFE, 1.5 * (time.monotonic() - begun))
+
+    def written(self) -> str:
+        """The file of announcements."""
+        path = Path(self.log)
+        return path.read_text() if path.exists() else ""
+
+    def announced(self) -> Counter[tuple[str, str]]:
+        """Announcements of hosts that have gone and returned, by the file that they are written to."""
+        found = [json.loads(line) for line in self.written().splitlines()]
+        return Counter((one["status"], one["where"]) for one in found if one["kind"] == "node-gone")
+
+    def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
+        """Findings of such hosts in the list of changes, as it is stored."""
+        rows = [json.loads(value) for _name, value in store.remembered("changes")]
+        return Counter((row[2], row[3]) for row in rows if row[4].startswith("node-gone: "))
+
+    def test_killed(self) -> None:
+        """After each kill the history is whole, and nothing is announced twice by all processes together."""
+        random, longest = Random(SEED), self.longestLife()
+        for number in range(1, KILLS):
+            pid = self.begin(number, longest)
+            time.sleep(random.uniform(0.0, longest))  # the moment of the kill
+            self.kill(pid)
+            store = HistoryStore(self.path)
+            with store._transaction():
+                self.assertEqual(store._database.execute("PRAGMA quick_check"), [("ok",)])
+            twice = {
+                one for found in (self.announced(), self.changes(store)) for one in found if found[one] > 1
+            }
+            store.close()
+            self.assertEqual(twice, set(), f"seed {SEED}, kill {number}")
+        said = Counter(status for status, _where in self.announced())
+        self.assertGreater(said["firing"], HOSTS // 2)
+        self.assertGreater(said["resolved"], HOSTS // 4)

@@ -1,0 +1,12 @@
+"""
+What the tests of the benchmarks need: the checkout, and the reason to skip where matplotlib is missing.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+MISSING = "" if find_spec("matplotlib") else "matplotlib is not installed: the extra bench brings it"

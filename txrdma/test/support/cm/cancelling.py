@@ -1,0 +1,241 @@
+"""
+A conversation that is played again and again, and given up one step of time later each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IListeningPort
+
+from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.manager import ConnectionManager
+from txrdma.cm.rdmacm import manager as kernels
+from txrdma.messages import IMessageProtocolFactory
+from txrdma.sim.network import Faults
+from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
+from txrdma.test.support.cm.messaging import MessagingCase, Noting
+
+MOST_STEPS = 400
+"""Steps of time that a conversation may take."""
+
+TIMEWAIT_SECONDS = 300.0
+"""Simulated time after which ids of a connection that was given up are free at the latest."""
+
+BESIDE = 7999
+"""The port of the connection that lives beside."""
+
+SLOW = Faults(delaySeconds=1e-3, jitterSeconds=1e-3, merging=0.0)
+"""A network with a step of time for each packet, which may overtake each other."""
+
+PORT = 7471
+"""The port of conversations."""
+
+NOTING = MessageFactory(Noting)
+
+Begin = Callable[[], Deferred[Any]]
+End = Callable[[Any], None]
+
+
+def lose(made: Any) -> None:
+    """End a connection in order, if it was made."""
+    if made is not None:
+        made.transport.loseConnection()
+
+
+def abort(made: Any) -> None:
+    """End a connection at once, if it was made."""
+    if made is not None:
+        made.transport.abortConnection()
+
+
+class CancelCase(MessagingCase):
+    """
+    Two hosts with a connection between them, beside which others come to nothing.
+
+    What is held is compared with what was held before: queue pairs, memory, completion queues and address
+    handles of both devices; ids, names, questions and listeners of both managers; timers, and readers.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.network.faults = SLOW
+        port = self.listening(BESIDE)
+        client = self.result(self.connecting(BESIDE))
+        self.wait(lambda: self.served[-1].isMade)
+        self.beside: tuple[Noting, Noting] = client, self.served[-1]
+        port.stopListening()
+        self.talk(0)  # memory of messages is made for the first of them
+
+    def listening(self, number: int = PORT, terms: Terms = USUAL) -> Any:
+        """Listen to a port of the second host."""
+        endpoint = RDMAServerEndpoint(self.clock, number, self.devices[1], terms)
+        return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+
+    def connecting(
+        self, number: int = PORT, terms: Terms = PLAIN, factory: IMessageProtocolFactory = NOTING
+    ) -> Deferred[Any]:
+        """Connect to a port of the second host."""
+        host = self.addresses[1][0]
+        return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
+
+    def opened(self, terms: Terms = PLAIN) -> tuple[Noting, Noting]:
+        """A connection more: both protocols."""
+        port = self.listening(terms=terms)
+        client = self.result(self.connecting(terms=terms))
+        self.wait(lambda: self.served[-1].isMade)
+        port.stopListening()
+        return client, self.served[-1]
+
+    def held(self) -> dict[str, object]:
+        """Numbers of all that a conversation may take."""
+        found: dict[str, object] = {
+            "timers": len(self.clock.getDelayedCalls()),
+            "readers": len(self.clock.readers),
+        }
+        for device in self.devices:
+            found[device.name] = (
+                *(len(device._queuePairs), len(device._numbers), len(device.keys)),
+                *(len(device._completionQueues), len(device._channels), len(device.addressHandles)),
+            )
+            adapter = adapters.adapterOf(self.clock, device)
+            shelves = [shelf.free for shelf in adapter._shelves]
+            found[f"{device.name}'s adapter"] = (adapter._holders, len(adapter._pairs), shelves)
+            found[f"{device.name}'s manager"] = self.heldBy(adapter.manager)
+        return found
+
+    def heldBy(self, manager: object) -> tuple[object, ...]:
+        """Numbers of all that a manager has."""
+        if isinstance(manager, kernels.KernelManager):
+            return len(manager._connections), len(manager._hearing), len(manager.channel.identifiers)
+        assert isinstance(manager, ConnectionManager)
+        core = manager._core
+        tables: tuple[Sized, ...] = (
+            core._connections,
+            core._byPeer,
+            core._byQP,
+            core._questions,
+            core._asked,
+            core._peerToPeer,
+        )
+        waiting = [len(each.waiting) for some in core._listeners.values() for each in some]
+        return (
+            *map(len, tables),
+            len(manager._connections),
+            len(manager._resolving),
+            manager.listeners,
+            waiting,
+        )
+
+    def everywhere(self, begin: Begin, end: End, least: int = 2) -> None:
+        """
+        Begin, and cancel after no step of time, after one, and so on, until that is too late.
+
+        Each time the Deferred fails with L{CancelledError}, all that was taken is free again, at the latest
+        when ids may be used again, and the connection beside carries messages both ways.
+
+        @param end: ends what was made; called with the result, or with None after a cancellation.
+        @param least: times that there was something to cancel.
+        """
+        end(self.result(begin()))
+        before = self.atRest()
+        for steps in range(MOST_STEPS):
+            asked = begin()
+            taken = 0
+            while taken < steps and not asked.called:
+                self.clock.step()
+                taken += 1
+            isOver = asked.called
+            asked.cancel()
+            if isOver:
+                end(self.successResultOf(asked))
+            else:
+                self.failureResultOf(asked, CancelledError)
+                end(None)
+            self.assertHeld(before, steps)
+            self.talk(steps)
+            if isOver:
+                self.assertGreaterEqual(steps, least)
+                return
+        self.fail(f"it is not over after {MOST_STEPS} steps")
+
+    def atRest(self) -> dict[str, object]:
+        """All that is held when ids are free again, and what is made once is there for the next time."""
+        self.pause(TIMEWAIT_SECONDS)
+        return self.held()
+
+    def stopped(self, listen: Callable[[], IListeningPort], connect: Begin) -> None:
+        """
+        Stop listening after no step of time of a connect, after one, and so on, until that is too late.
+
+        Who connects gets his connection or an error, both happen, and nothing is left of either.
+        """
+        port = listen()
+        lose(self.result(connect()))
+        port.stopListening()
+        before = self.atRest()
+        outcomes: set[bool] = set()
+        for steps in range(100):
+            port, asked = listen(), connect().addErrback(lambda _: None)
+            for _ in range(steps):
+                if not asked.called:
+                    self.clock.step()
+            isOver = asked.called
+            stopping = port.stopListening()
+            assert stopping is not None
+            self.successResultOf(stopping)
+            made = self.result(asked, 300.0)
+            outcomes.add(made is None)
+            lose(made)
+            self.assertHeld(before, steps)
+            self.talk(steps)
+            if isOver:
+                break
+        self.assertTrue(isOver)
+        self.assertEqual(outcomes, {False, True})
+        self.part()
+
+    def assertHeld(self, before: dict[str, object], steps: int) -> None:
+        """Assert that no more is held than before, or soon is."""
+        end = self.clock.seconds() + TIMEWAIT_SECONDS
+        while self.held() != before and self.clock.seconds() < end:
+            self.clock.step()
+        self.assertEqual(self.held(), before, f"after {steps} steps")
+
+    def talk(self, number: int) -> None:
+        """Have both ends of the connection beside send each other a message."""
+        message = b"%d" % number
+        for sender, receiver in (self.beside, self.beside[::-1]):
+            receiver.messages.clear()
+            sender.transport.sendMessage(message)
+            self.wait(lambda end=receiver: end.messages)  # type: ignore[misc]  # a lambda
+            self.assertEqual(receiver.messages, [(message, None)])
+        self.pause(0.1)  # until the last acknowledgement
+
+    def part(self) -> None:
+        """End the connection beside, after which nothing is left at all."""
+        self.beside[0].transport.loseConnection()
+        self.assertNothingLeft(TIMEWAIT_SECONDS)
+        self.pause(0.1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class KernelCancelCase(CancelCase):
+    """The same where the kernel's manager makes connections, by a librdmacm of the test's."""
+
+    def setUp(self) -> None:
+        self.patch(adapters, "isManaged", lambda device: True)
+        kernel: list[FakeKernel] = []
+
+        def channel() -> FakeChannel:
+            if not kernel:
+                kernel.append(FakeKernel(self.clock))
+            return kernel[0].channel()
+
+        self.patch(kernels, "Channel", channel)
+        super().setUp()

@@ -1,0 +1,147 @@
+"""
+What tests of connections for messages need: protocols that note what they hear, and two simulated hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, USUAL
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.messages import CMPath
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.test.support.pingpongs import ReadingClock
+
+SERVICE = 0x1000000000000042
+
+
+class Noting(MessageProtocol):
+    """
+    A protocol that notes all that it hears.
+
+    @ivar lost: the reason of the end.
+    """
+
+    transport: MessageTransport
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.answer = answer
+        self.isMade = False
+        self.messages: list[tuple[bytes, int | None]] = []
+        self.writes: list[tuple[int, int]] = []
+        self.completed: list[int] = []
+        self.paths: list[CMPath] = []
+        self.lost: list[Failure] = []
+
+    def connectionMade(self) -> None:
+        self.isMade = True
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.messages.append((data, immediate))
+
+    def writeReceived(self, length: int, immediate: int) -> None:
+        self.writes.append((length, immediate))
+
+    def writeCompleted(self, identifier: int) -> None:
+        self.completed.append(identifier)
+
+    def pathMigrated(self, path: CMPath) -> None:
+        self.paths.append(path)
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.lost.append(reason)
+
+
+class MessagingCase(SynchronousTestCase):
+    """Two hosts on a simulated network, with one address each unless a subclass has more."""
+
+    clockClass: type[ReadingClock] = ReadingClock
+    addresses: tuple[tuple[str, ...], ...] = (("10.0.1.1",), ("10.0.1.2",))
+
+    def setUp(self) -> None:
+        self.clock = self.clockClass()
+        self.network = SimulatedNetwork(self.clock)
+        self.devices: list[SoftDevice] = [self.network.device(*each) for each in self.addresses]
+        for device in self.devices:
+            self.addCleanup(device.close)
+        self.served: list[Noting] = []
+
+    def path(self, number: int = 0, life: int = 10, pkey: int = DEFAULT_PKEY) -> IBPath:
+        """The path between addresses of that number, from the client to the server."""
+        source, destination = (GID.fromIP(each[number]) for each in self.addresses)
+        return IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=life, pkey=PKey(pkey))
+
+    def ends(self, serviceID: int = SERVICE, terms: Terms = USUAL) -> IBServerEndpoint:
+        """The endpoint of a service at the second host."""
+        return IBServerEndpoint(self.clock, serviceID, self.devices[1], terms)
+
+    def serve(self, factory: Any = None, terms: Terms = USUAL, serviceID: int = SERVICE) -> IListeningPort:
+        """Listen to the service at the second host."""
+        endpoint = self.ends(serviceID, terms)
+        port: IListeningPort = self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
+        return port
+
+    def made(self, answer: bytes = b"") -> Noting:
+        """A protocol of the server, noted in C{served}."""
+        self.served.append(Noting(answer))
+        return self.served[-1]
+
+    def ask(self, terms: Terms = USUAL, privateData: bytes = b"", **path: int) -> Deferred[Any]:
+        """Connect to the service."""
+        endpoint = IBClientEndpoint(
+            self.clock, SERVICE, self.path(**path), self.devices[0], terms, privateData
+        )
+        return endpoint.connect(MessageFactory(Noting))
+
+    def connected(self, terms: Terms = USUAL, serverTerms: Terms = USUAL) -> tuple[Noting, Noting]:
+        """Two connected protocols: the client's and the server's."""
+        port = self.serve(terms=serverTerms)
+        client = self.result(self.ask(terms))
+        self.wait(lambda: self.served[-1].isMade)
+        port.stopListening()
+        return client, self.served[-1]
+
+    def again(self) -> Deferred[Any]:
+        """One connection more."""
+        port = self.serve()
+        asked = self.ask()
+        asked.addCallback(lambda client: [port.stopListening(), client][1])
+        return asked
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.clock.seconds() + seconds
+        self.wait(lambda: self.clock.seconds() >= end, 2 * seconds)
+
+    def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
+        """The result of a Deferred; time passes until then."""
+        self.wait(lambda: answer.called, seconds)
+        return self.successResultOf(answer)
+
+    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Let time pass until a condition is true."""
+        end = self.clock.seconds() + seconds
+        while not condition() and self.clock.seconds() < end:
+            self.clock.step()
+        self.assertTrue(condition())
+
+    def assertNothingLeft(self, seconds: float = 60.0) -> None:
+        """Assert that adapters, queue pairs, memory and timers of all connections have gone, or soon do."""
+        here = [key for key in adapters._adapters if key[0] is self.clock]
+        self.wait(lambda: not any(key in adapters._adapters for key in here), seconds)
+        for device in self.devices:
+            self.assertEqual((len(device._queuePairs), len(device.domains), len(device._numbers)), (0, 0, 0))
+            self.assertEqual((len(device._completionQueues), len(device._channels)), (0, 0))
+        self.assertEqual(self.clock.readers, [])

@@ -1,0 +1,168 @@
+"""
+One end of a connection that migrates: C{python -m txrdma.test.support.cm.migrating ROLE HERE THERE
+MEBIBYTES}.
+
+C{HERE} and C{THERE} are two addresses each, with a comma between. The client sends, and twice takes down the
+port of its device that the connection uses: once on the way, and again when another path is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.task import react
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.messages import CMPath
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID
+from txrdma.soft.device import SoftDevice
+
+SERVICE = 0x1000000000000042
+BLOCK = 1 << 16
+TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16)
+CUTS = 2
+
+
+class Player(MessageProtocol):
+    """
+    An end that hashes what passes, and counts migrations.
+
+    @ivar ended: fires with the reason of the end.
+    """
+
+    def __init__(self) -> None:
+        self.hash = sha256()
+        self.length = self.migrations = 0
+        self.ended: Deferred[str] = Deferred()
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.count(data)
+
+    def count(self, data: bytes) -> None:
+        """Add bytes that have passed."""
+        self.hash.update(data)
+        self.length += len(data)
+
+    def pathMigrated(self, path: CMPath) -> None:
+        self.migrations += 1
+
+    def connectionLost(self, reason: Failure) -> None:
+        assert reason.type is not None
+        self.ended.callback(reason.type.__name__)
+
+
+@implementer(IPushProducer)
+class Sender(Player):
+    """The end that sends, and takes ports down."""
+
+    def __init__(self, paths: list[IBPath], total: int) -> None:
+        super().__init__()
+        self.paths, self.total = paths, total
+        self.random = Random(1)
+        self.cuts = 0
+        self.cutAt = 0
+        self.down = 0
+        self.isPaused = False
+
+    @property
+    def device(self) -> SoftDevice:
+        """The device itself, of which the transport has a share."""
+        device = self.transport.adapter.device._device  # type: ignore[attr-defined]
+        assert isinstance(device, SoftDevice)
+        return device
+
+    def connectionMade(self) -> None:
+        self.load()
+        self.transport.registerProducer(self, True)
+        self.resumeProducing()
+
+    def load(self) -> None:
+        """Load whichever path is not in use; cut the one in use when some more has been sent."""
+        (other,) = (each for each in self.paths if each.sgid != self.transport.path.localGID)
+        self.transport.loadAlternatePath(other).addCallbacks(self.loaded, self.ended.errback)
+
+    def loaded(self, path: CMPath) -> None:
+        """Both ends have the path."""
+        self.cutAt = self.length + self.total // 8
+
+    def resumeProducing(self) -> None:
+        """Go on to send."""
+        self.isPaused = False
+        self.feed()
+
+    def feed(self) -> None:
+        """Send until there is enough, or the transport has enough for the moment."""
+        while not self.isPaused and self.length < self.total:
+            data = self.random.randbytes(BLOCK)
+            self.count(data)
+            self.transport.sendMessage(data)
+            if self.cutAt and self.length >= self.cutAt and self.cuts < CUTS:
+                self.cut()
+            if self.length >= self.total and self.cuts < CUTS:
+                self.total += BLOCK  # a path is being loaded still
+        if self.length >= self.total and self.migrations >= CUTS:
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+
+    def pauseProducing(self) -> None:
+        """Send no more for the moment."""
+        self.isPaused = True
+
+    def stopProducing(self) -> None:
+        """Send no more at all."""
+        self.isPaused = True
+
+    def cut(self) -> None:
+        """Take down the port of the path in use."""
+        self.cutAt = 0
+        self.cuts += 1
+        gid = self.transport.path.localGID
+        self.down = next(number for number in (1, 2) if gid in self.device.gids(number))
+        self.device.setPortEnabled(self.down, False)
+
+    def pathMigrated(self, path: CMPath) -> None:
+        super().pathMigrated(path)
+        if self.down:
+            self.device.setPortEnabled(self.down, True)
+            self.down = 0
+        if self.cuts < CUTS:
+            self.load()
+        else:
+            self.feed()
+
+
+async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str) -> None:
+    """Play a role, and print what came of it: length, hash, migrations, the end."""
+    device = f"soft:{here}:route=rocev2"
+    if role == "server":
+        player = Player()
+        endpoint = IBServerEndpoint(reactor, SERVICE, device, TERMS)
+        port = await endpoint.listen(MessageFactory(lambda: player))
+        print("listening", flush=True)
+    else:
+        paths = [
+            IBPath(sgid=GID.fromIP(one), dgid=GID.fromIP(other), hopLimit=64, packetLifeTime=15)
+            for one, other in zip(here.split(","), there.split(","), strict=True)
+        ]
+        player = Sender(paths, int(mebibytes) << 20)
+        client = IBClientEndpoint(reactor, SERVICE, paths[0], device, TERMS)
+        await client.connect(MessageFactory(lambda: player))
+    reason = await player.ended
+    if role == "server":
+        port.stopListening()
+    print(player.length, player.hash.hexdigest(), player.migrations, reason, flush=True)
+
+
+if __name__ == "__main__":
+    react(lambda reactor: Deferred.fromCoroutine(main(reactor, *sys.argv[1:])))

@@ -1,0 +1,218 @@
+"""
+A search through all states that the opening and the end of a connection can lead two ends to.
+
+As in L{txrdma.test.support.cm.searching} the real machines play, and the network keeps each message that was
+ever
+sent and delivers any of them at any time, any number of times. Programs do all that they may, when they like.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final, TypeVar
+
+from txrdma.cm._closing import Closing
+from txrdma.cm._connection import Connection
+from txrdma.cm._exchange import Core
+from txrdma.cm.events import (
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionTimedOut,
+    Disconnected,
+    TimewaitOver,
+)
+from txrdma.cm.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
+from txrdma.iba.types import GUID, QPN
+from txrdma.test.support.cm.searching import copied as copiedPaths
+from txrdma.test.support.cm.searching import PRIMARY
+from txrdma.wire import Layout
+
+AnyCore = TypeVar("AnyCore", bound=Core)
+
+Message = tuple[int, Layout, int]
+"""The number of the end that gets it, the message, and its transaction."""
+
+ENDED: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
+"""Events that tell a program of the end, of which it hears one."""
+
+
+def copied(connection: Connection) -> Connection:
+    """The same connection once more, going its own way from here."""
+    twin = copy(connection)
+    twin.opening = _copied(connection.opening)
+    twin.closing = None if connection.closing is None else _copied(connection.closing)
+    twin.alternate = None if connection.alternate is None else copiedPaths(connection.alternate)
+    return twin
+
+
+def _copied(core: AnyCore) -> AnyCore:
+    twin = copy(core)
+    twin._events, twin._outgoing = [], []
+    twin._inputs = core._table.begin(twin, core.state)
+    return twin
+
+
+def known(connection: Connection) -> tuple[object, ...]:
+    """All of a connection that its further life depends on."""
+    opening, closing = connection.opening, connection.closing
+    paths = connection.alternate is not None and connection.alternate.state
+    found: list[object] = [
+        paths,
+        opening.isActive,
+        opening.lingers,
+        opening.remoteCommID,
+        opening.reply is None,
+    ]
+    for core in (opening, closing):
+        if core is not None:
+            found += [core.state, core._retries, core.deadlineSeconds is None]
+    if isinstance(closing, Closing):
+        found += [closing._drep is None, closing._dreq]
+    return tuple(found)
+
+
+@dataclass
+class World:
+    """Two ends, all messages so far, and what their programs heard."""
+
+    ends: tuple[Connection, Connection]
+    sent: frozenset[Message] = frozenset()
+    heard: tuple[tuple[type, ...], tuple[type, ...]] = ((), ())
+
+    def key(self) -> tuple[object, ...]:
+        """Worlds of the same key have the same future."""
+        return known(self.ends[0]), known(self.ends[1]), self.sent, self.heard
+
+    def after(self, which: int, step: Callable[[Connection], object]) -> World:
+        """The world after a step of one end."""
+        ends = list(map(copied, self.ends))
+        step(ends[which])
+        ends[which].settled(0.0)
+        kinds = tuple(type(event) for event in ends[which].events())
+        heard = list(self.heard)
+        heard[which] += kinds
+        sent = {(1 - which, each.message, each.transactionID) for each in ends[which].outgoing()}
+        return replace(self, ends=(ends[0], ends[1]), sent=self.sent | sent, heard=(heard[0], heard[1]))
+
+
+def isFor(connection: Connection, message: Layout) -> bool:
+    """Whether a manager would hand a message to this connection."""
+    if isinstance(message, REQ):
+        return True
+    ours, theirs = message.remoteCommID, message.localCommID  # type: ignore[attr-defined]  # all others
+    if ours != connection.localCommID:
+        return isinstance(message, REJ) and message.reason == RejectReason.TIMEOUT and not ours
+    isFirst = connection.remoteCommID == 0 and isinstance(message, (REP, REJ, MRA))
+    return isFirst or theirs == connection.remoteCommID
+
+
+def successors(world: World, isPeerToPeer: bool) -> Iterator[tuple[str, World]]:
+    """Every world that one step leads to, with the step's name."""
+    for which, message, transaction in world.sent:
+        if isFor(world.ends[which], message):
+
+            def receive(end: Connection, message: Layout = message, transaction: int = transaction) -> None:
+                end.received(message, transaction, 0.0)
+
+            yield f"{type(message).__name__} to {which}", world.after(which, receive)
+    for which, end in enumerate(world.ends):
+        for name, step in _steps(end, which, isPeerToPeer):
+            yield f"{name} by {which}", world.after(which, step)
+
+
+def _steps(
+    end: Connection, which: int, isPeerToPeer: bool
+) -> Iterator[tuple[str, Callable[[Connection], object]]]:
+    opening, state = end.opening, end.state
+    request = REQ(
+        localCommID=which + 1,
+        localQPN=QPN(11 + which),
+        localCAGUID=GUID.fromInt(which + 1),
+        maxCMRetries=1,
+        primary=PRIMARY,
+    )
+    reply = REP(localQPN=QPN(11 + which), localCAGUID=GUID.fromInt(which + 1))
+    if state == "IDLE" and (isPeerToPeer or not which):
+        yield "connect", lambda one: one.opening.connect(request, 100 * which, 0.0, isPeerToPeer)
+    if state in ("REQ_RCVD", "MRA_REQ_SENT"):
+        yield "accept", lambda one: one.opening.accept(reply, 0.0)
+    if state in ("REP_RCVD", "MRA_REP_SENT"):
+        yield "ready", lambda one: one.opening.ready(b"", 0.0)
+    if state in ("REQ_RCVD", "REP_RCVD"):
+        yield "reject", lambda one: one.opening.reject(RejectReason.CONSUMER_REJECT, 0.0)
+    if end.deadline() is not None:
+        yield "expired", lambda one: one.expired(inf)
+    if state not in ("IDLE", "ENDED") and not opening.isOver:
+        yield "disconnect", lambda one: one.disconnect(0.0)
+
+
+def broken(world: World) -> str | None:
+    """The promise that does not hold in this world, if there is one."""
+    for end, heard in zip(world.ends, world.heard, strict=True):
+        if heard.count(ConnectionEstablished) > 1:
+            return "a connection is established twice"
+        if sum(heard.count(kind) for kind in ENDED) > 1:
+            return "a program hears of the end twice"
+        if TimewaitOver in heard and heard[-1] is not TimewaitOver:
+            return "something happens when all is over"
+        if any(isinstance(message, (DREQ, LAP)) for _, message, _ in world.sent) and not any(
+            ConnectionEstablished in each for each in world.heard
+        ):
+            return "a connection ends that never was"
+        if end.state == "DREQ_SENT" and ConnectionEstablished not in heard:
+            return "an end is asked for that nobody heard of"
+    return _agreement(world)
+
+
+def _agreement(world: World) -> str | None:
+    one, other = world.ends
+    if all(end.opening.isEstablished for end in world.ends):
+        if one.opening.isActive == other.opening.isActive:
+            return "both ends are active, or both passive"
+        if (one.remoteCommID, other.remoteCommID) != (2, 1):
+            return "ends are connected to somebody else"
+        if (one.localQPN, one.remoteQPN) != (other.remoteQPN, other.localQPN):
+            return "queue pairs are connected to others"
+    for end, peer in ((one, other), (other, one)):
+        if end.opening.isEstablished and not end.opening.isActive and not peer.opening.isEstablished:
+            return "the passive end is established before the active one"
+    return None
+
+
+@dataclass
+class Found:
+    """The result of a search: the numbers of worlds and steps, states that were seen, and a fault."""
+
+    worlds: int
+    steps: int
+    states: set[str]
+    fault: str | None = None
+    story: tuple[str, ...] = ()
+
+
+def search(isPeerToPeer: bool = False, most: int = 200_000) -> Found:
+    """Look at every world that can be reached, nearest first, until a promise does not hold in one."""
+    ends = (Connection(1, GUID.fromInt(1), 100), Connection(2, GUID.fromInt(2), 200))
+    first = World(ends)
+    found = Found(0, 0, set())
+    seen = {first.key()}
+    waiting: deque[tuple[World, tuple[str, ...]]] = deque([(first, ())])
+    while waiting and found.worlds < most:
+        world, story = waiting.popleft()
+        found.worlds += 1
+        found.states |= {end.state for end in world.ends}
+        for step, after in successors(world, isPeerToPeer):
+            found.steps += 1
+            fault = broken(after)
+            if fault is not None:
+                found.fault, found.story = fault, (*story, step)
+                return found
+            key = after.key()
+            if key not in seen:
+                seen.add(key)
+                waiting.append((after, (*story, step)))
+    return found

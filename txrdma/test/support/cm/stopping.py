@@ -1,0 +1,91 @@
+"""
+One of two processes with messages: C{python -m txrdma.test.support.cm.stopping server|HOW STRING}.
+
+The server tells what has come, and how the connection ended; it takes nothing from who asks it to pause. A
+client sends, and its reactor stops: at once (C{stops}), behind C{loseConnection} (C{closes}), with a producer
+that is not done (C{produces}), or when the peer takes nothing (C{waits}).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.task import react
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.strings import messageClientFromString, messageServerFromString
+
+COUNT = 3000
+MESSAGE = bytes(700)
+PAUSE = b"pause"
+
+
+class Taking(MessageProtocol):
+    """Counts what comes."""
+
+    count = 0
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.count += 1
+        if bytes(data) == PAUSE:
+            self.transport.pauseProducing()
+
+    def connectionLost(self, reason: Failure) -> None:
+        print(self.count, type(reason.value).__name__, flush=True)
+
+
+@implementer(IPushProducer)
+class Idle:
+    """A producer that is never done."""
+
+    def pauseProducing(self) -> None:
+        """Do nothing."""
+
+    def resumeProducing(self) -> None:
+        """Do nothing."""
+
+    def stopProducing(self) -> None:
+        """Say so."""
+        print("producer stopped", flush=True)
+
+
+class Leaving(MessageProtocol):
+    """Sends, and ends as it is told."""
+
+    def __init__(self, reactor: Any, how: str) -> None:
+        self._reactor, self._how = reactor, how
+
+    def connectionMade(self) -> None:
+        if self._how == "waits":
+            self.transport.sendMessage(PAUSE)
+        for _ in range(COUNT if self._how != "waits" else 10 * COUNT):
+            self.transport.sendMessage(MESSAGE)
+        if self._how == "produces":
+            self.transport.registerProducer(Idle(), True)
+        if self._how == "closes":
+            self.transport.loseConnection()
+        self._reactor.stop()
+
+    def connectionLost(self, reason: Failure) -> None:
+        print(type(reason.value).__name__, flush=True)
+
+
+async def main(reactor: Any, how: str, string: str) -> None:
+    """Play a role."""
+    if how == "server":
+        port: Any = await messageServerFromString(reactor, string).listen(MessageFactory(Taking))
+        print(port.getHost().port, flush=True)
+    else:
+        endpoint = messageClientFromString(reactor, string)
+        await endpoint.connect(MessageFactory(lambda: Leaving(reactor, how)))
+    await Deferred()
+
+
+if __name__ == "__main__":
+    react(lambda reactor: Deferred.fromCoroutine(main(reactor, *sys.argv[1:])))

@@ -1,0 +1,166 @@
+"""
+A peer that says what a test wants it to say, and what must be true of an agent whatever that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.interfaces import IMADReceiver
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.smp import NodeDescription
+from txrdma.test.support.mad.pairs import pass_, TO_2, Wire, WiredPort
+
+E = TypeVar("E", bound=Exception)
+
+TIMEOUT = 0.5
+RETRIES = 2
+
+
+@implementer(IMADReceiver)
+class Peer:
+    """
+    Answers by what the test says.
+
+    @ivar says: what it answers to a datagram: as many datagrams as it likes.
+    @ivar asked: what came.
+    """
+
+    def __init__(self, port: WiredPort) -> None:
+        self.says: Callable[[bytes], Iterable[bytes]] = lambda datagram: ()
+        self.asked: list[bytes] = []
+        self.port = port
+        port.start(self)
+
+    def received(self, datagram: bytes, envelope: object) -> None:
+        self.asked.append(datagram)
+        for answer in self.says(datagram):
+            self.port.send(answer, self.port.pathOf(envelope).reverse())
+
+    def undeliverable(self, datagram: bytes, reason: str) -> None:
+        raise AssertionError("it never asks")
+
+    def portLost(self, reason: str) -> None:
+        raise AssertionError("it stays")
+
+    def portChanged(self, wantsRegistration: bool) -> None:
+        raise AssertionError("it stays as it is")
+
+
+def answer(request: bytes, **changed: bytes) -> bytes:
+    """
+    What answers a request, with all that it says; and what is to be different.
+
+    @param changed: C{at3=b"x"} puts that at byte 3.
+    """
+    method = {Method.TRAP: Method.TRAP_REPRESS, Method.SET: Method.GET_RESP}.get(
+        Method(request[3]), request[3] | 0x80
+    )
+    said = bytearray(request)
+    said[3] = method
+    for where, content in changed.items():
+        at = int(where.removeprefix("at"))
+        said[at : at + len(content)] = content
+    return bytes(said)
+
+
+def header(kind: int, number: int = 0, length: int = 0, flags: int = 1, status: int = 0) -> bytes:
+    """Of a packet of a long message. C{flags}: 1 active, 2 first, 4 last."""
+    return RMPPHeader(
+        version=1,
+        type=RMPPType(kind),
+        responseTime=0x1F,
+        active=bool(flags & 1),
+        first=bool(flags & 2),
+        last=bool(flags & 4),
+        status=RMPPStatus(status),
+        data1=number,
+        data2=length,
+    ).encode()
+
+
+def segments(request: bytes, content: bytes, distance: int = 112) -> list[bytes]:
+    """A table, as it should be: as one long message of segments of 200 bytes."""
+    count = max(1, -(-len(content) // 200))
+    made = []
+    for number in range(1, count + 1):
+        part = content[(number - 1) * 200 : number * 200]
+        flags = 1 | (2 if number == 1 else 0) | (4 if number == count else 0)
+        length = len(part) + 20 if number == count else len(content) + 20 * count if number == 1 else 0
+        made.append(
+            answer(
+                request,
+                at24=header(1, number, length, flags),
+                at44=(distance // 8).to_bytes(2, "big"),
+                at56=part.ljust(200, b"\0"),
+            )
+        )
+    return made
+
+
+class FaultTestCase(SynchronousTestCase):
+    """
+    An agent at LID 1, and at LID 2 a peer that cannot be trusted.
+
+    Beside the call of each test there is another, which gets its answer, and after all nothing is left.
+    """
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=TIMEOUT, retries=RETRIES)
+        self.peer = Peer(self.wire.ports[1])
+        self.bystander = self.agent.SubnGet(NodeDescription, TO_2, timeoutSeconds=10_000)
+        pass_(self.clock, 0.01)
+        (self.bystanding,) = self.peer.asked
+        self.peer.asked.clear()
+
+    def ended(self, call: Deferred[Any], seconds: float = 2 * TIMEOUT * (RETRIES + 1)) -> Deferred[Any]:
+        """Let as much time pass as a call may take; then nothing is left of it."""
+        pass_(self.clock, seconds, 0.005)
+        return call
+
+    def fails(self, call: Deferred[Any], kind: type[E], words: str = "", **options: float) -> E:
+        """It ends in this error, which says this."""
+        error = self.failureResultOf(self.ended(call, **options), kind).value
+        self.assertIn(words, str(error))
+        assert isinstance(error, kind)
+        self.nothingIsLeft()
+        return error
+
+    def succeeds(self, call: Deferred[Any], **options: float) -> Any:
+        """It ends well."""
+        result = self.successResultOf(self.ended(call, **options))
+        self.nothingIsLeft()
+        return result
+
+    def nothingIsLeft(self) -> None:
+        """The other call is answered, and then there are no transactions, timers, or parts of messages."""
+        self.assertNoResult(self.bystander)
+        pass_(self.clock, 60, 0.5)
+        self.assertNoResult(self.bystander)
+        self.agent.received(answer(self.bystanding, at64=b"undisturbed"), TO_2)
+        self.assertEqual(self.successResultOf(self.bystander).text, "undisturbed")
+        assertEmpty(self, self.agent)
+        pass_(self.clock, 700, 10)
+        self.assertEqual(self.agent._core._long._incoming, {})
+        self.assertEqual(self.agent._core._long._outgoing, {})
+        pass_(self.clock, 10_000, 1000)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
+    """Nothing is on its way."""
+    test.assertIn(" 0 outstanding", repr(agent))
+    test.assertEqual(agent._core._transactions.open, {})
+    test.assertEqual(agent._core._transactions._pausing, {})
+    test.assertEqual([notch for notch in agent._core._transactions._wheel._notches.values() if notch], [])

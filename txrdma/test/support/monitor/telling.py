@@ -1,0 +1,24 @@
+"""
+Shared by the test_telling modules of several groups.
+"""
+
+from __future__ import annotations
+
+from txrdma.fabric.advice import Severity
+from txrdma.fabric.health import Finding
+from txrdma.iba.types import GUID
+from txrdma.monitor.ledger import Entry, Key
+from txrdma.monitor.news import News
+
+
+def entryOf(kind: str = "width", where: str = "leaf 1", severity: Severity = Severity.WARNING) -> Entry:
+    finding = Finding(kind, where, "it is slow", GUID(b"leaf0001"), 7)
+    return Entry(Key("sweep", kind, where, 7), finding, severity, "Mend it.", 1000.0, 1000.0)
+
+
+def newsOf(*names: str, isRaised: bool = True) -> list[News]:
+    entries = [entryOf(where=name) for name in names]
+    if not isRaised:
+        for entry in entries:
+            entry.clearedAt = 2000.0
+    return [News(entry.key, isRaised, entry.toDict()) for entry in entries]

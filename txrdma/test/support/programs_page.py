@@ -1,0 +1,20 @@
+"""
+Shared by the test_programs_page modules of several groups.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import SkipTest
+
+import txrdma
+
+PAGE = Path(txrdma.__file__).parents[1] / "docs" / "programs.md"
+
+
+def blocks() -> list[str]:
+    """The page's examples in Python."""
+    if not PAGE.exists():
+        raise SkipTest("not a checkout")
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

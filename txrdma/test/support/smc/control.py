@@ -1,0 +1,18 @@
+"""
+Shared by the test_control modules of several groups.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+from twisted.internet import reactor as installedReactor
+
+from txrdma import unixanswers
+
+reactor = cast(unixanswers.IReactor, installedReactor)
+
+
+NAMESPACE = f"txrdma/test-{os.getpid()}"
+"""Not where the processes of this machine answer that are none of the test's business."""

@@ -1,0 +1,286 @@
+"""
+Two processes in network namespaces of their own, with two networks between them that are cut under load.
+
+C{python -m txrdma.test.support.smc.cutting} in a new network namespace plays it, and prints what it saw as
+JSON. TCP
+goes by a third network, which is never cut.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.stdio import StandardIO
+from twisted.internet.task import react
+from twisted.protocols.basic import LineOnlyReceiver
+from twisted.python.failure import Failure
+
+from txrdma.smc.group.groups import linkGroups
+
+NETWORKS = ("10.77.0", "10.77.1", "10.77.2")
+KEEPALIVE = {"time": 4, "intvl": 2, "probes": 3}
+"""The patience of both processes, in seconds: what they take for TCP's."""
+
+PIECE = 32 << 10
+STEP = 2 << 20
+"""Bytes to hear before anything else happens."""
+
+
+@implementer(IHalfCloseableProtocol)
+class Pump(Protocol):
+    """Writes without end, and sums up what it has written and heard."""
+
+    transport: Any
+
+    def __init__(self, seed: str) -> None:
+        self._random = Random(seed)
+        self._isStopped = False
+        self.sent, self.heard = sha256(), sha256()
+        self.count = {"sent": 0, "heard": 0}
+        self.ended: Deferred[str] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.mode = self.transport.smc.mode
+        self.transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        if not self._isStopped:
+            piece = self._random.randbytes(self._random.randrange(1, PIECE))
+            self.sent.update(piece)
+            self.count["sent"] += len(piece)
+            self.transport.write(piece)
+
+    def stopProducing(self) -> None:
+        self._isStopped = True
+
+    def dataReceived(self, data: bytes) -> None:
+        self.heard.update(data)
+        self.count["heard"] += len(data)
+
+    def stop(self) -> None:
+        """Write no more; the connection ends when the peer does the same."""
+        self._isStopped = True
+        self.transport.unregisterProducer()
+        self.transport.loseWriteConnection()
+
+    def readConnectionLost(self) -> None:
+        self.transport.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        pass
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._isStopped = True
+        self.ended.callback(reason.value.__class__.__name__)
+
+    def told(self) -> dict[str, Any]:
+        """Counts and hashes."""
+        return {
+            **self.count,
+            "sentHash": self.sent.hexdigest(),
+            "heardHash": self.heard.hexdigest(),
+            "mode": self.mode,
+        }
+
+
+class Commands(LineOnlyReceiver):
+    """Standard input: what to do, or to tell."""
+
+    delimiter = b"\n"
+
+    def __init__(self, reactor: Any, device: str, pumps: list[Pump]) -> None:
+        self._reactor, self._device, self._pumps = reactor, device, pumps
+
+    def lineReceived(self, line: bytes) -> None:
+        if not self._pumps:
+            self._tell({"heard": 0, "links": 0})
+            return
+        pump = self._pumps[-1]
+        if line == b"stop":
+            pump.stop()
+        elif line == b"end":
+            pump.ended.addCallback(lambda reason: self._tell({**pump.told(), "reason": reason}))
+        else:
+            groups = linkGroups(self._reactor, self._device).groups()
+            links = [sum(link.isActive for link in group.links) for group in groups]
+            self._tell({**pump.count, "links": links[0] if links else 0})
+
+    def _tell(self, told: object) -> None:
+        print(json.dumps(told), flush=True)
+
+
+def device(number: int) -> str:
+    """The device string of an end."""
+    return f"soft:{NETWORKS[0]}.{number},{NETWORKS[1]}.{number}:route=rocev2"
+
+
+def run(role: str, port: str) -> None:
+    """One of the two processes."""
+
+    async def main(reactor: Any) -> None:
+        number = 1 if role == "server" else 2
+        quoted = device(number).replace(":", r"\:").replace("=", r"\=")
+        keys = f"device={quoted}:peer=smc"
+        pumps: list[Pump] = []
+        if role == "server":
+            factory = Factory.forProtocol(lambda: pumps.append(Pump(f"s{len(pumps)}")) or pumps[-1])  # type: ignore[func-returns-value]  # a line is enough
+            listening = await serverFromString(reactor, f"smc:0:interface={NETWORKS[2]}.1:{keys}").listen(
+                factory
+            )
+            print(json.dumps(listening.getHost().port), flush=True)
+        else:
+            endpoint = clientFromString(reactor, f"smc:{NETWORKS[2]}.1:{port}:fallback=no:{keys}")
+            pumps.append(Pump("c0"))
+            await connectProtocol(endpoint, pumps[0])
+        StandardIO(Commands(reactor, device(number), pumps))
+        await Deferred()
+
+    react(main)
+
+
+class Process:
+    """One of the two, as who plays with them sees it."""
+
+    def __init__(self, role: str, port: str, *before: str) -> None:
+        command = [*before, sys.executable, "-m", __spec__.name, role, port]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def tell(self, line: str) -> None:
+        """A line for its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """A line of its standard output."""
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, line: str = "?") -> Any:
+        """Ask, and return the answer."""
+        self.tell(line)
+        return self.answer()
+
+
+class Play:
+    """What is done to two processes, and how they take it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Any] = {}
+        self.there = subprocess.Popen(["unshare", "--net", "sleep", "600"])
+        time.sleep(0.2)
+        self._inside = ["nsenter", "--net", f"--target={self.there.pid}"]
+        for number, network in enumerate(NETWORKS):
+            self._ip(0, "link", "add", f"a{number}", "type", "veth", "peer", "name", f"b{number}")
+            self._ip(0, "link", "set", f"b{number}", "netns", str(self.there.pid))
+            for side, name in enumerate("ab"):
+                self._ip(side, "address", "add", f"{network}.{side + 1}/24", "dev", f"{name}{number}")
+                self._ip(side, "link", "set", f"{name}{number}", "up")
+        for side in (0, 1):
+            self._ip(side, "link", "set", "lo", "up")
+            for name, value in KEEPALIVE.items():
+                self._run(side, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_keepalive_{name}")
+        self.server = Process("server", "0")
+        port = str(self.server.answer())
+        self.client = Process("client", port, *self._inside)
+        self.ends = (self.server, self.client)
+
+    def _run(self, side: int, *command: str) -> None:
+        subprocess.run([*(self._inside if side else ()), *command], check=True)
+
+    def _ip(self, side: int, *words: str) -> None:
+        self._run(side, "ip", *words)
+
+    def silence(self, number: int, action: str) -> None:
+        """Begin or end to lose all that goes by a network, so that nobody is told."""
+        for side in (0, 1):
+            for way in ("from", "to"):
+                peer = f"{NETWORKS[number]}.{2 - side}"
+                self._ip(side, "rule", action, way, peer, "blackhole", "pref", "0")
+
+    def down(self, number: int, state: str) -> None:
+        """Take the interface of the server's end down, or up: the client's loses its carrier with it."""
+        self._ip(0, "link", "set", f"a{number}", state)
+
+    def until(self, what: str, isSo: Callable[[list[Any]], bool]) -> None:
+        """Wait until both ends report that."""
+        begun = time.monotonic()
+        while True:
+            told = [end.ask() for end in self.ends]
+            if isSo(told):
+                self.seen[what] = round(time.monotonic() - begun, 2)
+                return
+            if time.monotonic() - begun > 60:
+                raise SystemExit(f"{what}: {told}")
+            time.sleep(0.05)
+
+    def flows(self, what: str, links: int) -> None:
+        """Wait until more has come both ways, and both ends have so many links."""
+        before = [end.ask()["heard"] for end in self.ends]
+        self.until(
+            what,
+            lambda told: all(
+                one["heard"] > was + STEP and one["links"] == links
+                for one, was in zip(told, before, strict=True)
+            ),
+        )
+
+    def play(self) -> None:
+        """All of it."""
+        self.flows("begun", 2)
+        for number in (0, 1):
+            self.down(number, "down")
+            self.flows(f"down {number}", 1)
+            self.down(number, "up")
+            self.flows(f"up {number}", 2)
+        for number in (1, 0):
+            self.silence(number, "add")
+            self.flows(f"silent {number}", 1)
+            self.silence(number, "del")
+            self.flows(f"heard {number}", 2)
+
+    def whole(self) -> None:
+        """Both ends stop, and say what they had."""
+        for end in self.ends:
+            end.tell("stop")
+        self.seen["ends"] = [end.ask("end") for end in self.ends]
+
+    def broken(self) -> None:
+        """Both networks are cut."""
+        begun = time.monotonic()
+        for number in (0, 1):
+            self.silence(number, "add")
+        self.seen["ends"] = [end.ask("end") for end in self.ends]
+        self.seen["both"] = round(time.monotonic() - begun, 2)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in (self.server.process, self.client.process, self.there):
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        run(*sys.argv[1:3])
+    else:
+        playing = Play()
+        try:
+            playing.play()
+            getattr(playing, sys.argv[1])()
+            print(json.dumps(playing.seen))
+        finally:
+            playing.close()

@@ -1,0 +1,360 @@
+"""
+Flows of LLC between two hosts, with a fault at one of their messages: what must hold then.
+
+A flow is played once without a fault, which counts its messages; then once for each message and each kind of
+fault. Connections talk meanwhile, in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final
+from unittest import mock
+
+from twisted.internet.error import ConnectionDone
+
+from txrdma.smc.group import buffers as buffersModule
+from txrdma.smc.group._linkgroup import LinkLife
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
+from txrdma.smc.group.link import Link
+from txrdma.smc.wire.llc import decode, LLC, LLCType
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.smc.scenario import DEVICE
+
+SAID: Final = bytes(range(251)) * 100
+
+LATEST: Final = 60.0
+"""Seconds in which bytes arrive or connections end: TEST LINK after 30 s, and what a queue pair tries."""
+
+IDLE: Final = 30.0
+"""Seconds that a group without connections lasts here."""
+
+NETWORKS: Final = tuple(f"203.0.{each}" for each in range(113, 118))
+
+Flow = Callable[["FlowTestCase"], Iterator[None]]
+"""Prepares what a flow needs, yields, and begins it."""
+
+FAULTS: Final = (
+    *("refused", "before", "after", "there", "lost", "doubled", "late", "cut", "down", "downThere"),
+    *("ends", "closes", "killed"),
+)
+"""Faults at a message: see the methods of these names."""
+
+PROMPT: Final = ("refused", "before", "after", "there", "doubled")
+"""Faults that no handshake may fail by, where the group has another link: no timeout has to show them."""
+
+Send = Callable[[Link, bytes], "str | None"]
+
+
+class Ending(Listener):
+    """A listener that hears of the end of a connection in either way."""
+
+    @property
+    def isWhole(self) -> bool:
+        """Whether all has come that the other end says."""
+        return self.heard in (SAID, SAID[::-1])
+
+    @property
+    def isOver(self) -> bool:
+        """Whether the connection has ended, by an error, or in order as that of a process which ends."""
+        return self.hasEnded or self.reason is not None
+
+
+def asking() -> Ending:
+    """A client that speaks as soon as it may."""
+    return Ending(lambda listener: listener.transport.write(SAID))
+
+
+def answering() -> Ending:
+    """A server that speaks as soon as it may."""
+    return Ending(lambda listener: listener.transport.write(SAID[::-1]))
+
+
+class FlowTestCase(RaceTestCase):
+    """
+    Two hosts with several ports, each on a device of its own.
+
+    @ivar said: the messages of the flow.
+    @ivar step: the number of the message at which the fault is; None: there is none.
+    @ivar ends: the connections that talk, in pairs.
+    @ivar isHarmless: connections have no reason to end; C{isFatal}: the flow itself ends them.
+    @ivar count: ports of each host.
+    @ivar version: of SMC-R; C{isTesting}: TEST LINK is a part of the flow.
+    """
+
+    count = 2
+    version = 2
+    isTesting = False
+
+    def setUp(self) -> None:
+        """Begin anew: tests play many worlds."""
+        self.said: list[LLC] = []
+        self.ends: list[tuple[Ending, Ending]] = []
+        self.step: int | None = None
+        self.fault = ""
+        self.isHarmless = True
+        self.isFatal = False
+        super().setUp()
+
+    def groups(self, host: Host) -> LinkGroups:
+        number = host.address.rpartition(".")[2]
+        addresses = [f"{network}.{number}" for network in NETWORKS[: self.count]]
+        host.addresses = (host.address, *addresses)
+        devices = [self.world.network.device(each) for each in addresses]
+        for device in devices:
+            device.attributes = replace(device.attributes, acknowledgesByProgram=False)
+        groups = useDevice(host, DEVICE, *devices)
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        groups.timing = replace(groups.timing, serverIdle=IDLE, clientIdle=IDLE + 1)
+        self.groupsOf[host] = groups
+        return groups
+
+    # What a flow needs
+
+    def enable(self, at: int, isEnabled: bool, *hosts: Host) -> None:
+        """Take a port down, or up again; at both hosts, unless some are given."""
+        for host in hosts or (self.client, self.server):
+            device: Any = self.groupsOf[host].devices[at]
+            device.setPortEnabled(1, isEnabled)
+
+    def groupOf(self, host: Host) -> Group | None:
+        """The group of a host, while there is one."""
+        groups = self.groupsOf[host].groups()
+        return groups[0] if groups and not host.isDead else None
+
+    def active(self, host: Host) -> list[int]:
+        """The numbers of the active links of a host."""
+        group = self.groupOf(host)
+        return sorted(link.life.number for link in group.links if link.isActive) if group else []
+
+    def talkers(self, count: int) -> None:
+        """Make so many connections."""
+        for _ in range(count):
+            here, there = Ending(), Ending()
+            self.connect(here, there)
+            self.until(lambda here=here, there=there: here.mode and there.mode)  # type: ignore[misc]
+            self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+            self.ends.append((here, there))
+
+    def begin(self) -> None:
+        """Begin one more connection, whose ends talk at once."""
+        here, there = asking(), answering()
+        self.ends.append((here, there))
+        self.connect(here, there)
+
+    def linked(self, count: int) -> None:
+        """Wait until both ends have so many links."""
+        self.until(lambda: all(len(self.active(host)) == count for host in (self.client, self.server)), 20)
+
+    # The fault
+
+    @contextmanager
+    def tapped(self) -> Iterator[None]:
+        """Count the messages that links send from now on, and let the fault happen at one of them."""
+        send = Link.send
+
+        def tap(link: Link, raw: bytes) -> str | None:
+            one, number = decode(raw), len(self.said)
+            if one.type is LLCType.TEST_LINK and not self.isTesting:
+                return send(link, raw)
+            self.said.append(one)
+            if number == self.step:
+                self.isHarmless = not self.isFatal and self.isRedundant(link)
+                fault: Callable[[Link, bytes, Send], str | None] = getattr(self, f"fault_{self.fault}")
+                return fault(link, raw, send)
+            return send(link, raw)
+
+        with mock.patch.object(Link, "send", tap):
+            yield
+
+    def isRedundant(self, link: Link) -> bool:
+        """Whether connections have a link at both ends that shares no port with this one."""
+        places = []
+        for host in (self.client, self.server):
+            group = self.groupOf(host)
+            lives = group.core.links if group is not None else []
+            mine = next((life for life in lives if life.number == link.life.number), link.life)
+            places.append(
+                {life.number for life in lives if life is not mine and not self.isShared(life, mine)}
+            )
+        return bool(set.intersection(*places))
+
+    def isShared(self, one: LinkLife, other: LinkLife) -> bool:
+        """Whether two links have a port in common, as far as it is known."""
+        if one.remote is None or other.remote is None:
+            return one.local.gid == other.local.gid
+        return not one.isSymmetricTo(other)
+
+    def other(self, link: Link) -> tuple[Host, Link | None]:
+        """The peer's host, and its end of a link."""
+        host = self.server if link._reactor is self.client else self.client
+        group, far = self.groupOf(host), link._far
+        links = group.links if group is not None and far is not None else []
+        return host, next((each for each in links if far is not None and each.qpn == far.qpn), None)
+
+    def soon(self, call: Callable[..., object], *args: object) -> None:
+        """Call it when what is under way has arrived."""
+        self.world.clock.callLater(1e-3, call, *args)
+
+    def fault_refused(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The device does not take the message."""
+        return "refused for the test"
+
+    def fault_before(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The queue pair fails, and the message is lost with it."""
+        self.soon(link.broken, "for the test")
+        return None
+
+    def fault_after(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The queue pair fails when the message has arrived."""
+        self.soon(link.broken, "for the test")
+        return send(link, raw)
+
+    def fault_there(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The peer's queue pair fails when the message has arrived."""
+        _, far = self.other(link)
+        if far is not None:
+            self.soon(far.broken, "for the test")
+        return send(link, raw)
+
+    def fault_lost(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The message is lost, and nobody hears of that."""
+        return None
+
+    def fault_doubled(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The message comes twice."""
+        return send(link, raw) or send(link, raw)
+
+    def fault_late(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The message comes when nobody waits for it any more."""
+        self.world.clock.callLater(7.5, send, link, raw)
+        return None
+
+    def fault_cut(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The network of the link carries nothing any more, and nobody hears of that."""
+        for host in (self.client, self.server):
+            for address in host.addresses:
+                self.world.network.partition(str(link.port.candidate.gid.ip), address)
+        return send(link, raw)
+
+    def fault_down(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The port of the link goes down, and is up again after some seconds."""
+        self._portDown(link)
+        return send(link, raw)
+
+    def fault_downThere(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The peer's port does."""
+        _, far = self.other(link)
+        if far is not None:
+            self._portDown(far)
+        return send(link, raw)
+
+    def _portDown(self, link: Link) -> None:
+        device: Any = link.port.device
+        self.world.clock.callLater(0, device.setPortEnabled, 1, False)
+        self.world.clock.callLater(5.0, device.setPortEnabled, 1, True)
+
+    def fault_ends(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The peer ends the group by DELETE LINK."""
+        host, _ = self.other(link)
+        group = self.groupOf(host)
+        self.isHarmless = False
+        if group is not None:
+            self.soon(group.shutdown)
+        return send(link, raw)
+
+    def fault_closes(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The peer closes the group at once."""
+        host, _ = self.other(link)
+        group = self.groupOf(host)
+        self.isHarmless = False
+        if group is not None:
+            self.soon(group.close, "for the test")
+        return send(link, raw)
+
+    def fault_killed(self, link: Link, raw: bytes, send: Send) -> str | None:
+        """The peer's process is gone."""
+        host, _ = self.other(link)
+        self.isHarmless = False
+        self.world.clock.callLater(0, host.die, False)
+        return send(link, raw)
+
+    # What must hold
+
+    def play(self, flow: Flow, step: int | None, fault: str) -> None:
+        """Play a flow, with a fault at one of its messages."""
+        self.close()
+        self.setUp()
+        self.options = replace(self.options, versions=(self.version,), ueids=("TXRDMA",))
+        self.patch(buffersModule, "MOST_ELEMENTS", 1)
+        self.step, self.fault = step, fault
+        steps = flow(self)
+        next(steps)
+        with self.tapped():
+            for here, there in self.ends:
+                here.transport.write(SAID)
+                there.transport.write(SAID[::-1])
+            with suppress(StopIteration):
+                next(steps)
+            self.wait(LATEST if step is not None else 10)
+        self.step = None
+        self.check()
+
+    def check(self) -> None:
+        """Check what became of the connections, and that a new one can be had; then that nothing is left."""
+        for here, there in self.ends:
+            self.checkPair(here, there)
+        hosts = (self.client, self.server)
+        if not any(host.isDead for host in hosts):
+            links, others = (self.active(host) for host in hosts)
+            self.assertEqual(links, others, "the ends have other links")
+            if links and self.fault != "cut":
+                self.assertEqual(len(links), self.count, "a link did not come back")
+            self.world.network.heal()
+            self.begin()
+            one, other = self.ends[-1]
+            self.until(lambda: one.isWhole and other.isWhole, 20)
+            self.assertEqual(one.mode, other.mode)
+        for pair in self.ends:
+            for end, host in zip(pair, hosts, strict=True):
+                if end.mode and not end.reason and not host.isDead:
+                    end.transport.loseConnection()
+        self.wait(5)
+        for here, there in self.ends:
+            for end, host in ((here, self.client), (there, self.server)):
+                self.assertTrue(end.reason or not end.mode or host.isDead, "a connection does not end")
+        self.wait(IDLE + 5)
+        for host in hosts:
+            groups = self.groupsOf[host]
+            if not host.isDead:
+                self.assertEqual(groups.groups(), [], "a group is left over")
+                self.assertEqual([len(device.keys) for device in groups.devices], [0] * self.count)  # type: ignore[attr-defined]  # the software device's
+
+    def close(self) -> None:
+        """Close what the last world had open: there are many worlds."""
+        for host in (self.client, self.server):
+            closeLinkGroups(host)
+        for use in self.uses:
+            use.release()
+        self.world.close()
+
+    def checkPair(self, here: Ending, there: Ending) -> None:
+        """All bytes have arrived, or both ends, as far as they live, have heard of the end."""
+        if any(host.isDead for host in (self.client, self.server)):
+            alive = there if self.client.isDead else here
+            isToldByTCP = alive.mode == "TCP" and alive.hasEnded  # it closes by halves
+            self.assertTrue(alive.reason or not alive.mode or isToldByTCP, "silence where the peer is dead")
+            return
+        if self.isHarmless and self.fault in PROMPT:
+            self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        if here.mode == there.mode and not (here.isOver or there.isOver):
+            self.assertTrue(here.isWhole and there.isWhole, "silence")
+            return
+        self.assertFalse(self.isHarmless, "a connection ended, which had another link")
+        for end in (here, there):
+            self.assertTrue(end.isOver or not end.mode, "one end heard of the end only")
+            self.assertIsNot(end.reason, ConnectionDone)

@@ -1,0 +1,13 @@
+"""
+Shared by the test_kernel modules of several groups.
+"""
+
+from __future__ import annotations
+
+import json
+
+from txrdma.test.support import VECTORS
+
+RECORDED = {
+    name: bytes.fromhex(text) for name, text in json.loads((VECTORS / "smc-diag.json").read_text()).items()
+}

@@ -1,0 +1,34 @@
+"""
+Shared by the test_metrics modules of several groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from txrdma.smc.insight.metrics import SMCCollector
+except ImportError:
+    isMissing = True
+else:
+    isMissing = False
+
+MISSING = "prometheus_client is not installed: pip install 'txrdma[prometheus]'"
+reactor: Any = theReactor
+
+
+def samples() -> dict[tuple[str, tuple[str, ...]], float]:
+    """All samples that a scrape would get, by name and values of labels."""
+    registry = CollectorRegistry()
+    registry.register(SMCCollector(reactor))
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }

@@ -1,0 +1,78 @@
+"""
+Another process on this host, with a software device of its own: sends back what it gets, until it is ended.
+
+Run as C{python -m txrdma.test.support.soft.neighbour}: tells who it is in a line of JSON, hears who we are in
+one
+from its standard input, and tells when it has done what its arguments say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from twisted.internet.epollreactor import EPollReactor
+
+from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.verbs import AddressVector, Completion, CompletionOpcode, Operation, ReceiveRequest
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.soft.pairs import End, INIT, RTR, RTS
+from txrdma.verbs.completions import CompletionReader, ReaderReactor
+
+RECEIVES = 32
+
+
+def describe(end: End) -> str:
+    """What the other process has to know of this end."""
+    told = {
+        "gid": str(end.device.gids(1)[0]),
+        "mac": str(end.device.mac),
+        "qpn": int(end.qp.number),
+        "rkey": end.region.rkey,
+        "address": end.region.address,
+    }
+    return json.dumps(told)
+
+
+def connect(end: End, described: str) -> None:
+    """Bring a queue pair to RTS, connected to the end that was described."""
+    told = json.loads(described)
+    way = AddressVector(GID.fromString(told["gid"]), dmac=MACAddress.fromString(told["mac"]))
+    end.qp.modify(INIT)
+    end.qp.postReceive([receive(end, identifier) for identifier in range(RECEIVES)])
+    end.qp.modify(replace(RTR, address=way, destinationQPN=QPN(told["qpn"])))
+    end.qp.modify(RTS)
+
+
+def receive(end: End, identifier: int) -> ReceiveRequest:
+    """A receive of 64 bytes, at a place of its own."""
+    return ReceiveRequest(identifier, [end.segment(identifier * 64, 64)])
+
+
+def main() -> None:
+    """Be that process."""
+    reactor = EPollReactor()
+    end = End(openSoftDevice(reactor, port=0, route="shared-memory"))
+
+    def handle(batch: Sequence[Completion]) -> None:
+        for completion in batch:
+            if completion.status:
+                print("ended", completion.status.name, flush=True)
+            elif completion.opcode is CompletionOpcode.RECEIVE:
+                start = completion.identifier * 64
+                message = bytes(end.region.view[start : start + completion.length])
+                end.qp.postReceive([receive(end, completion.identifier)])
+                end.post(1000, Operation.SEND, inline=[message])
+
+    print(describe(end), flush=True)
+    connect(end, sys.stdin.readline())
+    CompletionReader(cast(ReaderReactor, reactor), end.channel, [end.queue], handle).start()
+    print("ready", flush=True)
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main()

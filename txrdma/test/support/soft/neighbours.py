@@ -1,0 +1,109 @@
+"""
+Shared memory between real devices, in this process or in another one: what its tests stand on.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.epollreactor import EPollReactor
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, Status
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.test.support.soft.neighbour import connect, describe
+from txrdma.test.support.soft.pairs import End
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> int:
+    """How many of ours this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:txrdma" in line for line in maps)
+
+
+class RealCase(SynchronousTestCase):
+    """A reactor of the test's own, real sockets."""
+
+    def setUp(self) -> None:
+        gc.collect()  # what earlier tests left open must not close in the middle of ours
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.reactor = EPollReactor()
+
+    def open(self) -> SoftDevice:
+        device = openSoftDevice(self.reactor, port=0, route="shared-memory")
+        self.addCleanup(device.close)
+        return device
+
+    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        """Turn the reactor until then."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"{condition} does not hold")
+            self.reactor.iterate(0.001)
+
+    def take(self, end: End, number: int) -> list[Completion]:
+        """So many completions."""
+        found: list[Completion] = []
+
+        def enough() -> bool:
+            found.extend(end.queue.poll(number - len(found)))
+            return len(found) == number
+
+        self.until(enough)
+        return found
+
+    def pair(self) -> tuple[End, End]:
+        """Two ends, in this process, that are connected."""
+        one, other = End(self.open()), End(self.open())
+        one.join(other)
+        other.join(one)
+        return one, other
+
+
+class NeighbourCase(RealCase):
+    """Another process."""
+
+    def neighbour(self, end: End) -> subprocess.Popen[str]:
+        """One that is connected to this end."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma.test.support.soft.neighbour"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.addCleanup(self.end, process)
+        assert process.stdin is not None and process.stdout is not None
+        self.told = process.stdout.readline()
+        process.stdin.write(describe(end) + "\n")
+        process.stdin.flush()
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        connect(end, self.told)
+        self.assertEqual(end.qp.route, "shared-memory")
+        return process
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        process.kill()
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate()
+
+    def exchange(self, end: End) -> None:
+        """A message goes there and comes back."""
+        end.post(500, Operation.SEND, inline=[b"there and back"])
+        found = self.take(end, 2)
+        self.assertEqual({completion.status for completion in found}, {Status.SUCCESS})
+        back = next(c for c in found if c.opcode is CompletionOpcode.RECEIVE)
+        start = back.identifier * 64
+        self.assertEqual(bytes(end.region.view[start : start + back.length]), b"there and back")

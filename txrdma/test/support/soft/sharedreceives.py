@@ -1,0 +1,13 @@
+"""
+Shared by the test_sharedreceives modules of several groups.
+"""
+
+from __future__ import annotations
+
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    QPState,
+)
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
+LIMIT, LAST = AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.QP_LAST_WQE_REACHED

@@ -1,0 +1,31 @@
+"""
+Shared by the test_contract modules of several groups.
+"""
+
+from __future__ import annotations
+
+from typing import cast, TYPE_CHECKING
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.interfaces import IVerbsDevice
+from txrdma.soft.device import SoftDevice
+
+if TYPE_CHECKING:
+    Case = SynchronousTestCase
+else:
+    Case = object
+
+
+class Commanded(Case):
+    """Ports of software devices, which go down and up by command."""
+
+    devices: tuple[IVerbsDevice, IVerbsDevice]
+
+    def setPort(self, which: int, isUp: bool) -> None:
+        """By command."""
+        self.commandPort(which, 1, isUp)
+
+    def commandPort(self, which: int, number: int, isUp: bool) -> None:
+        """Any port."""
+        cast(SoftDevice, self.devices[which]).setPortEnabled(number, isUp)

@@ -1,0 +1,3 @@
+"""
+Tests with several processes, programs of others, packaging, and the kernel.
+"""

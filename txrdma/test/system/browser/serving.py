@@ -1,0 +1,83 @@
+"""
+A monitor on a simulated fabric, in a process of its own: C{python -m txrdma.test.system.browser.serving}.
+
+It prints the address of its pages, and does what the lines of its standard input say: C{cut NODE PORT},
+C{heal NODE PORT}. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.stdio import StandardIO
+from twisted.internet.task import react
+from twisted.protocols.basic import LineReceiver
+
+from txrdma.commands.demo_fabric import makeService, netOf, urlOf
+from txrdma.monitor.config import parseConfig
+from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.weather import Weather
+
+CONFIG = """
+[web]
+listen = 'tcp:0:interface=127.0.0.1'
+
+[history]
+file = '{history}'
+
+[poll]
+interval = 0.5
+sweep = 60
+settle = 0.2
+look = 5
+
+[findings]
+clear = 1
+"""
+HOSTILE = "<script>document.title='taken'</script>"
+"""Name of one host."""
+
+
+class Orders(LineReceiver):
+    """Orders from the test."""
+
+    delimiter = b"\n"
+
+    def __init__(self, fabric: SimulatedFabric) -> None:
+        self.ended: Deferred[None] = Deferred()
+        self._fabric = fabric
+
+    def lineReceived(self, line: bytes) -> None:
+        """Carry out an order."""
+        word, name, number = line.decode().split()
+        {"cut": self._fabric.cut, "heal": self._fabric.heal}[word](name, int(number))
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """End with the test."""
+        self.ended.callback(None)
+
+
+async def main(reactor: Any, history: str) -> None:
+    """Serve until the input ends."""
+    net = netOf(128)
+    net.nodes["h00007"].description = HOSTILE
+    fabric = SimulatedFabric(reactor, net, latencySeconds=0.0005)
+    fabric.correct("leaf04")
+    service = makeService(reactor, parseConfig(CONFIG.format(history=history)), fabric)
+    weather = Weather(fabric)
+    orders = Orders(fabric)
+    StandardIO(orders)
+    service.startService()
+    weather.start(hasFaults=False)
+    print(urlOf(await service.address()), flush=True)
+    await orders.ended
+    weather.stop()
+    await service.stopService()
+    fabric.close()
+
+
+if __name__ == "__main__":
+    react(lambda reactor: Deferred.fromCoroutine(main(theReactor, sys.argv[1])))

@@ -1,0 +1,381 @@
+"""
+Pages in Chromium: all of them, a change seen without a reload, the keyboard, a narrow window, the dark.
+
+Runs by C{make test-browser}, which installs what it needs. Pictures go to C{build/browser}, and with
+C{PICTURES} to the documentation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.monitor.web.layout import MENU
+from txrdma.test.system.browser.serving import HOSTILE
+
+DOCUMENTED = ("overview", "topology", "port")
+"""Pictures that the documentation shows."""
+
+PATIENCE_SECONDS = 40.0
+MOST_PAINT_MILLISECONDS = 3000.0
+"""Most time until a page shows something, on a machine that does other things, too."""
+
+MOST_OCTETS = 250_000
+SWITCHES = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--enable-unsafe-swiftshader",
+)
+
+
+AXE = """
+    const done = arguments[arguments.length - 1];
+    axe.run().then((all) => done(all.violations.map((one) => `${one.id}: ${one.nodes[0].html}`)));
+"""
+
+
+def why() -> str:
+    """Reason for which there are no tests here; C{""} if there are."""
+    if "BROWSER" not in os.environ:
+        return "make test-browser runs this"
+    if find_spec("selenium") is None:
+        return "selenium is not installed"
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        return "chromium and chromium-driver are not here"
+    return ""
+
+
+class BrowserTests(SynchronousTestCase):
+    """One browser and one monitor for all tests."""
+
+    if why():
+        skip = why()
+
+    driver: ClassVar[Any] = None
+    server: ClassVar[Any] = None
+    url: ClassVar[str] = ""
+    folder: ClassVar[Path]
+
+    @classmethod
+    def begin(cls) -> None:
+        """Start both, once for all tests: trial knows nothing of classes."""
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        cls.folder = Path(os.environ["BROWSER_FOLDER"]).resolve()
+        cls.folder.mkdir(parents=True, exist_ok=True)
+        history = cls.folder / f"history-{os.getpid()}.db"
+        command = [sys.executable, "-m", "txrdma.test.system.browser.serving", str(history)]
+        pipe = subprocess.PIPE
+        cls.server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        cls.url = cls.server.stdout.readline().strip().rstrip("/")
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(shutil.which("chromium"))
+        for switch in SWITCHES:
+            options.add_argument(switch)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        cls.driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+
+        atexit.register(cls.end)
+
+    @classmethod
+    def end(cls) -> None:
+        """End both."""
+        cls.driver.quit()
+        cls.server.stdin.close()
+        cls.server.wait(30)
+        for path in cls.folder.glob(f"history-{os.getpid()}.db*"):
+            path.unlink()
+
+    def setUp(self) -> None:
+        """A usual window, in the light."""
+        if self.driver is None:
+            self.begin()
+        self.look(1280, 900)
+        self.until(lambda: self.at("/") and "Looking" not in self.text("#health"))
+        self.complaints()
+
+    # What tests do.
+
+    def order(self, *words: object) -> None:
+        self.server.stdin.write(" ".join(map(str, words)) + "\n")
+        self.server.stdin.flush()
+
+    def look(self, width: int, height: int, isDark: bool = False) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        colours = {"name": "prefers-color-scheme", "value": "dark" if isDark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [colours]})
+
+    def at(self, path: str) -> bool:
+        self.driver.get(self.url + path)
+        return True
+
+    def js(self, text: str, *values: object) -> Any:
+        return self.driver.execute_script(text, *values)
+
+    def text(self, selector: str) -> str:
+        return str(self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+    def until(self, isTrue: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not isTrue():
+            if time.monotonic() > end:
+                self.picture("failed")
+                self.fail("it does not come to it")
+            time.sleep(0.1)
+
+    def drawn(self, selector: str) -> None:
+        self.until(lambda: self.js("return document.querySelector(arguments[0])?.dataset.drawn", selector))
+
+    def complaints(self) -> list[str]:
+        """Complaints of the browser since the last look: broken scripts, contents that were refused."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def complaintsOfAxe(self) -> list[str]:
+        """What axe finds on the page that is shown."""
+        axe = self.folder / "axe.min.js"
+        if not axe.exists():
+            raise SkipTest("axe-core is not here: tools/have-browser fetches it from the npm registry")
+        self.js(axe.read_text())
+        path = self.driver.current_url.removeprefix(self.url)
+        return [f"{path} {each}" for each in self.driver.execute_async_script(AXE)]
+
+    def picture(self, name: str) -> None:
+        """Picture of what is seen; to the documentation, too, when that is wanted."""
+        for folder in (self.folder, os.environ.get("PICTURES")):
+            if folder == self.folder or (folder and name in DOCUMENTED):
+                self.saved(str(Path(folder).resolve() / f"monitor-{name}.png"))
+
+    def saved(self, path: str) -> None:
+        self.driver.save_screenshot(path)
+        if find_spec("PIL") is not None:
+            from PIL import Image
+
+            with Image.open(path) as picture:  # a third of the size, and no difference to be seen
+                few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+            few.save(path, optimize=True)
+
+    def guid(self, name: str) -> str:
+        """GUID of a node, as the page of nodes has it."""
+        self.at(f"/nodes?search={name}")
+        return self.text("#rows code")
+
+    # Tests.
+
+    def test_everyPage(self) -> None:
+        """Every page shows without a complaint of the browser, and names from the fabric are text."""
+        leaf = self.guid("leaf04")
+        paths = [path for path, _text in MENU]
+        paths += [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9", "/trace?from=node003+HCA-1&to=node100+HCA-1"]
+        paths += [f"/nodes?search={HOSTILE[:8].replace('<', '%3C')}"]
+        for path in paths:
+            self.at(path)
+            self.assertIn("Fabric monitor", self.driver.title)
+            self.assertTrue(self.text("h1"))
+            self.assertEqual(self.complaints(), [], path)
+        self.assertIn(HOSTILE, self.text("#rows"))
+
+    def test_change(self) -> None:
+        """A host that dies is seen on the page that is open, as is its return; focus stays where it is."""
+        self.until(lambda: "All is well" in self.text("#banner"))
+        self.drawn("#topology")
+        self.js("window.stayed = true; document.querySelector('#tiles a').focus()")
+        self.order("cut", "h00042", 1)
+        self.until(lambda: "1 finding" in self.text("#banner"))
+        self.until(lambda: "it is gone" in self.text("#findings"))
+        self.until(lambda: "127" in self.text("#tiles"))
+        self.assertTrue(self.js("return window.stayed && document.activeElement.closest('#tiles') !== null"))
+        self.order("heal", "h00042", 1)
+        self.until(lambda: "All is well" in self.text("#banner"))
+        self.assertTrue(self.js("return window.stayed"))
+        self.assertEqual(self.complaints(), [])
+
+    def test_keyboard(self) -> None:
+        """By the keyboard alone one skips to the content, and comes to a node's page."""
+        from selenium.webdriver.common.keys import Keys
+
+        self.at("/nodes")
+        body = self.driver.switch_to.active_element
+        body.send_keys(Keys.TAB)
+        self.assertEqual(self.js("return document.activeElement.textContent"), "Skip to the content")
+        self.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        for _ in range(30):
+            self.driver.switch_to.active_element.send_keys(Keys.TAB)
+            if "/nodes/0x" in self.js("return document.activeElement.href ?? ''"):
+                break
+        outline = self.js("return getComputedStyle(document.activeElement).outlineStyle")
+        self.assertEqual(outline, "solid")
+        self.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        self.until(lambda: "/nodes/0x" in self.driver.current_url)
+        self.assertEqual(self.text("h1"), "leaf01")
+
+    def test_narrow(self) -> None:
+        """In a window of 400 pixels no page is wider; wide tables are moved by themselves."""
+        leaf = self.guid("leaf04")
+        self.look(400, 800)
+        for path in [path for path, _text in MENU] + [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9"]:
+            self.at(path)
+            self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400, path)
+        self.at("/")
+        self.drawn("#topology")
+        self.picture("narrow")
+
+    def test_labels(self) -> None:
+        """Names of switches do not cover each other: where there is no room, there are fewer of them."""
+        found = []
+        for width in (400, 1280):
+            self.look(width, 800)
+            self.at("/topology")
+            self.drawn("#topology")
+            self.until(self.labels)
+            found.append(self.labels())
+        self.assertLess(found[0], found[1])
+        self.assertGreaterEqual(found[1], 24)
+
+    def labels(self) -> int:
+        return int(self.js("return document.querySelector('#topology').dataset.labels ?? 0"))
+
+    def test_dark(self) -> None:
+        """In the dark the page is dark, without a reload, too."""
+
+        def light() -> int:
+            return int(self.js("return getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"))
+
+        self.assertGreater(light(), 200)
+        self.look(1280, 900, isDark=True)
+        self.assertLess(light(), 60)
+
+    def test_manyPages(self) -> None:
+        """Nine pages are open at a time, more than a browser has connections, and each of them shows."""
+        self.addCleanup(self.at, "/")
+        first = self.driver.current_window_handle
+        for _ in range(8):
+            self.driver.switch_to.new_window("tab")
+            self.driver.set_page_load_timeout(20)
+            self.at("/nodes")
+            self.assertEqual(self.text("h1"), "Nodes")
+            self.until(lambda: self.text("#live") == "Live")
+        for handle in self.driver.window_handles:
+            if handle != first:
+                self.driver.switch_to.window(handle)
+                self.driver.close()
+        self.driver.switch_to.window(first)
+        self.until(lambda: self.text("#live") == "Live")
+
+    def test_withoutScripts(self) -> None:
+        """Without JavaScript the tables are there, and places for drawings are not."""
+        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.setScriptExecutionDisabled", {"value": False})
+        for path in ("/nodes", "/links", "/topology"):
+            self.at(path)
+            self.assertGreater(self.driver.page_source.count("<tr>"), 50)
+        self.assertFalse(self.driver.find_element("css selector", "#topology-figure").is_displayed())
+
+    def test_accessible(self) -> None:
+        """axe finds nothing to complain of, in the light and in the dark."""
+        leaf = self.guid("leaf04")
+        self.order("cut", "h00050", 1)
+        self.addCleanup(self.order, "heal", "h00050", 1)
+        self.at("/")
+        self.until(lambda: "1 finding" in self.text("#banner"))
+        paths = [path for path, _text in MENU] + [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9"]
+        paths.append("/trace?from=node003+HCA-1&to=node100+HCA-1")
+        found = []
+        for isDark in (False, True):
+            self.look(1280, 900, isDark)
+            for path in paths:
+                self.at(path)
+                found += [f"{'dark' if isDark else 'light'} {each}" for each in self.complaintsOfAxe()]
+        self.assertEqual(found, [])
+
+    def test_accessibleBeforeFigures(self) -> None:
+        """A chart has its name while the first figures are on their way, too."""
+        path = f"/nodes/{self.guid('leaf04')}/ports/9"
+        never = {"source": "window.fetch = () => new Promise(() => {});"}
+        script = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", never)
+        self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", script)
+        self.at(path)
+        self.until(
+            lambda: len(self.driver.find_elements("css selector", "#charts .chart:not([hidden])")) == 3
+        )
+        self.assertEqual(self.complaintsOfAxe(), [])
+
+    def test_errorCorrection(self) -> None:
+        """A port whose link corrects errors has charts of that, once there is a figure; others have none."""
+        self.at(f"/nodes/{self.guid('leaf04')}/ports/9")
+        hidden = "return document.querySelectorAll('#charts .chart[hidden]').length"
+        self.drawn("#charts")
+        self.until(lambda: self.js(hidden) == 0)
+        self.assertEqual(self.js("return document.querySelectorAll('#charts .chart').length"), 5)
+        self.at(f"/nodes/{self.guid('leaf02')}/ports/9")
+        self.drawn("#charts")
+        self.assertEqual(self.js(hidden), 2)
+
+    def test_firstPaint(self) -> None:
+        """The overview shows something soon, and it is small, all that it asks for included."""
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Network.setCacheDisabled", {"cacheDisabled": False})
+        self.at("/")
+        self.drawn("#topology")
+        entries = """
+            const paint = performance.getEntriesByName('first-contentful-paint')[0].startTime;
+            const loaded = performance.getEntriesByType('navigation')[0];
+            const rest = performance.getEntriesByType('resource').filter((one) => one.transferSize);
+            const sum = rest.reduce((all, one) => all + one.transferSize, loaded.transferSize);
+            return [paint, loaded.transferSize, sum];
+        """
+        paint, page, everything = self.js(entries)
+        told = {
+            "first paint, ms": paint,
+            "page, octets": page,
+            "page with all it asks for, octets": everything,
+        }
+        with open(os.environ.get("TXRDMA_NOTES", os.devnull), "a") as notes:
+            notes.writelines(f"{what}: {int(value)}\n" for what, value in told.items())
+        self.assertLess(paint, MOST_PAINT_MILLISECONDS)
+        self.assertGreaterEqual(paint, 0.0)
+        self.assertGreater(page, 1000)
+        self.assertLess(everything, MOST_OCTETS)
+
+    def test_pictures(self) -> None:
+        """Pictures of the pages, with all that scripts draw on them."""
+        leaf = self.guid("leaf04")
+        self.order("cut", "leaf06", 11)
+        self.addCleanup(self.order, "heal", "leaf06", 11)
+        self.at("/")
+        self.until(lambda: "1 finding" in self.text("#banner"))
+        self.drawn("#topology")
+        self.until(lambda: self.js("return document.getElementById('topology').dataset.round"))
+        self.look(1280, 1000)
+        time.sleep(1)  # a frame of the drawing, which tells nobody that it is there
+        self.picture("overview")
+        self.look(1280, 1000, isDark=True)
+        time.sleep(1)
+        self.picture("overview-dark")
+        self.look(1280, 1000)
+        for name, path, place in (
+            ("topology", "/topology", "#topology"),
+            ("port", f"/nodes/{leaf}/ports/9", "#charts"),
+            ("node", f"/nodes/{leaf}", ""),
+            ("path", "/trace?from=node003+HCA-1&to=node100+HCA-1", ""),
+        ):
+            self.at(path)
+            if place:
+                self.drawn(place)
+            time.sleep(1)
+            self.picture(name)
+            self.assertEqual(self.complaints(), [])

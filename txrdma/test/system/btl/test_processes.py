@@ -1,0 +1,154 @@
+"""
+Connections between two processes, and the examples, by software devices on loopback.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.test.support.btl.player import COUNT
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+LIMITED = """
+import resource
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+opened = serverFromString(reactor, "btl:127.0.0.1:0").listen(Factory.forProtocol(Protocol))
+opened.addCallback(lambda port: print(port.getHost().port, flush=True))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+reactor.run()
+"""
+
+ASKING = """
+import sys
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+
+def main(reactor, port):
+    endpoint = clientFromString(reactor, f"btl:127.0.0.1:{port}")
+    return endpoint.connect(Factory.forProtocol(Protocol)).addBoth(print)
+
+react(main, sys.argv[1:])
+"""
+
+
+class ProcessTests(SynchronousTestCase):
+    """A server and a client, each with a reactor of its own."""
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """A process of a player."""
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def play(
+        self, role: str, interfaces: str = "", route: str = "auto"
+    ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """A server, and a client with a role; both have these interfaces, and this route."""
+        module = ("-m", "txrdma.test.support.btl.player")
+        server = self.start(*module, "server", "0", interfaces, route)
+        assert server.stdout is not None
+        return server, self.start(*module, role, server.stdout.readline().strip(), interfaces, route)
+
+    def test_sendsAndExits(self) -> None:
+        """Who sends 50 MB, ends and exits at once has sent all, and knows it."""
+        server, client = self.play("sender")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone landing\n")
+
+    def test_byPackets(self) -> None:
+        """The same where the two share no memory."""
+        server, client = self.play("sender", route="rocev2")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
+
+    def test_busy(self) -> None:
+        """Who sends 50 MB to a process that does something else meanwhile goes on with it afterwards."""
+        server, client = self.play("patient")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT + 1} none ConnectionDone landing\n")
+
+    def test_severalModules(self) -> None:
+        """Who sends by two modules, ends and exits at once has sent all, and knows it."""
+        server, client = self.play("sender", "127.0.0.1,127.0.0.2")
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
+
+    def test_severalKilled(self) -> None:
+        """A peer with two modules that is killed in the middle of a message is lost soon, too."""
+        server, client = self.play("victim", "127.0.0.1,127.0.0.2")
+        assert client.stdout is not None
+        self.assertEqual(client.stdout.readline(), "in the middle\n")
+        client.kill()
+        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost packets\n")
+
+    def test_killed(self) -> None:
+        """A peer that is killed in the middle of a message is lost soon, and the message fails."""
+        server, client = self.play("victim")
+        assert client.stdout is not None
+        self.assertEqual(client.stdout.readline(), "in the middle\n")
+        client.kill()
+        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost landing\n")
+
+    def test_noMemory(self) -> None:
+        """A client hears why a server serves nobody: its system gives it no memory to share."""
+        server = self.start("-c", LIMITED)
+        assert server.stdout is not None
+        client = self.start("-c", ASKING, server.stdout.readline().strip())
+        why = "the peer gives up: no memory region of .*File too large"
+        self.assertRegex(client.communicate(timeout=60)[0], why)
+
+    def example(self, name: str) -> str:
+        """The path of an example."""
+        path = CHECKOUT / "examples" / name
+        if not path.exists():
+            raise SkipTest("not a checkout")
+        return str(path)
+
+    def test_allreduce(self) -> None:
+        """Three ranks sum up arrays, as NumPy does."""
+        try:
+            import numpy  # noqa: F401  # the example needs it
+        except ImportError:
+            raise SkipTest("NumPy is not installed") from None
+        command = (self.example("allreduce.py"), "--ranks", "3", "--elements", "20001", "--rounds", "2")
+        said = self.start(*command).communicate(timeout=100)[0]
+        self.assertRegex(said, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
+
+    def test_amp(self) -> None:
+        """AMP's commands are answered."""
+        path = self.example("btl_amp.py")
+        server = self.start(path, "server")
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[-1]
+        client = self.start(path, "client", port)
+        self.assertEqual(client.communicate(timeout=60)[0], "94 by BTLTransport\n")
+
+    def test_ping(self) -> None:
+        """C{txrdma btl-ping} measures what C{--server} answers, and fails where nobody is."""
+        server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[-1]
+        words = ("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "0.01")
+        said = self.start(*words).communicate(timeout=60)[0]
+        self.assertEqual(len(re.findall(r"^64 bytes from 127\.0\.0\.1: \d+ us$", said, re.M)), 3, said)
+        asking = self.start(*words, "--json", "-s", "5000")
+        self.assertIn('"pings": 3', asking.communicate(timeout=60)[0])
+        nobody = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")
+        nobody.communicate(timeout=60)
+        self.assertEqual(nobody.returncode, 1)

@@ -1,0 +1,75 @@
+"""
+Connections between two processes, through software devices on loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from twisted.trial.unittest import TestCase
+
+import txrdma
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+class ProcessTests(TestCase):
+    """A server and a client, each with a reactor of its own."""
+
+    def start(self, module: str, *words: str) -> subprocess.Popen[str]:
+        """A process of a player."""
+        command = [sys.executable, "-m", f"txrdma.test.support.cm.{module}", *words]
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def addresses(self, count: int) -> list[str]:
+        """Loopback addresses that hardly anybody else has."""
+        random = Random()
+        return [f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(count)]
+
+    def test_migration(self) -> None:
+        """
+        Data flow on when the path in use is cut, and again by a path that was loaded meanwhile.
+
+        TXRDMA_MIGRATION_MIB in the environment is how much flows.
+        """
+        mebibytes = os.environ.get("TXRDMA_MIGRATION_MIB", "24")
+        addresses = self.addresses(4)
+        here, there = ",".join(addresses[:2]), ",".join(addresses[2:])
+        server = self.start("migrating", "server", there, here, mebibytes)
+        assert server.stdout is not None
+        self.assertEqual(server.stdout.readline(), "listening\n")
+        client = self.start("migrating", "client", here, there, mebibytes)
+        said = [process.communicate(timeout=100)[0].split() for process in (client, server)]
+        self.assertEqual(said[0], said[1])
+        length, _hash, migrations, end = said[0]
+        self.assertGreaterEqual(int(length), int(mebibytes) << 20)
+        self.assertGreaterEqual(int(migrations), 2)  # a busy machine can make queue pairs migrate by itself
+        self.assertEqual(end, "ConnectionDone")
+
+    def test_many(self) -> None:
+        """A hundred connections are made and ended at once; both processes count them, and keep nothing."""
+        here, there = self.addresses(2)
+        server = self.start("player", "server", there, here, "100")
+        assert server.stdout is not None
+        self.assertEqual(server.stdout.readline(), "listening\n")
+        client = self.start("player", "client", here, there, "100")
+        for process in (client, server):
+            said, _ = process.communicate(timeout=60)
+            self.assertEqual((said, process.returncode), ("100 0\n", 0))
+
+    def test_datagrams(self) -> None:
+        """A client finds a service of datagrams, and has an answer to each word, though some may be lost."""
+        here, there = self.addresses(2)
+        server = self.start("datagramplayer", "server", there, here, "300")
+        assert server.stdout is not None
+        self.assertEqual(server.stdout.readline(), "listening\n")
+        client = self.start("datagramplayer", "client", here, there, "300")
+        self.assertEqual(client.communicate(timeout=60)[0], "welcome\n300\n")
+        self.assertEqual(server.communicate(timeout=60)[0], "True\n")

@@ -1,0 +1,119 @@
+"""
+Pings as librdmacm's C{rping} has them: against recorded ones, between two hosts, with peers that break rules.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import TestCase
+
+import txrdma
+from txrdma.cm.rping import pingFor, textOf
+from txrdma.command import Options
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+class CommandTests(TestCase):
+    """C{txrdma rping}: two processes."""
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start one."""
+        command = [sys.executable, "-m", "txrdma", "rping", *words]
+        process = subprocess.Popen(
+            command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def addresses(self) -> tuple[str, str]:
+        """Loopback addresses that hardly anybody else has."""
+        random = Random()
+        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        return here, there
+
+    def listening(self, *words: str) -> subprocess.Popen[str]:
+        """Start a server, and wait until it listens."""
+        server = self.start("-s", "-d", *words)
+        assert server.stderr is not None
+        self.assertIn("listening", server.stderr.readline())
+        return server
+
+    def test_sameAddress(self) -> None:
+        """A client that is only told the address of a server of this host has an address of its own."""
+        _, there = self.addresses()
+        server = self.listening("-a", there)
+        client = self.start("-c", "-a", there, "-C", "2", "-v")
+        said, complaints = client.communicate(timeout=60)
+        self.assertEqual((client.returncode, said.count("ping data"), complaints), (0, 2, ""))
+        server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0)
+
+    def test_addressTaken(self) -> None:
+        """A second server at an address, whom nobody would find there, hears what to do."""
+        _, there = self.addresses()
+        self.listening("-P", "-a", there)
+        second = self.start("-s", "-a", there, "-p", "7175")
+        said, complaints = second.communicate(timeout=60)
+        self.assertEqual((second.returncode, said), (1, ""))
+        self.assertIn(f"queue pair 1 of {there} belongs to another software device", complaints)
+
+    def test_once(self) -> None:
+        """A server for one client ends with it; both show the pings."""
+        here, there = self.addresses()
+        server = self.listening("-a", there, "-v")
+        client = self.start("-c", "-a", there, "-I", here, "-C", "3", "-S", "64", "-v", "-V")
+        said, complaints = client.communicate(timeout=60)
+        self.assertEqual((client.returncode, complaints), (0, ""))
+        self.assertEqual(said, "".join(f"ping data: {textOf(pingFor(n, 64))}\n" for n in range(3)))
+        told, noted = server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0)
+        self.assertEqual(told, "".join(f"server {line}\n" for line in said.splitlines()))
+        self.assertIn(f"asked by {here}", noted)
+        self.assertIn("disconnected after 3 pings", noted)
+
+    def test_persistent(self) -> None:
+        """A persistent server serves clients beside and after one another, and ends by Ctrl-C."""
+        there, *sources = *self.addresses(), *self.addresses()
+        server = self.listening("-a", there, "-P")
+        clients = [self.start("-c", "-a", there, "-I", each, "-C", "5", "-V") for each in sources]
+        for client in clients:
+            self.assertEqual(client.communicate(timeout=60)[1], "")
+        again = self.start("-c", "-a", there, "-I", sources[0], "-C", "2")
+        again.communicate(timeout=60)
+        self.assertEqual(again.returncode, 0)
+        server.terminate()
+        self.assertIn("disconnected after 2 pings", server.communicate(timeout=60)[1])
+
+    def test_rejected(self) -> None:
+        """Where nobody listens to the port the client says so."""
+        here, there = self.addresses()
+        self.listening("-a", there)
+        client = self.start("-c", "-a", there, "-I", here, "-p", "9", "-C", "1")
+        _, complaints = client.communicate(timeout=60)
+        self.assertEqual(client.returncode, 1)
+        self.assertIn("INVALID_SERVICE_ID", complaints)
+
+    def test_mistakes(self) -> None:
+        """Options that make no sense are refused with the reason."""
+        for words, reason in (
+            ((), "either -s or -c"),
+            (("-s", "-c"), "either -s or -c"),
+            (("-c",), "-a"),
+            (("-s", "-S", "65537"), "65536"),
+            (("-s", "-p", "0"), "65535"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["rping", *words])
+            self.assertIn(reason, str(error))
+
+    def test_usualSize(self) -> None:
+        """Pings have 64 bytes, unless told: librdmacm's server has memory for so many, unless told."""
+        options = Options()
+        options.parseOptions(["rping", "-c", "-a", "127.0.0.1"])
+        self.assertEqual(options.subOptions["size"], 64)

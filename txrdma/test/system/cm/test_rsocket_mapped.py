@@ -1,0 +1,311 @@
+"""
+Mapped memory of rsocket streams on the real reactor: what transports promise, ends, lies, two processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import CancelledError
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+from twisted.internet.utils import getProcessOutputAndValue
+
+import txrdma
+from txrdma.cm.rsocket.interfaces import IMappedMemory, IMappingTransport
+from txrdma.cm.rsocket.messages import immediate, Kind
+from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
+from txrdma.test.integration.cm.test_rsocket import SocketCase
+from txrdma.test.support.smc.ends import Recorder
+from txrdma.test.system.kernel.riostreamer import MappedStreaming
+
+reactor: Any = theReactor
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+SHAPES = ((64, 1, 100), (1000, 10, 3), (300_000, 2, 2))
+
+
+class SharedMemoryTests(SocketCase):
+    """By the route that the software device chooses on one host."""
+
+    async def both(self, kind: Any = Recorder, server: Any = Recorder, keys: str = "") -> tuple[Any, Any]:
+        """Two connected protocols, whose connection ends with the test."""
+        ends = await super().both(kind, server, keys)
+        self.addCleanup(self.end, *ends)
+        return ends
+
+    async def end(self, client: Any, server: Any) -> None:
+        """End a connection."""
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+
+    async def test_write(self) -> None:
+        """Bytes are in the peer's memory when the write has completed, and before what is written behind."""
+        client, server = await self.both()
+        memory = server.transport.mapMemory(5000, 100)
+        verifyObject(IMappedMemory, memory)
+        verifyObject(IMappingTransport, client.transport)
+        await client.transport.whenMapped(100, 5000)
+        self.assertEqual(client.transport.peerMappings, [range(100, 5100)])
+        self.assertEqual(server.transport.peerMappings, [])
+        written = client.transport.writeMapped(4600, b"mapped")
+        client.transport.write(b"behind")
+        await server.hearing(6)
+        self.assertEqual(bytes(memory.buffer[4500:4506]), b"mapped")
+        await written
+        self.assertEqual(bytes(memory.buffer[:4500]), bytes(4500))
+
+    async def test_order(self) -> None:
+        """Megabytes to memory and to the stream, both ways: what is heard tells what is in the memory."""
+        size = 700_000
+
+        class Looking(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                self.memory = self.transport.mapMemory(3 * size)
+                self.seen: list[bool] = []
+
+            def dataReceived(self, data: bytes) -> None:
+                for byte in data:
+                    if byte:
+                        place = slice((byte - 1) * size, byte * size)
+                        self.seen.append(self.memory.buffer[place] == bytes([byte]) * size)
+                super().dataReceived(data)
+
+        ends = await self.both(Looking, Looking)
+        for each in ends:
+            await each.transport.whenMapped(0, 3 * size)
+        for number in (1, 2, 3):
+            for each in ends:
+                each.transport.writeMapped((number - 1) * size, bytes([number]) * size)
+                each.transport.write(bytes([number]) + bytes(100_000))
+        for each in ends:
+            await each.hearing(3 * 100_001)
+            self.assertEqual(each.seen, [True] * 3)
+
+    async def test_answers(self) -> None:
+        """A Deferred's callback may write and map at once, from whatever it is called."""
+        client, server = await self.both()
+        server.transport.mapMemory(10)
+        there = client.transport.whenMapped(0).addCallback(lambda _: client.transport.writeMapped(0, b"x"))
+        there.addCallback(lambda _: client.transport.mapMemory(5, 77))
+        there.addCallback(lambda _: client.transport.write(b"mapped"))
+        await server.hearing(6)
+        self.assertEqual(server.transport.peerMappings, [range(77, 82)])
+        await there
+
+    async def test_closing(self) -> None:
+        """C{loseConnection} waits for writes; memory stays readable after the end, and closing it is fine."""
+        client, server = await self.both()
+        memory = server.transport.mapMemory(1_000_000)
+        await client.transport.whenMapped(0)
+        written = client.transport.writeMapped(0, b"\7" * 1_000_000)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        await written
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+        self.assertEqual(memory.buffer, b"\7" * 1_000_000)
+        memory.close()
+        memory.close()
+
+    async def test_halfClosed(self) -> None:
+        """Who has closed its half writes nothing and maps nothing more, and can still close its memory."""
+        client, server = await self.both()
+        memory = client.transport.mapMemory(10)
+        await server.transport.whenMapped(0)
+        client.transport.loseWriteConnection()
+        while client.transport.stream.isOpen:
+            await deferLater(reactor, 0)
+        self.assertRaises(InvalidRequest, client.transport.mapMemory, 10, 10)
+        await self.assertFailure(client.transport.writeMapped(0, b"x"), ConnectionLost)
+        memory.close()
+        await server.lost
+
+    async def test_refused(self) -> None:
+        """What the peer has not mapped is not written, and the connection goes on."""
+        client, server = await self.both()
+        await self.assertFailure(client.transport.writeMapped(0, b"x"), ProtectionError)
+        memory = server.transport.mapMemory(100)
+        await client.transport.whenMapped(99)
+        await self.assertFailure(client.transport.writeMapped(99, b"xy"), ProtectionError)
+        self.assertRaises(InvalidRequest, server.transport.mapMemory, 1, 99)
+        self.assertRaises(InvalidRequest, server.transport.mapMemory, 0, 100)
+        memory.close()
+        server.transport.write(b"closed")
+        await client.hearing(6)
+        self.assertEqual(client.transport.peerMappings, [])
+        await self.assertFailure(client.transport.writeMapped(0, b"x"), ProtectionError)
+        server.transport.mapMemory(1, 99)
+        await client.transport.whenMapped(99)
+
+    async def test_room(self) -> None:
+        """There are as many mappings as the peer's string offers; memory that is closed makes room."""
+        client, server = await self.both(keys=":mappings=2")
+        first = client.transport.mapMemory(1, 0)
+        client.transport.mapMemory(1, 1)
+        self.assertRaises(ResourceExhausted, client.transport.mapMemory, 1, 2)
+        first.close()
+        client.transport.mapMemory(1, 2)
+        for offset in (1, 2):
+            await server.transport.whenMapped(offset)
+        self.assertEqual(server.transport.peerMappings, [range(1, 2), range(2, 3)])
+
+    async def test_none(self) -> None:
+        """An end that offers no mappings can map memory of its own at the peer, as librdmacm's can."""
+        there = (await self.listen(keys=":mappings=0")).next()
+        client = await self.connect()
+        server = await there
+        self.addCleanup(self.end, client, server)
+        self.assertRaises(ResourceExhausted, client.transport.mapMemory, 1)
+        memory = server.transport.mapMemory(1)
+        await client.transport.whenMapped(0)
+        await client.transport.writeMapped(0, b"x")
+        self.assertEqual(bytes(memory.buffer), b"x")
+
+    async def test_gone(self) -> None:
+        """A write to memory that is closed meanwhile ends the connection, as an RC queue pair's does."""
+        client, server = await self.both()
+        memory = server.transport.mapMemory(100_000)
+        await client.transport.whenMapped(0)
+        server.transport.connection.freeMemory(memory._region)  # without a word
+        waiting = client.transport.whenMapped(1 << 40)
+        await self.assertFailure(client.transport.writeMapped(0, bytes(100_000)), ConnectionLost)
+        await self.assertFailure(waiting, ConnectionLost)
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionLost)
+        self.assertRaises(InvalidRequest, client.transport.mapMemory, 1)
+        for late in (client.transport.writeMapped(0, b"x"), client.transport.whenMapped(0)):
+            await self.assertFailure(late, ConnectionLost)
+        self.assertEqual(client.transport.peerMappings, [])
+
+    async def test_liar(self) -> None:
+        """A peer that tells of an entry which there is not loses its connection, and so do those who wait."""
+        client, server = await self.both()
+        waiting = server.transport.whenMapped(0)
+        server.transport.stream.writeReceived(24, immediate(Kind.MAPPING, 8))
+        await self.assertFailure(waiting, ConnectionLost)
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionLost)
+
+    async def test_abort(self) -> None:
+        """Writes that wait fail when either end aborts the connection."""
+        client, server = await self.both()
+        for each, other in ((client, server), (server, client)):
+            each.transport.mapMemory(2_000_000)
+            await other.transport.whenMapped(0)
+        written = [each.transport.writeMapped(0, bytes(2_000_000)) for each in (client, server)]
+        client.transport.abortConnection()
+        for write in written:
+            await self.assertFailure(write, ConnectionLost)
+        await client.lost
+        await server.lost
+
+    async def test_cancel(self) -> None:
+        """What is cancelled is withdrawn, and the connection goes on with what is behind it."""
+        client, server = await self.both()
+        memory = server.transport.mapMemory(3_000_000)
+        await client.transport.whenMapped(0)
+        waiting = client.transport.whenMapped(1 << 40)
+        written = [client.transport.writeMapped(0, b"\1" * 3_000_000) for _ in range(2)]
+        behind = client.transport.writeMapped(2_999_999, b"\2")
+        for each in (waiting, *written):
+            each.cancel()
+            await self.assertFailure(each, CancelledError)
+        await behind
+        self.assertEqual(bytes(memory.buffer[-2:]), b"\0\2")
+        server.transport.mapMemory(1, 1 << 40)
+        await client.transport.whenMapped(1 << 40)
+        mapped = client.transport.stream._mapped
+        self.assertEqual((mapped._writes, mapped._waiting), ({}, {}))
+
+    async def test_often(self) -> None:
+        """Memory that is mapped and closed over and over takes no credits, and leaves nothing."""
+        client, server = await self.both(keys=":receives=16")
+        regions = server.transport.connection._regions._regions
+        before = len(regions)
+        for number in range(100):
+            memory = server.transport.mapMemory(10, number)
+            server.transport.write(b"%02d" % number)
+            await client.hearing(2 * number + 2)
+            await client.transport.writeMapped(number, b"0123456789")
+            self.assertEqual(bytes(memory.buffer), b"0123456789")
+            memory.close()
+        self.assertEqual(len(regions), before)
+
+    async def test_producer(self) -> None:
+        """A producer that was paused behind a write to memory goes on when that is under way."""
+        client, server = await self.both()
+        server.transport.mapMemory(2_000_000)
+        await client.transport.whenMapped(0)
+        calls: list[str] = []
+
+        @implementer(IPushProducer)
+        class Pushing:
+            def pauseProducing(self) -> None:
+                calls.append("pause")
+
+            def resumeProducing(self) -> None:
+                calls.append("resume")
+                client.transport.unregisterProducer()
+
+            def stopProducing(self) -> None:
+                calls.append("stop")
+
+        client.transport.registerProducer(Pushing(), True)
+        client.transport.writeMapped(0, bytes(2_000_000))
+        client.transport.write(b"x")
+        await server.hearing(1)
+        while len(calls) < 2:
+            await deferLater(reactor, 0)
+        self.assertEqual(calls, ["pause", "resume"])
+
+    async def test_paused(self) -> None:
+        """A protocol that is paused has memory that the peer writes to all the same."""
+        client, server = await self.both()
+        memory = server.transport.mapMemory(10)
+        await client.transport.whenMapped(0)
+        server.transport.pauseProducing()
+        client.transport.write(b"unread")
+        await client.transport.writeMapped(0, b"x")
+        self.assertEqual((server.heard, memory.buffer[0]), (b"", ord("x")))
+        server.transport.resumeProducing()
+        await server.hearing(6)
+
+    async def test_twoProcesses(self) -> None:
+        """Two processes write into each other's memory, and each finds what it should."""
+        coming = [MappedStreaming(reactor, False, *shape) for shape in SHAPES]
+        made = iter(coming)
+        listening = serverFromString(reactor, self.serverString())
+        self.ports.append(await listening.listen(Factory.forProtocol(lambda: next(made))))
+        endpoint = self.clientString(self.ports[-1].getHost().port)
+        shapes = (",".join(map(str, shape)) for shape in SHAPES)
+        words = ("-m", "txrdma.test.system.kernel.riostreamer", endpoint, *shapes)
+        out, err, code = await getProcessOutputAndValue(
+            sys.executable, words, env={"PYTHONPATH": str(CHECKOUT)}, path=str(CHECKOUT)
+        )
+        self.assertEqual((code, err), (0, b""))
+        self.assertEqual([int(each) for each in out.split()], [shape[2] for shape in SHAPES])
+        for each, shape in zip(coming, SHAPES, strict=True):
+            self.assertEqual(await each.played, shape[2])
+
+
+class RoCETests(SharedMemoryTests):
+    """By RoCE v2, over UDP."""
+
+    more = r"\:route=rocev2"

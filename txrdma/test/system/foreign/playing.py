@@ -1,0 +1,135 @@
+"""
+A program's two processes over one route: what its client saw, how both ended, and what they logged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, IO
+
+import txrdma
+from txrdma.testing.streams.certificate import makeCertificate
+from txrdma.testing.streams.provider import Provider
+
+PATIENCE_SECONDS: Final = 60.0
+_addresses: Iterator[int] = count(1)
+_ERRORS: Final = re.compile(r"^\s*Traceback|Warning:", re.MULTILINE)
+
+
+@dataclass
+class Played:
+    """
+    What became of a program.
+
+    @ivar saw: what its client returned, or None if it did not come to that.
+    @ivar servedBy: what its connections were served by, at both ends.
+    @ivar ends: how the processes ended: exit codes, or the negative number of a signal.
+    @ivar logs: what they logged.
+    """
+
+    saw: object = None
+    servedBy: set[str] = field(default_factory=set)
+    ends: dict[str, int] = field(default_factory=dict)
+    logs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """How many lines of each log tell of an error."""
+        return {name: len(_ERRORS.findall(log)) for name, log in self.logs.items()}
+
+
+class _Process:
+    """One end."""
+
+    def __init__(self, name: str, what: str, string: str, folder: Path) -> None:
+        above = str(Path(txrdma.__file__).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": above}
+        words = ["-m", "txrdma.test.system.foreign.running", name, what, string, str(folder)]
+        self._log = open(folder / f"{what}.log", "w+")
+        self._process = subprocess.Popen(
+            [sys.executable, *words], stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True
+        )
+        self._timer = threading.Timer(PATIENCE_SECONDS, self._process.kill)
+        self._timer.start()
+
+    def said(self) -> Iterator[dict[str, Any]]:
+        """What it prints, until it ends."""
+        out: IO[str] | None = self._process.stdout
+        assert out is not None
+        for line in out:
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def end(self, number: int | None = None) -> tuple[int, str]:
+        """Wait for its end, after a signal if one is given; its exit code and its log."""
+        if number is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+        code = self._process.wait()
+        self._timer.cancel()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        with self._log as log:
+            log.seek(0)
+            return code, log.read()
+
+
+def play(name: str, provider: Provider) -> Played:
+    """Play one program over one route."""
+    number = next(_addresses)
+    address = f"127.{os.getpid() % 199 + 20}.{number // 250}.{number % 250 + 1}"
+    played = Played()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "server.pem").write_bytes(makeCertificate())
+        server = _Process(name, "serve", provider.listen.format(address=address), folder)
+        saying = server.said()
+        port = None
+        for said in saying:
+            if "port" in said:
+                port = said["port"]
+                break
+        if port is not None:
+            string = provider.connect.format(address=address, port=port)
+            client = _Process(name, "use", string, folder)
+            for said in client.said():
+                if "servedBy" in said:
+                    played.servedBy.add(said["servedBy"])
+                else:
+                    played.saw = said["saw"]
+            played.ends["use"], played.logs["use"] = client.end()
+        reader = threading.Thread(
+            target=lambda: played.servedBy.update(said["servedBy"] for said in saying if "servedBy" in said)
+        )
+        reader.start()
+        played.ends["serve"], played.logs["serve"] = server.end(signal.SIGTERM)
+        reader.join()
+    return played
+
+
+def differences(ours: Played, tcp: Played, route: Provider) -> list[str]:
+    """What is not the same over a route as over TCP, for people."""
+    found = []
+    if tcp.saw is None:
+        found.append(f"over TCP it fails, too: {tcp.logs.get('use', '')[-2000:]}")
+    if ours.saw != tcp.saw:
+        log = ours.logs.get("use", ours.logs["serve"])[-2000:]
+        found.append(f"the client saw {ours.saw!r:.500}; over TCP {tcp.saw!r:.500}; its log: {log}")
+    if ours.ends != tcp.ends:
+        found.append(f"the processes ended so: {ours.ends}; over TCP {tcp.ends}")
+    for name, number in ours.errors.items():
+        if number > tcp.errors[name]:
+            found.append(f"errors in the log of {name}: {ours.logs[name][-2000:]}")
+    if route.served not in ours.servedBy:
+        found.append(f"it was served by {sorted(ours.servedBy)}, not by {route.served}")
+    return found

@@ -1,0 +1,35 @@
+"""
+The programs that there are, and what is missing for them here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Final
+
+from txrdma.test.system.foreign.programs.program import Program
+
+_MODULES: Final = ("plainly", "rpc", "sessions", "trades", "web")
+
+
+def programs() -> dict[str, Program]:
+    """Each program by its name, C{MODULE.CLASS}."""
+    found: dict[str, Program] = {}
+    for name in _MODULES:
+        module = import_module(f"txrdma.test.system.foreign.programs.{name}")
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Program) and kind.__module__ == module.__name__:
+                found[f"{name}.{kind.__name__}"] = kind()
+    return found
+
+
+def missing(program: Program) -> list[str]:
+    """Names of the modules that a program wants and that are not installed."""
+    return [name for name in program.imports if find_spec(name) is None]
+
+
+def versions(program: Program) -> str:
+    """What a program is made of, with versions."""
+    return ", ".join(f"{name} {version(name)}" for name in ("Twisted", *program.needs))

@@ -1,0 +1,95 @@
+"""
+One end of a program in a process of its own::
+
+    python -m txrdma.test.system.foreign.running PROGRAM serve|use STRING FOLDER
+
+Each line that it prints is JSON: the port that it listens at, what its connections were served by, and at
+the end of C{use} what it has seen. Its log goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+from twisted.logger import globalLogBeginner, textFileLogObserver
+
+from txrdma.test.system.foreign.programs.program import Ends, Program
+from txrdma.testing.streams.performing import servedBy
+
+
+def programNamed(name: str) -> Program:
+    """A program by its name: C{MODULE.CLASS} among L{txrdma.test.system.foreign.programs}."""
+    module, _, kind = name.partition(".")
+    made: Program = getattr(import_module(f"txrdma.test.system.foreign.programs.{module}"), kind)()
+    return made
+
+
+def tell(**said: object) -> None:
+    """Print a line for whoever has begun this process."""
+    print(json.dumps(said), flush=True)
+
+
+class _Telling(Ends):
+    """Ends that tell what each connection is served by."""
+
+    async def listen(self, factory: Any) -> Any:
+        port = await super().listen(_Noting(factory))
+        return port
+
+    @property
+    def endpoint(self) -> Any:
+        return _NotingEndpoint(super().endpoint)
+
+
+class _Noting:
+    """A factory whose protocols' transports are told of; all else is that of the program."""
+
+    def __init__(self, factory: Any) -> None:
+        self._factory = factory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._factory, name)
+
+    def buildProtocol(self, address: Any) -> Any:
+        protocol = self._factory.buildProtocol(address)
+        if protocol is not None:
+            made = protocol.makeConnection
+
+            def makeConnection(transport: Any) -> None:
+                tell(servedBy=servedBy(transport))
+                made(transport)
+
+            protocol.makeConnection = makeConnection
+        return protocol
+
+
+class _NotingEndpoint:
+    """An endpoint that does so at the client's end."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self._endpoint = endpoint
+
+    def connect(self, factory: Any) -> Any:
+        return self._endpoint.connect(_Noting(factory))
+
+
+async def main(reactor: Any, name: str, what: str, string: str, folder: str) -> None:
+    """Serve until SIGTERM, or use and tell."""
+    program, ends = programNamed(name), _Telling(reactor, string, Path(folder))
+    if what == "use":
+        tell(saw=await program.use(ends))
+        return
+    await program.serve(ends)
+    tell(port=ends.ports[0].getHost().port)
+    await Deferred()
+
+
+if __name__ == "__main__":
+    globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stderr)], redirectStandardIO=False)
+    react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])

@@ -1,0 +1,183 @@
+"""
+Suites that were not written here, over C{smc:} at both ends: what passes over TCP passes over SMC-R.
+
+They are Twisted's own, as far as they connect by real ports and are not in
+L{txrdma.test.integration.smc.test_reactors},
+and treq's. Left out are C{twisted.conch.test.test_conch}, whose clients are OpenSSH's and so on TCP anyway,
+and C{test_sslverify.OpenSSLOptionsTests}, which makes keys for half a minute and connects in six tests.
+
+Each suite runs in two processes, one as it is and one over SMC-R (L{txrdma.test.system.foreign.everywhere});
+then
+outcomes are compared test by test. Those in L{EXCEPTIONS} must differ, and all others must not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast, Final
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import SkipTest, TestCase
+
+import txrdma
+
+SUITES: Final[dict[str, tuple[str, ...]]] = {
+    "twisted.mail.test.test_imap": (),
+    "twisted.mail.test.test_pop3client": ("OpenSSL",),
+    "twisted.mail.test.test_smtp": ("OpenSSL",),
+    "twisted.names.test.test_names": (),
+    "twisted.spread.test.test_pb": (),
+    "twisted.test.test_amp": ("OpenSSL",),
+    "twisted.test.test_ftp": (),
+    "twisted.test.test_policies": (),
+    "twisted.test.test_protocols": (),
+    "twisted.test.test_ssl": ("OpenSSL", "hamcrest"),
+    "twisted.test.test_sslverify.OpenSSLOptionsECDHIntegrationTests": ("OpenSSL",),
+    "twisted.test.test_tcp": ("hamcrest",),
+    "twisted.web.test.test_cgi": (),
+    "twisted.web.test.test_distrib": (),
+    "twisted.web.test.test_xmlrpc": (),
+    "twisted.words.test.test_service": (),
+    "treq.test.test_treq_integration": ("treq", "httpbin", "OpenSSL"),
+}
+"""The modules and classes whose tests connect, and what they want to be installed."""
+
+REACTORS: Final = ("select", "poll", "epoll", "asyncio")
+
+ON_ALL_REACTORS: Final = ("twisted.test.test_tcp",)
+"""Suites that run on each reactor; the others run on epoll's."""
+
+EXCEPTIONS: Final = {
+    "twisted.test.test_tcp.CannotBindTests.test_clientBind": (
+        "a client of our endpoints can choose the address that it comes from, but not the port"
+    ),
+    "twisted.test.test_tcp.HalfCloseTests.testCloseWriteCloser": (
+        "looks into `_tempDataBuffer`, which is private to Twisted's own transports"
+    ),
+    "twisted.test.test_tcp.ListeningTests.test_serverRepr": (
+        "compares the `repr` of the transport with that of a socket's"
+    ),
+    "twisted.test.test_tcp.LogTests.test_logstrClientSetup": (
+        "reads `logstr` of a socket that is not connected yet; an endpoint shows none so early"
+    ),
+    "twisted.test.test_tcp.PauseProducingTests.test_pauseProducingInConnectionMade": (
+        "looks for the transport itself among the reactor's readers, where only that of a link is"
+    ),
+}
+"""Tests that pass over TCP and can't over SMC-R, and why."""
+
+
+class _Playing(TestCase):
+    """Runs suites in processes of their own."""
+
+    timeout = 240
+
+    async def play(self, suite: str, over: str, reactorName: str, scheme: str = "smc") -> dict[str, Any]:
+        """What became of the tests of a suite, as L{txrdma.test.system.foreign.player} writes it."""
+        results = Path(self.mktemp()).absolute()
+        results.parent.mkdir(parents=True, exist_ok=True)
+        words = ["-m", "txrdma.test.system.foreign.player", "--over", over, "--reactor", reactorName]
+        words += ["--results", str(results), suite]
+        above = str(Path(txrdma.__file__).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": above, "SCHEME": scheme}
+        running: Deferred[tuple[bytes, bytes, int]] = getProcessOutputAndValue(
+            sys.executable, words, environment, str(results.parent), reactor
+        )
+        out, err, _ = await running
+        if not results.exists():
+            self.fail(f"{suite} over {over} came to nothing: {(out + err)[-2000:].decode(errors='replace')}")
+        return cast("dict[str, Any]", json.loads(results.read_text()))
+
+    def assertSMC(self, played: dict[str, Any]) -> None:
+        """All its connections were SMC-R."""
+        hows = {name: set(counts) for name, counts in played["connections"].items()}
+        self.assertEqual({name: kinds for name, kinds in hows.items() if kinds != {"SMC-R"}}, {})
+
+
+class SuitesTests(_Playing):
+    """Each suite, over TCP and over SMC-R at the same time."""
+
+    async def compare(self, suite: str, reactorName: str) -> None:
+        """What passes over TCP passes over SMC-R, but for the exceptions."""
+        for needed in SUITES[suite]:
+            if find_spec(needed) is None:
+                raise SkipTest(f"{suite} needs {needed}, which is not installed")
+        tcp, smc = await gatherResults(
+            [Deferred.fromCoroutine(self.play(suite, over, reactorName)) for over in ("tcp", "smc")]
+        )
+        outcomes = smc["outcomes"]
+        passed = {name for name, before in tcp["outcomes"].items() if before == ["passed"]}
+        differing = {name: outcomes.get(name) for name in passed if outcomes.get(name) != ["passed"]}
+        excepted = {name for name in EXCEPTIONS if name.startswith(f"{suite}.")}
+        surprising = {name: differing[name] for name in differing if name not in excepted}
+        self.assertEqual(surprising, {}, "these pass over TCP")
+        self.assertEqual(excepted - set(differing), set(), "these are listed as exceptions, and pass")
+        self.assertSMC(smc)
+        connecting = (passed - excepted) & set(smc["connections"])
+        self.assertGreater(len(connecting), 0, f"no test connects and passes: {tcp['outcomes']}")
+        note("foreign tests over SMC-R", len(connecting))
+
+
+class PlainTests(_Playing):
+    """
+    A suite as a user writes it (L{txrdma.test.system.foreign.plain}), which says C{smc:} where it could say
+    C{tcp:}.
+
+    In half of its tests somebody removes everything from the reactor at the end.
+    """
+
+    async def compare(self, reactorName: str) -> None:
+        """All of it passes, by SMC-R, in one process."""
+        played = {}
+        for scheme in ("tcp", "smc"):  # one after the other, as they are timed
+            played[scheme] = await self.play("txrdma.test.system.foreign.plain", "tcp", reactorName, scheme)
+            outcomes = played[scheme]["outcomes"]
+            failed = {name: each for name, each in outcomes.items() if each != ["passed"]}
+            self.assertEqual((failed, len(outcomes)), ({}, 40))
+        self.assertSMC(played["smc"])
+        connections = sum(sum(hows.values()) for hows in played["smc"]["connections"].values())
+        self.assertEqual((connections, played["tcp"]["connections"]), (80, {}))
+        for scheme in ("tcp", "smc"):
+            note(
+                f"milliseconds of the plain suite over {scheme} by {reactorName}",
+                played[scheme]["seconds"] * 1000,
+            )
+
+
+def note(what: str, count: float) -> None:
+    """Tell whoever runs the tests a number; those of the same name are added up by C{tools/trial.py}."""
+    path = os.environ.get("TXRDMA_NOTES")
+    if path:
+        with open(path, "a") as notes:
+            notes.write(f"{what}: {count:.0f}\n")
+    else:
+        print(f"{what}: {count:.0f}")
+
+
+def _addSuite(suite: str, reactorName: str) -> None:
+    async def test(self: SuitesTests) -> None:
+        await self.compare(suite, reactorName)
+
+    test.__doc__ = f"C{{{suite}}} on the {reactorName} reactor."
+    setattr(SuitesTests, f"test_{suite.replace('.', '_')}_{reactorName}", test)
+
+
+def _addPlain(reactorName: str) -> None:
+    async def test(self: PlainTests) -> None:
+        await self.compare(reactorName)
+
+    test.__doc__ = f"All is clean on the {reactorName} reactor."
+    setattr(PlainTests, f"test_{reactorName}", test)
+
+
+for _suite in SUITES:
+    for _reactor in REACTORS if _suite in ON_ALL_REACTORS else ("epoll",):
+        _addSuite(_suite, _reactor)
+for _reactor in REACTORS:
+    _addPlain(_reactor)

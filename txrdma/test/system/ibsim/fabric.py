@@ -1,0 +1,273 @@
+"""
+A private ibsim for a test, with or without OpenSM, and Debian's tools in it.
+
+Names of sockets, folder and processes belong to the test alone, so that several can run at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import TestCase
+
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.ports.ibsim import IbsimPort
+from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.system.ibsim import OUTSIDE
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+MOST_DIFFERENCES = 10
+_NOTHING = "nothing"
+_numbers = itertools.count()
+
+
+class Ibsim:
+    """
+    A running ibsim.
+
+    @ivar base: of the names of its sockets.
+    @ivar environment: for programs that are to find it.
+    @ivar host: where tools attach: the first host.
+    """
+
+    def __init__(self, net: str, hasSM: bool = False, smConfiguration: str = "") -> None:
+        """
+        Start it; and OpenSM, at the last host, until that says that the subnet is up.
+
+        @param net: the text of a net file; of a link one end is enough.
+        """
+        parsed = parseNet(net)
+        nodes = parsed.nodes.values()
+        hosts = [node.identifier for node in nodes if node.kind is not NodeType.SWITCH and 1 in node.links]
+        self.host = hosts[0]
+        self.folder = Path(tempfile.mkdtemp(prefix="txrdma-ibsim-"))
+        self.base = f"txrdma-{os.getpid()}-{next(_numbers)}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("IBSIM_")},
+            "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
+            "IBSIM_SOCKNAME": self.base,
+            "SIM_HOST": self.host,
+        }
+        for name in ("LD_PRELOAD", "SIM_SET_ISSM"):
+            self.environment.pop(name, None)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._console = -1
+        self._manager = hosts[-1]
+        try:
+            self._startSimulator(parsed.text(), nodes)
+            if hasSM:
+                self._startManager(hosts[-1], smConfiguration)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _startSimulator(self, net: str, nodes: Any) -> None:
+        (self.folder / "net").write_text(net)
+        os.mkfifo(self.folder / "console")
+        self._console = os.open(self.folder / "console", os.O_RDWR)  # both ends: it never reads as ended
+        count = len(nodes)
+        ports = sum(node.ports + 1 for node in nodes)
+        sizes = ("-N", str(count + 1), "-S", str(count + 1), "-P", str(ports + 1))
+        self._start("ibsim.log", {}, "ibsim", "-s", *sizes, str(self.folder / "net"), console=self._console)
+        self._await("ibsim.log", "simulator ready")
+        self._awaitSocket()
+
+    def _startManager(self, host: str, configuration: str) -> None:
+        (self.folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
+        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(self.folder), "OSM_TMP_DIR": str(self.folder)}
+        options = ("-F", str(self.folder / "opensm.conf"), "-f", str(self.folder / "opensm.log"), "-s", "0")
+        self._start("opensm.out", settings, "ibsim-run", "opensm", *options)
+        self._await("opensm.log", "SUBNET UP")
+
+    def startManager(self, configuration: str = "") -> None:
+        """Start OpenSM again after L{killManager}, which keeps to the LIDs that it has on file."""
+        (self.folder / "opensm.log").unlink()
+        self._startManager(self._manager, f"honor_guid2lid_file TRUE\n{configuration}")
+
+    def swapLIDs(self, one: int, other: int) -> None:
+        """Let the ports of two LIDs have each other's when OpenSM starts again."""
+        path = self.folder / "guid2lid"
+        lines = [line.split() for line in path.read_text().splitlines() if line]
+        swapped = {one: other, other: one}
+        for words in lines:
+            words[1:] = [f"{swapped.get(int(word, 16), int(word, 16)):#06x}" for word in words[1:]]
+        path.write_text("".join(f"{' '.join(words)}\n\n" for words in lines))
+
+    def standBy(self, host: str, configuration: str = "") -> None:
+        """Start another OpenSM, at a host, until it stands by."""
+        folder = self.folder / "standby"
+        folder.mkdir()
+        (folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
+        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(folder), "OSM_TMP_DIR": str(folder)}
+        options = ("-F", str(folder / "opensm.conf"), "-f", str(folder / "opensm.log"), "-s", "0")
+        self._start("standby.out", settings, "ibsim-run", "opensm", *options)
+        self._await("standby/opensm.log", "Entering STANDBY state")
+
+    def stopManager(self) -> None:
+        """End the first OpenSM."""
+        manager = self._processes.pop(1)
+        manager.terminate()
+        manager.wait(STOP_SECONDS)
+
+    def killManager(self) -> None:
+        """Kill the first OpenSM, which tells nobody."""
+        manager = self._processes.pop(1)
+        manager.kill()
+        manager.wait()
+
+    def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:
+        with open(self.folder / log, "wb") as out:
+            process = subprocess.Popen(
+                self._found(words),
+                cwd=self.folder,
+                env={**self.environment, **settings},
+                stdin=subprocess.DEVNULL if console is None else console,
+                stdout=out,
+                stderr=out,
+            )
+        self._processes.append(process)
+
+    def _found(self, words: tuple[str, ...]) -> list[str]:
+        program = shutil.which(words[0], path=self.environment["PATH"])
+        if program is None:
+            raise FileNotFoundError(words[0])
+        return [program, *words[1:]]
+
+    def _await(self, log: str, text: str) -> None:
+        end = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        while text not in self.log(log):
+            if self._processes[-1].poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"no {text!r} in {log}: {self.log(log)[-2000:]}")
+            pause.wait(0.02)
+
+    def _awaitSocket(self) -> None:
+        """It says that it is ready before its sockets are there."""
+        end = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            while probe.connect_ex(f"\0{self.base}:ctl\0"):
+                if time.monotonic() > end:
+                    raise RuntimeError(f"ibsim has no socket: {self.log()[-2000:]}")
+                pause.wait(0.02)
+
+    def log(self, name: str = "ibsim.log") -> str:
+        """What a program said until now."""
+        try:
+            return (self.folder / name).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def console(self, line: str) -> None:
+        """Say something to ibsim, as one does at its console: C{Unlink "h00003"[1]}."""
+        os.write(self._console, line.encode() + b"\n")
+
+    def run(self, *words: str, host: str = "") -> str:
+        """
+        What one of Debian's tools prints, attached to a host.
+
+        @raise subprocess.CalledProcessError: it failed.
+        """
+        done = subprocess.run(
+            self._found(("ibsim-run", *words)),
+            cwd=self.folder,
+            env={**self.environment, "SIM_HOST": host or self.host},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        done.check_returncode()
+        return done.stdout
+
+    def spawn(self, *words: str, host: str = "") -> Deferred[Any]:
+        """The same while our own reactor runs: output, errors, exit status."""
+        program, *rest = self._found(("ibsim-run", *words))
+        settings = {**self.environment, "SIM_HOST": host or self.host}
+        done: Deferred[Any] = getProcessOutputAndValue(program, rest, env=settings, path=str(self.folder))
+        return done
+
+    def pause(self) -> None:
+        """Let ibsim stand still until L{goOn}."""
+        self._processes[0].send_signal(signal.SIGSTOP)
+
+    def goOn(self) -> None:
+        """It works again."""
+        self._processes[0].send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End what was started. Twice is fine."""
+        processes, self._processes = self._processes, []
+        for process in reversed(processes):
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        if self._console >= 0:
+            os.close(self._console)
+            self._console = -1
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class IbsimTestCase(TestCase):
+    """
+    A test in a fabric of ibsim's.
+
+    @cvar net: the text of its net file.
+    @cvar hasSM: whether OpenSM is to bring it up.
+    @cvar smConfiguration: of OpenSM, besides what it needs here.
+    """
+
+    skip = OUTSIDE
+    timeout = 120
+    net = ""
+    hasSM = False
+    smConfiguration = ""
+
+    def setUp(self) -> None:
+        self.addTypeEqualityFunc(list, self._sameLists)
+        self.fabric = Ibsim(self.net, self.hasSM, self.smConfiguration)
+        self.addCleanup(self.fabric.stop)
+
+    def _sameLists(self, first: list[Any], second: list[Any], msg: object = None) -> None:
+        """Tell the first differences: all of them, of thousands of lines, would take C{difflib} hours."""
+        pairs = zip_longest(first, second, fillvalue=_NOTHING)
+        different = [f"{at}: {one!r} != {other!r}" for at, (one, other) in enumerate(pairs) if one != other]
+        if different:
+            told = "\n".join(different[:MOST_DIFFERENCES])
+            self.fail(f"{msg or 'lists differ'}, in {len(different)} places of {len(first)}:\n{told}")
+
+    def portAt(self, node: str = "", isSM: bool = False) -> IbsimPort:
+        """A port of ours in it."""
+        from twisted.internet import reactor
+
+        port = IbsimPort(reactor, self.fabric.base, node or self.fabric.host, isSM)
+        self.addCleanup(port.close)
+        return port
+
+    def agentAt(self, node: str = "") -> MADAgent:
+        """An agent of ours in it."""
+        from twisted.internet import reactor
+
+        agent = MADAgent(reactor, self.portAt(node), timeoutSeconds=2.0, retries=1)
+        self.addCleanup(agent.close)
+        return agent

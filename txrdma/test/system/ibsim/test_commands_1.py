@@ -1,0 +1,366 @@
+"""
+C{discover} and the commands about single nodes tell what infiniband-diags tells in the same ibsim.
+
+Where they do not, infiniband-diags is wrong, or says less:
+
+  - C{perfquery} reads QP1Dropped where VL15Dropped is.
+  - C{smpquery} does not show M_Keys.
+  - C{ibnetdiscover} does not look for a host's own name in the node-name map, only for those of its peers.
+  - Each datagram counts at the ports on its way, so that traffic is not the same twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from txrdma.iba.types import GUID
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.values import Rate
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.mad.structures import alike
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase, EXAMPLES
+
+_SYNONYMS = {
+    ("portPhysicalState", "PhysLinkState"),
+    ("initTypeReply", "InitReply"),
+    ("inboundEnforcementCap", "InboundPartEnf"),
+    ("outboundEnforcementCap", "OutboundPartEnf"),
+    ("localPhyErrors", "LocalPhysErr"),
+}
+_TRAFFIC = {"portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts"}
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    """What stands before and behind the dots, line by line, but XDR: Debian's tools are older."""
+    found = re.findall(r"^\s*(\w[\w. ]*?):\.+(.*)$", text, re.MULTILINE)
+    return [(name, value) for name, value in found if not re.search(r"linkSpeedExt\w+2$", name)]
+
+
+def values(text: str) -> list[str]:
+    """What stands behind the dots."""
+    return [value for _, value in rows(text)]
+
+
+def plainly(text: str) -> object:
+    """The same for what is only written differently: numbers as such, names without blanks and case."""
+    said = re.sub(r"\s*\(.*\)$", "", text).lower()
+    if said == "no extended speed":
+        return 0
+    if " or " in said:
+        return set(said.split(" or "))
+    said = said.replace("_", "").replace(" ", "").removeprefix("mtu")
+    try:
+        return int(said, 0)
+    except ValueError:
+        return said
+
+
+def topology(text: str) -> list[str]:
+    """The lines that are no comments, node by node, nodes in order."""
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith("#")]
+    return sorted("\n".join(lines).strip().split("\n\n"))
+
+
+class DiscoverTests(IbsimTestCase):
+    """C{discover}, as people start it."""
+
+    net = fatTree(16).text()
+
+    def begin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Start it."""
+        program = [sys.executable, "-m", "txrdma", "discover", "-d", "ibsim", *arguments]
+        environment = self.fabric.environment
+        return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100)
+
+    def ours(self, *arguments: str) -> str:
+        """What it prints."""
+        done = self.begin(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def same(self, net: str, hasSM: bool = True) -> None:
+        """It prints what C{ibnetdiscover} prints, line by line, in some order of nodes."""
+        self.fabric.stop()
+        self.fabric = type(self.fabric)(net, hasSM)
+        self.addCleanup(self.fabric.stop)
+        theirs = topology(self.fabric.run("ibnetdiscover"))
+        self.assertEqual(topology(self.ours()), theirs)
+        self.assertGreater(len(theirs), 2)
+
+    def test_tree(self) -> None:
+        """In a fat tree of 128 hosts."""
+        self.same(fatTree(128).text())
+
+    def test_largeTree(self) -> None:
+        """In one of 1,024."""
+        self.same(fatTree(1024).text())
+
+    def test_examples(self) -> None:
+        """In the nets that come with ibsim."""
+        nets = sorted(EXAMPLES.glob("net*"))
+        self.assertTrue(nets)
+        for path in nets:
+            self.same(path.read_text())
+
+    def test_unmanaged(self) -> None:
+        """Where nobody has given LIDs."""
+        self.same(fatTree(8).text(), hasSM=False)
+
+    def test_names(self) -> None:
+        """With a node-name map."""
+        path = Path(self.mktemp()).absolute()
+        path.write_text('# ours\n0x200000 "the leaf"\n')
+        theirs = self.fabric.run("ibnetdiscover", "--node-name-map", str(path))
+        self.assertEqual(topology(self.ours("--node-names", str(path))), topology(theirs))
+        self.assertIn('"the leaf"', theirs)
+
+    def test_again(self) -> None:
+        """ibsim reads what it prints, and what C{--format net} prints: the same fabric again."""
+        for net in (self.ours(), self.ours("--format", "net")):
+            self.fabric.stop()
+            self.fabric = type(self.fabric)(net)
+            self.addCleanup(self.fabric.stop)
+            nodes = json.loads(self.ours("--format", "json"))["nodes"]
+            self.assertEqual(len(nodes), 17)
+
+    def test_dead(self) -> None:
+        """A dead node is told, and hides nothing else."""
+        self.fabric.console('Error "h00003"[1] 100')
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            done = self.begin("-t", "0.2", "--json")
+            if done.returncode:
+                break
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("unreachable at DR 0,1,4: NodeInfo", done.stderr)
+        told = json.loads(done.stdout)
+        self.assertEqual(len(told["nodes"]), 16)
+        self.assertEqual(len(told["problems"]), 1)
+
+
+class QueryTests(CommandsTestCase):
+    """C{smpquery}, C{saquery}, C{sminfo}, C{perfquery}, C{portstate}."""
+
+    async def setLIDs(self) -> None:
+        """Know a switch and a host."""
+        nodes = json.loads(await self.said("discover", "--json"))["nodes"]
+        self.switch = next(str(node["lid"]) for node in nodes if node["name"] == "left")
+        self.host = next(str(node["lid"]) for node in nodes if node["name"] == "c")
+
+    async def test_single(self) -> None:
+        """What a node or port tells, value by value, by LID and by directed route."""
+        await self.setLIDs()
+        for name, target, port in (
+            ("NI", self.switch, ""),
+            ("NI", self.host, ""),
+            ("PI", self.switch, "0"),
+            ("PI", self.switch, "3"),
+            ("PI", self.switch, "8"),
+            ("PI", self.host, "1"),
+            ("SI", self.switch, ""),
+            ("MEPI", self.switch, "2"),
+        ):
+            theirs = self.fabric.run("smpquery", name, *[word for word in (target, port) if word])
+            ours = await self.said("smpquery", name, *[word for word in (target, port) if word])
+            self.compare(ours, theirs)
+            self.sameNames(ours, theirs)
+        for name, port in (("NI", ""), ("PI", "3"), ("SI", "")):
+            words = [word for word in (name, "0,1", port) if word]
+            self.compare(await self.said("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
+
+    def compare(self, ours: str, theirs: str) -> None:
+        """The same values, one after the other."""
+        mine = [plainly(text) for text in values(ours)]
+        found = [plainly(text) for text in values(theirs)]
+        for index, (one, other) in enumerate(zip(mine, found, strict=True)):
+            if other != "<notdisplayed>":
+                self.assertEqual(one, other, f"{index}: {ours.splitlines()[index]}")
+
+    def sameNames(self, ours: str, theirs: str) -> None:
+        """Fields are called the same, but for how names are abbreviated."""
+        for (one, _), (other, _) in zip(rows(ours), rows(theirs), strict=True):
+            self.assertTrue(alike(one, other) or (one, other) in _SYNONYMS, f"{one}, {other}")
+
+    async def test_description(self) -> None:
+        """What a node is called."""
+        await self.setLIDs()
+        self.assertEqual(values(self.fabric.run("smpquery", "ND", self.switch)), ["left"])
+        self.assertEqual(values(await self.said("smpquery", "ND", self.switch)), ["left"])
+
+    async def test_tables(self) -> None:
+        """P_Keys, GUIDs, virtual lanes: the same numbers in the same order."""
+        await self.setLIDs()
+        for name, target, port in (
+            ("pkeys", self.host, "0"),
+            ("pkeys", self.switch, "2"),
+            ("GI", self.host, ""),
+            ("sl2vl", self.host, ""),
+            ("sl2vl", self.switch, "2"),
+        ):
+            words = [word for word in (name, target, port) if word]
+            theirs, ours = self.fabric.run("smpquery", *words), await self.said("smpquery", *words)
+            self.assertEqual(self.rows(ours), self.rows(theirs), name)
+
+    @staticmethod
+    def rows(text: str) -> list[list[str]]:
+        """Lines of tables: numbers, whatever stands between."""
+        lines = [line for line in text.splitlines() if not line.startswith("#") and "capacity" not in line]
+        return [re.findall(r"0x[0-9a-f]+|\d+", line) for line in lines]
+
+    async def test_arbitration(self) -> None:
+        """Weights of virtual lanes."""
+        await self.setLIDs()
+        theirs = self.fabric.run("smpquery", "vlarb", self.host)
+        weights = [re.findall(r"0x\w+", line) for line in theirs.splitlines() if line.startswith("WEIGHT")]
+        told = await self.told("smpquery", "vlarb", self.host)
+        for found, answer in zip(weights, told["answers"], strict=True):
+            ours = [hex(entry["weight"]) for entry in answer["fields"]["entries"]]
+            self.assertEqual(ours[: len(found)], found)
+
+    async def test_forwarding(self) -> None:
+        """A switch's table, as C{ibroute} has it."""
+        await self.setLIDs()
+        theirs = re.findall(r"^(0x\w+) (\d+)", self.fabric.run("ibroute", self.switch), re.MULTILINE)
+        ours = [line.split() for line in (await self.said("smpquery", "LFT", self.switch)).splitlines()[2:]]
+        mine = [(int(lid, 16), int(port)) for lid, port in ours]
+        self.assertEqual(mine, [(int(lid, 16), int(port)) for lid, port in theirs])
+        self.assertGreater(len(ours), 4)
+
+    async def test_manager(self) -> None:
+        """C{sminfo}."""
+        pattern = re.compile(r"activity count \d+ ")
+        theirs = pattern.sub("", self.fabric.run("sminfo").strip())
+        self.assertEqual(pattern.sub("", (await self.said("sminfo")).strip()), theirs)
+
+    async def test_nodeRecord(self) -> None:
+        """A node's record."""
+        await self.setLIDs()
+        theirs = self.dumped(self.fabric.run("saquery", "NR", self.host))
+        [ours] = await self.told("saquery", "NR", self.host, "--get")
+        info = ours["fields"]["nodeInfo"]
+        self.assertEqual(ours["record"], NodeRecord.__name__)
+        self.assertEqual(int(theirs["lid"]), ours["fields"]["lid"])
+        self.assertEqual(theirs["NodeDescription"], ours["fields"]["nodeDescription"]["nodeString"])
+        self.assertEqual(plainly(theirs["node_type"]), plainly(info["nodeType"]))
+        guids = {"sys_guid": "systemImageGUID", "node_guid": "nodeGUID", "port_guid": "portGUID"}
+        for name, own in guids.items():
+            self.assertEqual(GUID.fromString(theirs[name]), GUID.fromString(info[own]))
+        numbers = {"num_ports": "numPorts", "partition_cap": "partitionCap", "revision": "revision"}
+        for name, own in numbers.items():
+            self.assertEqual(int(theirs[name], 0), info[own])
+
+    async def test_pathRecord(self) -> None:
+        """A path's record."""
+        await self.setLIDs()
+        theirs = self.dumped(self.fabric.run("saquery", "PR", "--src-to-dst", f"{self.host}:{self.switch}"))
+        [ours] = await self.told("saquery", "PR", f"slid={self.host}", f"dlid={self.switch}", "--get")
+        fields = ours["fields"]
+        self.assertEqual(ours["record"], PathRecord.__name__)
+        for name in ("dgid", "sgid"):
+            self.assertEqual(theirs[name], fields[name])
+        for name, own in (("dlid", "dlid"), ("slid", "slid"), ("pkey", "pkey"), ("preference", "preference")):
+            self.assertEqual(int(theirs[name], 0), fields[own])
+        self.assertEqual(int(theirs["rate"], 16) & 63, Rate[fields["rate"]].value)
+        self.assertEqual(int(theirs["pkt_life"], 16) & 63, fields["packetLifeTime"])
+        self.assertEqual(int(theirs["num_path_revers"], 16) >> 7, fields["reversible"])
+
+    async def test_portInfoRecord(self) -> None:
+        """A port's record, value by value."""
+        await self.setLIDs()
+        theirs = self.fabric.run("saquery", "PIR", f"{self.host}/1")
+        ours = await self.said("saquery", "PIR", f"{self.host}/1", "--get")
+        content = "\n".join(line for line in ours.splitlines() if line.startswith("portInfo."))
+        self.compare(content, theirs[theirs.index("PortInfo dump") :])
+
+    async def test_otherRecords(self) -> None:
+        """A link's and the manager's record, and what the administration can do."""
+        await self.setLIDs()
+        link = self.dumped(self.fabric.run("saquery", "LR", self.host))
+        [ours] = await self.told("saquery", "LR", self.host, "--get")
+        self.assertEqual(
+            [int(link[name]) for name in ("FromLID", "FromPort", "ToPort", "ToLID")],
+            [ours["fields"][name] for name in ("fromLID", "fromPort", "toPort", "toLID")],
+        )
+        manager = self.dumped(self.fabric.run("saquery", "SMIR"))
+        [ours] = await self.told("saquery", "SMIR", "--get")
+        self.assertEqual(int(manager["LID"]), ours["fields"]["lid"])
+        self.assertEqual(GUID.fromString(manager["GUID"]), GUID.fromString(ours["fields"]["smInfo"]["guid"]))
+        able = self.dumped(self.fabric.run("saquery", "CPI"))
+        [ours] = await self.told("saquery", "CPI")
+        self.assertEqual(ours["record"], ClassPortInfo.__name__)
+        self.assertEqual(int(able["Capability mask"], 16), ours["fields"]["capabilityMask"])
+        self.assertEqual(int(able["Response time value"], 16), ours["fields"]["responseTimeValue"])
+
+    @staticmethod
+    def dumped(text: str) -> dict[str, str]:
+        """Name and value of the lines of C{saquery}."""
+        return dict(re.findall(r"^\s+([^.\n]+?)\.{2,}(.*)$", text, re.MULTILINE))
+
+    async def test_counters(self) -> None:
+        """Errors, as C{perfquery} shows them."""
+        await self.setLIDs()
+        for number, name in enumerate(
+            ("SymbolErrorCounter", "LinkDownedCounter", "PortRcvErrors", "PortXmitDiscards", "VL15Dropped"), 3
+        ):
+            self.fabric.console(f'PerformanceSet "c"[1] PortCounters.{name}={number}')
+        end = time.monotonic() + 20
+        while "\nVL15Dropped:.....................7" not in self.fabric.run("perfquery", self.host, "1"):
+            self.assertLess(time.monotonic(), end)
+        for options in ((), ("-x",)):
+            theirs = self.counted(self.fabric.run("perfquery", *options, self.host, "1"))
+            told = await self.told("perfquery", *options, self.host, "1")
+            ours = {name: value for name, value in told["ports"][0].items() if name.lower() in theirs}
+            for name, value in ours.items():
+                if name not in _TRAFFIC and name != "qp1Dropped":
+                    self.assertEqual(value, theirs[name.lower()], name)
+            self.assertEqual({name.lower() for name in ours}, set(theirs))
+        self.assertEqual(told["ports"][0]["portSelect"], 1)
+
+    @staticmethod
+    def counted(text: str) -> dict[str, int]:
+        """Name and number of the lines of C{perfquery}."""
+        pairs = (line.split(":", 1) for line in text.splitlines() if ":." in line)
+        return {name.lower(): int(value.lstrip("."), 0) for name, value in pairs}
+
+    async def test_cleared(self) -> None:
+        """What is cleared here is zero there."""
+        await self.setLIDs()
+        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
+        end = time.monotonic() + 20
+        while "SymbolErrorCounter:..............77" not in self.fabric.run("perfquery", self.host, "1"):
+            self.assertLess(time.monotonic(), end)
+        await self.said("perfquery", self.host, "1", "--reset", "--yes")
+        self.assertEqual(self.counted(self.fabric.run("perfquery", self.host, "1"))["symbolerrorcounter"], 0)
+
+    async def test_portState(self) -> None:
+        """C{ibportstate} sees what C{portstate} sees, and what it does."""
+        await self.setLIDs()
+        said = self.fabric.run("ibportstate", self.host, "1")
+        theirs = dict(re.findall(r"^(\w+):\.+(.*)$", said, re.MULTILINE))
+        told = (await self.told("portstate", self.host, "1"))["portInfo"]
+        for name, own in (("LinkState", "portState"), ("PhysLinkState", "portPhysicalState"), ("Lid", "lid")):
+            self.assertEqual(plainly(theirs[name]), plainly(str(told[own])))
+        await self.said("portstate", self.switch, "2", "speed", "SDR", "--yes")
+        self.assertEqual(self.status, 0)
+        now = self.fabric.run("smpquery", "PI", self.switch, "2")
+        self.assertIn("LinkSpeedEnabled:................2.5 Gbps\n", now)
+
+    async def test_names(self) -> None:
+        """All attributes that C{smpquery} knows by name are known here by the same."""
+        for name in ("NodeInfo", "NodeDesc", "PortInfo", "PortInfoExtended", "SwitchInfo", "PKeyTable"):
+            await self.said("smpquery", name, "0,1")
+            self.assertNotIn("there is no attribute", str(self.status))
+        more: list[type[Attribute]] = []
+        for name in ("SL2VLTable", "VLArbitration", "GUIDInfo", "MlnxExtPortInfo"):
+            told: Any = await self.told("smpquery", name, "DR 0")
+            more.append(told["attribute"])
+        self.assertEqual(len(set(more)), 4)

@@ -1,0 +1,382 @@
+"""
+The commands about whole fabrics find what infiniband-diags finds in the same ibsim, with OpenSM on it.
+
+Where they do not, it is said here why:
+
+  - infiniband-diags takes 2X for more lanes than 12X (the bit is higher) when it says what a link could be.
+  - C{ibqueryerrors} names hosts without their GUID.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+from contextlib import redirect_stderr, redirect_stdout
+from json import loads
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from txrdma.commands.common.registry import command
+from txrdma.error import RDMAError
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
+from txrdma.mad.paths import toLID
+from txrdma.mad.server import MADServer
+from txrdma.mad.vendor import servePing, serveSysstat
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+
+EXAMPLES = Path("/usr/share/doc/ibsim-utils/net-examples")
+
+
+_TRIES = 3
+_CRASHED = 128
+"""From here on exit statuses are signals."""
+
+
+class CommandsTestCase(IbsimTestCase):
+    """
+    Gives commands in this process.
+
+    @ivar status: with which the last one ended.
+    """
+
+    net = TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
+    hasSM = True
+    status: object = 0
+
+    async def said(self, name: str, *arguments: str) -> str:
+        """What a command prints."""
+        from twisted.internet import reactor
+
+        each = command(name)
+        options: Any = each.makeOptions()
+        options.parseOptions(["-d", f"ibsim:{self.fabric.host}:{self.fabric.base}", *arguments])
+        out, errors = io.StringIO(), io.StringIO()
+        self.status = 0
+        with redirect_stdout(out), redirect_stderr(errors):
+            try:
+                await Deferred.fromCoroutine(each.load().carryOut(reactor, options))
+            except SystemExit as end:
+                self.status = end.code
+            except RDMAError as error:
+                self.status = str(error)
+        return out.getvalue()
+
+    async def told(self, name: str, *arguments: str) -> Any:
+        """What it tells programs."""
+        said = await self.said(name, *arguments, "--json")
+        self.assertTrue(said, self.status)
+        return loads(said)
+
+    def theirs(self, *words: str) -> str:
+        """
+        What one of Debian's tools prints, whatever its exit status.
+
+        ibqueryerrors crashes in one of many runs, and then has printed nothing: it is asked again.
+        """
+        for _ in range(_TRIES):
+            try:
+                return self.fabric.run(*words)
+            except subprocess.CalledProcessError as error:
+                said = str(error.stdout)
+                if said and 0 <= error.returncode < _CRASHED:
+                    return said
+        return said
+
+    async def waited(self, seconds: float) -> None:
+        """What was told to ibsim's console, or was started, has had time to happen: nobody tells of it."""
+        from twisted.internet import reactor
+
+        await deferLater(reactor, seconds)
+
+    async def lids(self, *kinds: str) -> list[str]:
+        """Of all nodes of these kinds."""
+        return [str(node["lid"]) for node in await self.told("nodes", *kinds) if node["lid"]]
+
+
+class ListingTests(CommandsTestCase):
+    """Nodes and links."""
+
+    async def test_nodes(self) -> None:
+        """C{nodes} has what C{ibhosts} and C{ibswitches} print."""
+        line = re.compile(r'^\w+\s+: 0x(\w+) ports (\d+) "(.*?)"', re.MULTILINE)
+        for option, tool in (("--hosts", "ibhosts"), ("--switches", "ibswitches")):
+            ours = await self.told("nodes", option)
+            mine = {(node["guid"].replace(":", ""), str(node["numPorts"]), node["name"]) for node in ours}
+            found = set(line.findall(self.theirs(tool)))
+            self.assertEqual(mine, found)
+            self.assertTrue(found)
+
+    async def test_links(self) -> None:
+        """C{links --all} has what C{iblinkinfo} prints: every port, its link, and what that could be."""
+        ours = {linkSaid(link) for link in await self.told("links", "--all")}
+        theirs = set(map(linkRead, self.theirs("iblinkinfo", "-l").splitlines()))
+        self.assertEqual(ours, theirs)
+        self.assertGreater(len(theirs), 5)
+
+
+LINK = re.compile(
+    r'0x(?P<guid>\w+) +" *(?P<name>.*?)" +(?P<lid>\d+) +(?P<port>\d+)\[ *\] ==\( *'
+    r"(?:(?P<width>\d+)X +(?P<speed>[\d.]+) Gbps +)?(?P<state>\w+)/ *(?P<physical>\w+)\)==> *"
+    r'(?:0x(?P<far>\w+) +(?P<farLID>\d+) +(?P<farPort>\d+))?\[ *\] "(?P<farName>.*)" \((?P<could>.*)\)'
+)
+_STATES = {"Down": "DOWN", "Initialize": "INIT", "Armed": "ARMED", "Active": "ACTIVE"}
+_PHYSICAL = {"Polling": "POLLING", "LinkUp": "LINK_UP", "Disabled": "DISABLED"}
+
+
+def linkRead(line: str) -> tuple[object, ...]:
+    """A line of C{iblinkinfo -l}."""
+    found = LINK.fullmatch(line.strip())
+    assert found is not None, line
+    could = tuple(re.findall(r"Could be ([\d.]+(?:X| Gbps))", found["could"]))
+    return (
+        *(found["guid"], int(found["lid"]), int(found["port"]), found["name"]),
+        *(int(found["width"] or 0), float(found["speed"] or 0)),
+        *(_STATES[found["state"]], _PHYSICAL[found["physical"]]),
+        *(found["far"] or "", int(found["farLID"] or 0), int(found["farPort"] or 0), found["farName"], could),
+    )
+
+
+def linkSaid(link: dict[str, Any]) -> tuple[object, ...]:
+    """The same of ours."""
+    one, other = link["from"], link["to"] or {"portGUID": "", "lid": 0, "port": 0, "name": ""}
+    isUp = link["physicalState"] == "LINK_UP"
+    return (
+        *(one["portGUID"].replace(":", ""), one["lid"], one["port"], one["name"]),
+        *((link["width"], link["gigabitsPerLane"]) if isUp else (0, 0.0)),
+        *(link["state"], link["physicalState"]),
+        *(other["portGUID"].replace(":", ""), other["lid"], other["port"], other["name"]),
+        tuple(link["couldBe"]),
+    )
+
+
+class RouteTests(CommandsTestCase):
+    """Ways and tables."""
+
+    most = 6
+
+    async def test_trace(self) -> None:
+        """C{trace} prints what C{ibtracert} prints; by the administration's records, the same way."""
+        nodes = await self.lids()
+        own = str(self.portAt().endPort.lid)
+        pairs = [(own, target) for target in nodes[: self.most]]
+        pairs += list(zip(nodes[: self.most], nodes[1:], strict=False))
+        for source, target in pairs:
+            theirs = self.theirs("ibtracert", source, target)
+            ours = await self.said("trace", source, target)
+            self.assertEqual((ours, self.status), (theirs, 0))
+            administered = await self.said("trace", "--sa", source, target)
+            self.assertEqual((administered.partition("\n")[2], self.status), (theirs, 0))
+
+    async def test_routes(self) -> None:
+        """C{routes} prints what C{ibroute} prints, of each switch."""
+        switches = await self.lids("--switches")
+        for lid in switches[: self.most]:
+            self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
+        everything = await self.told("routes")
+        self.assertEqual(sorted(str(each["lid"]) for each in everything), sorted(switches))
+
+    async def test_multicast(self) -> None:
+        """C{routes --multicast} has the ports that C{ibroute -M} marks."""
+        lid = int((await self.lids("--switches"))[0])
+        agent = self.agentAt()
+        content = MulticastForwardingTable(portMasks=(0b0110, 0, 0b1_0010, *(0,) * 29))
+        await agent.SubnSet(content, toLID(agent.port.endPort, lid), 0)
+        ours = (await self.told("routes", "-M", str(lid)))[0]["multicast"]
+        rows = [
+            line for line in self.theirs("ibroute", "-M", str(lid)).splitlines() if line.startswith("0xc")
+        ]
+        theirs = [
+            {"mlid": int(row[:6], 16), "ports": [port for port, mark in enumerate(row[12::2]) if mark == "x"]}
+            for row in rows
+        ]
+        self.assertEqual(ours, [{"mlid": 0xC000, "ports": [1, 2]}, {"mlid": 0xC002, "ports": [1, 4]}])
+        self.assertEqual(theirs, ours)
+
+
+class ErrorTests(CommandsTestCase):
+    """Counters of errors."""
+
+    async def test_errors(self) -> None:
+        """C{errors} finds what C{ibqueryerrors} finds, in the same words."""
+        nodes = [node["description"] for node in await self.told("nodes", "--hosts")]
+        switch = (await self.told("nodes", "--switches"))[0]["description"]
+        for place, counter, value in (
+            (f'"{nodes[-1]}"[1]', "SymbolErrorCounter", 77),
+            (f'"{nodes[0]}"[1]', "VL15Dropped", 3),
+            (f'"{switch}"[1]', "PortXmitDiscards", 7),
+            (f'"{switch}"[1]', "LinkDownedCounter", 255),
+            (f'"{switch}"[3]', "PortRcvErrors", 11),
+        ):
+            self.fabric.console(f"PerformanceSet {place} PortCounters.{counter}={value}")
+        await self.waited(0.5)
+        path = Path(self.mktemp())
+        path.write_text("PortXmitDiscards=7\nVL15Dropped=2\n")
+        file = str(path.absolute())
+        for ours, theirs in (
+            ((), ()),
+            (("--thresholds", file), ("--threshold-file", file)),
+            (("--suppress", "PortRcvErrors"), ("--suppress", "PortRcvErrors")),
+            (("--switches",), ("--switch",)),
+            (("--hosts",), ("--ca",)),
+        ):
+            mine = errorsRead(await self.said("errors", *ours))
+            self.assertEqual(self.status, 1)
+            self.assertEqual(mine, errorsRead(self.theirs("ibqueryerrors", *theirs)))
+            self.assertGreater(len(mine[1]), 0)
+
+    async def test_clear(self) -> None:
+        """What C{errors --clear} has cleared C{ibqueryerrors} finds no more."""
+        host = (await self.told("nodes", "--hosts"))[-1]["description"]
+        self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
+        await self.waited(0.5)
+        self.assertEqual(len(errorsRead(self.theirs("ibqueryerrors"))[1]), 1)
+        self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear", "--yes"))
+        self.assertEqual(errorsRead(self.theirs("ibqueryerrors"))[1], set())
+
+    async def test_check(self) -> None:
+        """C{check} finds nothing in a healthy fabric, and one finding for each thing that is wrong."""
+        self.assertIn("all is well", await self.said("check"))
+        self.assertEqual(self.status, 0)
+        host = (await self.told("nodes", "--hosts"))[-1]["description"]
+        self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
+        await self.waited(0.5)
+        told = await self.told("check")
+        self.assertEqual(
+            [(each["kind"], each["text"]) for each in told["findings"]], [("errors", "SymbolErrorCounter 77")]
+        )
+        self.assertEqual(self.status, 1)
+
+
+def errorsRead(text: str) -> tuple[list[str], set[str]]:
+    """The summary, and the lines of ports: those of hosts name their port by its GUID."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if "checked" in line], {line for line in lines if line.startswith("GUID")}
+
+
+class VendorTests(CommandsTestCase):
+    """Ping and system statistics."""
+
+    async def test_theirClients(self) -> None:
+        """C{ibping} and C{ibsysstat} ask a handler of ours."""
+        host = (await self.told("nodes", "--hosts"))[1]["description"]
+        port = self.portAt(host, isSM=True)
+        from twisted.internet import reactor
+
+        agent = MADAgent(reactor, port)
+        self.addCleanup(agent.close)
+        server = MADServer(agent)
+        servePing(server, "ours.example")
+        serveSysstat(server, "ours.example")
+        lid = str(port.endPort.lid)
+        out, _, status = await self.fabric.spawn("ibping", "-c", "2", lid)
+        self.assertIn(b"2 packets transmitted, 2 received, 0% packet loss", out)
+        self.assertIn(b"Pong from ours.example", out)
+        out, _, status = await self.fabric.spawn("ibsysstat", lid, "host")
+        self.assertEqual((out, status), (b"ours.example\n", 0))
+        out, _, status = await self.fabric.spawn("ibsysstat", lid)
+        self.assertEqual((out, status), (b"sysstat ping succeeded\n", 0))
+
+    async def test_theirServers(self) -> None:
+        """C{txrdma ping} and C{txrdma sysstat} ask servers of infiniband-diags."""
+        _, *hosts = await self.told("nodes", "--hosts")
+        # OpenSM: its questions to other managers would end these servers, as they do not know them.
+        self.fabric._processes[-1].terminate()
+        self.fabric._processes[-1].wait()
+        for host, program, name in zip(hosts, ("ibping", "ibsysstat"), ("ping", "sysstat"), strict=False):
+            server = subprocess.Popen(
+                self.fabric._found(("ibsim-run", program, "-S")),
+                cwd=self.fabric.folder,
+                env={**self.fabric.environment, "SIM_HOST": host["description"], "SIM_SET_ISSM": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                await self.waited(1.5)
+                arguments = ("-c", "2", "-i", "0.1") if name == "ping" else ("host",)
+                told = await self.told(name, str(host["lid"]), *arguments)
+                self.assertTrue(told["received"] == 2 if name == "ping" else told["host"])
+            finally:
+                server.terminate()
+                server.wait()
+
+
+def example(name: str) -> str:
+    """A net file that ibsim's package brings; empty where it does not."""
+    try:
+        return parseNet((EXAMPLES / name).read_text()).text()
+    except OSError:
+        return ""
+
+
+class ExampleListingTests(ListingTests):
+    """ibsim's own example: two switches, two ways between them, four hosts."""
+
+    net = example("net.2sw2path4hca")
+    skip = ListingTests.skip or ("" if net else "ibsim's examples are not installed") or None
+
+
+class ExampleRouteTests(RouteTests):
+    """The same."""
+
+    net = ExampleListingTests.net
+    skip = ExampleListingTests.skip
+
+
+class OtherExampleListingTests(ListingTests):
+    """Its other example."""
+
+    net = example("net")
+    skip = ExampleListingTests.skip
+
+
+class OtherExampleRouteTests(RouteTests):
+    """The same."""
+
+    net = OtherExampleListingTests.net
+    skip = ExampleListingTests.skip
+
+
+class FatTreeListingTests(ListingTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class FatTreeRouteTests(RouteTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class FatTreeErrorTests(ErrorTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class LargeListingTests(ListingTests):
+    """1,024 hosts, three levels of switches."""
+
+    net = fatTree(1024).text()
+
+
+class LargeRouteTests(RouteTests):
+    """1,024 hosts, three levels of switches."""
+
+    net = fatTree(1024).text()
+    most = 3
+
+
+class LargeErrorTests(ErrorTests):
+    """1,024 hosts, three levels of switches."""
+
+    net = fatTree(1024).text()

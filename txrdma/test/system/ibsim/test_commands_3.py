@@ -1,0 +1,266 @@
+"""
+What the commands about whole fabrics print is what infiniband-diags prints in the same ibsim, line by line.
+
+Nodes come in another order. Apart from that there are these differences, and no others:
+
+  - C{discover} has no time in its heading.
+  - C{errors} names hosts by their GUID, too, and with C{--counters} their ports by the ports' GUIDs.
+  - Each question about counters counts at the ports on its way, so traffic is not the same twice.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBDRPath
+from txrdma.mad.layouts.smp import ExtendedPortInfo
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase, example
+
+EXAMPLE, OTHER_EXAMPLE = example("net.2sw2path4hca"), example("net")
+NO_EXAMPLES = CommandsTestCase.skip or ("" if EXAMPLE else "ibsim's examples are not installed") or None
+
+_OURS = {"--threshold-file": "--thresholds", "--switch": "--switches", "--ca": "--hosts"}
+_HEADING = re.compile(r'^(Errors for) 0x\w+ (".*")$', re.MULTILINE)
+_PORT_GUID = re.compile(r"^   GUID 0x\w+ (port \w+: \[Port\w+\])", re.MULTILINE)
+_COUNTED = re.compile(r"\[(Port\w*(?:Data|Pkts)) == \d+ \([^)]*\)\]")
+
+
+def parts(text: str) -> tuple[list[str], list[str]]:
+    """What is said of each node, in an order of its own, and the summary; without what differs."""
+    said, _, summary = text.partition("\n## ")
+    said = _HEADING.sub(r"\1 \2", said)
+    said = _COUNTED.sub(r"[\1]", said)
+    if said.startswith("Data Counters"):
+        said = _PORT_GUID.sub(r"   \1", said)
+    nodes = re.split(r"\n(?=Errors for|Data Counters for)", "\n" + said.strip("\n"))
+    lines = [line.rstrip() for line in summary.splitlines() if line.strip()]
+    return sorted(node.strip("\n") for node in nodes if node.strip()), lines
+
+
+def picked(told: list[dict[str, Any]], keys: list[str]) -> list[list[Any]]:
+    """Of what was told, what stands at these keys."""
+    return [[each[key] for key in keys] for each in told]
+
+
+class ExactErrorTests(CommandsTestCase):
+    """C{errors} beside C{ibqueryerrors}: all lines, in all of its forms."""
+
+    async def test_lines(self) -> None:
+        """Whatever is asked for: links, details, data, thresholds, what is left out, kinds of nodes."""
+        nodes = [node["description"] for node in await self.told("nodes", "--hosts")]
+        switch = (await self.told("nodes", "--switches"))[0]["description"]
+        for place, counter, value in (
+            (f'"{nodes[-1]}"[1]', "SymbolErrorCounter", 77),
+            (f'"{nodes[0]}"[1]', "VL15Dropped", 3),
+            (f'"{switch}"[1]', "PortXmitDiscards", 7),
+            (f'"{switch}"[1]', "LinkDownedCounter", 255),
+            (f'"{switch}"[2]', "PortRcvSwitchRelayErrors", 5),
+        ):
+            self.fabric.console(f"PerformanceSet {place} PortCounters.{counter}={value}")
+        await self.waited(0.5)
+        path = Path(self.mktemp()).absolute()
+        path.write_text("# ours\n\nPortXmitDiscards=7\nVL15Dropped=0x2\n")
+        for words in (
+            (),
+            ("--report-port",),
+            ("--data",),
+            ("--data", "--details", "--report-port"),
+            ("--counters",),
+            ("--suppress", "PortXmitDiscards,VL15Dropped"),
+            ("--suppress-common",),
+            ("--threshold-file", str(path)),
+            ("--switch",),
+            ("--ca",),
+        ):
+            ours = [
+                {"--threshold-file": "--thresholds", "--switch": "--switches", "--ca": "--hosts"}.get(
+                    word, word
+                )
+                for word in words
+            ]
+            mine = parts(await self.said("errors", *ours))
+            theirs = parts(self.theirs("ibqueryerrors", *words))
+            self.assertEqual(mine[0], theirs[0], words)
+            self.assertEqual(mine[1], theirs[1], words)
+            self.assertTrue(mine[0], words)
+
+
+class ExactListingTests(CommandsTestCase):
+    """C{discover} and C{links} beside C{ibnetdiscover} and C{iblinkinfo}."""
+
+    async def test_lines(self) -> None:
+        """All lines of C{iblinkinfo -l}, letter by letter."""
+        ours = sorted((await self.said("links", "--line")).splitlines())
+        theirs = sorted(line for line in self.theirs("iblinkinfo", "-l").splitlines() if line)
+        self.assertEqual(ours, theirs)
+
+    async def test_heading(self) -> None:
+        """Where the sweep began."""
+        [ours] = re.findall("^# Initiated.*$", await self.said("discover"), re.MULTILINE)
+        [theirs] = re.findall("^# Initiated.*$", self.theirs("ibnetdiscover"), re.MULTILINE)
+        self.assertEqual(ours, theirs)
+
+    async def test_datagrams(self) -> None:
+        """No more questions are asked than C{ibnetdiscover} asks."""
+        sweep = Sweep(self.agentAt())
+        await sweep.run()
+        told = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
+        assert told is not None
+        self.assertLessEqual(sweep.asked, int(told[1]))
+        self.assertGreater(sweep.asked, 10)
+
+    async def test_loaded(self) -> None:
+        """What C{ibnetdiscover} has printed is loaded: nodes and links are those of the fabric."""
+        path = Path(self.mktemp())
+        path.write_text(self.theirs("ibnetdiscover"))
+        for name in ("nodes", "links"):
+            ours = await self.told(name)
+            theirs = await self.told(name, "--load", str(path))
+            keys = (
+                ("guid", "name", "numPorts", "lid") if name == "nodes" else ("from", "to", "width", "speed")
+            )
+            self.assertEqual(
+                [[each[key] for key in keys] for each in theirs],
+                [[each[key] for key in keys] for each in ours],
+            )
+            self.assertTrue(ours)
+
+
+class ExampleExactErrorTests(ExactErrorTests):
+    """ibsim's own example: two switches, two ways between them, four hosts."""
+
+    net = EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class OtherExampleExactErrorTests(ExactErrorTests):
+    """Its other example."""
+
+    net = OTHER_EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class FatTreeExactErrorTests(ExactErrorTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class LargeExactErrorTests(ExactErrorTests):
+    """1,024 hosts."""
+
+    net = fatTree(1024).text()
+
+
+class ExampleExactListingTests(ExactListingTests):
+    """ibsim's own example."""
+
+    net = EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class OtherExampleExactListingTests(ExactListingTests):
+    """Its other example."""
+
+    net = OTHER_EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class FatTreeExactListingTests(ExactListingTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class LargeExactListingTests(ExactListingTests):
+    """1,024 hosts."""
+
+    net = fatTree(1024).text()
+
+
+class DevicesTests(CommandsTestCase):
+    """Switches of one system, which have FDR10."""
+
+    net = (
+        TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
+        .replace("speed=7\nextspeed=7", "speed=7")
+        .replace('Switch 8 "', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99\nSwitch 8 "')
+    )
+
+    async def setFDR10(self) -> None:
+        """One of the two links between the switches has it; the other could."""
+        agent = self.agentAt()
+        for route in ((1,), (1, 3)):
+            for number, active in ((3, 1), (4, 0)):
+                info = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=active)
+                await agent.SubnSet(info, IBDRPath(drPath=route), number)
+
+    async def test_fdr10(self) -> None:
+        """It is told as theirs tell it, with no more questions."""
+        await self.setFDR10()
+        ours, theirs = await self.said("discover"), self.theirs("ibnetdiscover")
+        lines = [
+            sorted(line for line in text.splitlines() if line.startswith("[")) for text in (ours, theirs)
+        ]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(ours.count("4xFDR10"), 2)
+        ours = await self.said("links", "--line")
+        theirs = self.theirs("iblinkinfo", "-l")
+        mine, found = (sorted(line for line in text.splitlines() if line) for text in (ours, theirs))
+        confused = " (Found link at QDR but expected speed is FDR10)"
+        self.assertEqual(mine, [line.replace(confused, "") for line in found])
+        self.assertEqual(ours.count("10.0 Gbps (FDR10)"), 2)
+        self.assertEqual(ours.count("Could be FDR10"), 2)
+        await ExactListingTests.test_datagrams(self)  # type: ignore[arg-type]  # it is of that kind
+
+    async def test_chassis(self) -> None:
+        """The same nodes are in the same chassis."""
+        said = self.theirs("ibnetdiscover", "-g")
+        found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", said, re.MULTILINE | re.DOTALL)
+        assert found is not None
+        theirs = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
+        path = Path(self.mktemp())
+        path.write_text(said)
+        self.assertEqual(len(await self.told("nodes", "--load", str(path))), 6)
+        [ours] = (await self.told("discover"))["chassis"]
+        self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
+        self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
+
+    async def test_slots(self) -> None:
+        """So are those of a vendor whose systems tell the slot, which is left out."""
+        systems = iter(("0x0005ad0001000001", "0x0005ad0002000001"))
+        text = re.sub(
+            "vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99", lambda _: self.slot(next(systems)), self.net
+        )
+        self.fabric.stop()
+        self.fabric = type(self.fabric)(text)
+        self.addCleanup(self.fabric.stop)
+        said = self.theirs("ibnetdiscover", "-g")
+        self.assertEqual(re.findall(r"^Chassis \d+ \(guid (\w+)\)$", said, re.MULTILINE), ["0x5ad0000000001"])
+        [ours] = (await self.told("discover"))["chassis"]
+        self.assertEqual((ours["guid"], len(ours["nodes"])), ("0005:ad00:0000:0001", 2))
+
+    @staticmethod
+    def slot(system: str) -> str:
+        """What a net file says of a switch there."""
+        return f"vendid=0x5ad\ndevid=0x5a07\nsysimgguid={system}"
+
+    async def test_net(self) -> None:
+        """ibsim makes nodes of the same systems, vendors and devices of what we print."""
+        net = await self.said("discover", "--format", "net")
+        before = await self.told("nodes")
+        self.fabric.stop()
+        self.fabric = type(self.fabric)(net)
+        self.addCleanup(self.fabric.stop)
+        after = await self.told("nodes")
+        keys = ["guid", "name", "systemImageGUID", "vendorID", "deviceID", "numPorts"]
+        self.assertEqual(
+            [[each[key] for key in keys] for each in after], [[each[key] for key in keys] for each in before]
+        )
+        self.assertEqual(len(parseNet(net).nodes), 6)

@@ -1,0 +1,134 @@
+"""
+What commands tell of one node, and of those around it, is what infiniband-diags tells, line by line.
+
+There are these differences, and no others:
+
+  - C{iblinkinfo} does not know where links of the nodes at the rim of its scan lead
+    (C{"Port not available"}), nor, therefore, the other ports of hosts there; but it tells one node that is a
+    hop too far away.
+  - It does not know at which port of its switch a host is linked that it was led to by a directed route: it
+    tells the port that the route came in by.
+  - In ibsim it does not find what a switch is linked to that is named by its GUID, and neither do we by
+    C{'7 0,1'}: ibsim knows no directed routes with LID-routed parts. We ask the administration there.
+  - Those of L{txrdma.test.system.ibsim.test_commands_3}.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
+from txrdma.test.system.ibsim.test_commands_3 import EXAMPLE, NO_EXAMPLES, parts
+
+_UNKNOWN = '"Port not available"'
+
+
+def lines(text: str) -> list[str]:
+    """Of ports, in an order of their own."""
+    return sorted(line for line in text.splitlines() if line)
+
+
+def near(line: str) -> str:
+    """What a line says of the port itself."""
+    return line.partition("==>")[0]
+
+
+def beyond(line: str) -> str:
+    """What it says of the other end."""
+    return line.partition("==>")[2].strip()
+
+
+class PartTests(CommandsTestCase):
+    """A switch, hosts, and what is around."""
+
+    async def places(self) -> list[dict[str, Any]]:
+        """One node of each kind at each distance, with directed routes, which infiniband-diags takes, too."""
+        told = (await self.told("discover"))["nodes"]
+        nodes = [node for node in told if node["lid"]]
+        nodes.sort(key=lambda node: (len(node["route"]), node["type"], node["route"]))
+        kinds = {(len(node["route"].split(",")), node["type"]): node for node in nodes}
+        self.assertGreaterEqual(len(kinds), 3)
+        return list(kinds.values())
+
+    async def test_links(self) -> None:
+        """The lines of a switch are the same, and of a host all that is said of itself."""
+        for node in await self.places():
+            route = node["route"].removeprefix("DR ")
+            theirs = lines(self.theirs("iblinkinfo", "-l", "-D", route))
+            if node["type"] != "SWITCH":
+                theirs = [line for line in theirs if f'"{node["description"]:>30}"' in line]
+            guid = next(port["guid"] for port in node["ports"] if port["guid"])
+            names = [f"DR {route}", str(node["lid"]), f"0x{guid.replace(':', '')}"]
+            if node["type"] == "SWITCH":  # tables, as of names that several ports have, do not come through
+                names.append(node["description"])
+            for target in names:
+                ours = lines(await self.said("links", target, "--line"))
+                self.assertEqual(self.status, 0)
+                self.assertTrue(ours)
+                if node["type"] == "SWITCH":
+                    self.assertEqual(ours, theirs, target)
+                else:
+                    self.assertEqual(list(map(near, ours)), list(map(near, theirs)), target)
+                whole = lines(await self.said("links", "--line"))
+                self.assertEqual(ours, [line for line in whole if line in set(ours)])
+
+    async def test_around(self) -> None:
+        """One hop around a switch the same ports are told, and more of their links."""
+        for node in await self.places():
+            if node["type"] != "SWITCH":
+                continue
+            route = node["route"].removeprefix("DR ")
+            said = lines(self.theirs("iblinkinfo", "-l", "-a", "-n", "1", "-D", route))
+            theirs = {near(line): line for line in said}
+            words = (f"DR {route}", "--hops", "1")
+            ours = {near(line): line for line in lines(await self.said("links", *words, "--line"))}
+            for one in ours.keys() & theirs.keys():
+                self.assertIn(beyond(theirs[one]), (_UNKNOWN, beyond(ours[one])))
+            told = await self.told("nodes", *words)
+            members = {f'"{each["description"]:>30}"' for each in told}
+            others = {line[19:51] for line in theirs.keys() - ours.keys()}
+            self.assertEqual(others & members, set())
+            self.assertLessEqual(len(others), 1)
+            switches = {f'"{each["description"]:>30}"' for each in told if each["type"] == "SWITCH"}
+            self.assertEqual([line for line in ours.keys() - theirs.keys() if line[19:51] in switches], [])
+            self.assertEqual({line[19:51] for line in ours}, members)
+
+    async def test_errors(self) -> None:
+        """Errors of one node, with and without links and data; hosts by their GUID, too."""
+        places = await self.places()
+        for node in places:
+            self.fabric.console(f'PerformanceSet "{node["description"]}"[1] PortCounters.LinkDownedCounter=7')
+        await self.waited(0.5)
+        for node in places:
+            route = node["route"].removeprefix("DR ")
+            isSwitch = node["type"] == "SWITCH"
+            for words in ((), ("--data",), ("--details",), ("--counters",), ("--report-port",)):
+                if words == ("--report-port",) and not isSwitch:
+                    continue
+                theirs = parts(self.theirs("ibqueryerrors", "-D", route, *words))
+                for target in (f"DR {route}", str(node["lid"])):
+                    self.assertEqual(
+                        parts(await self.said("errors", target, *words)), theirs, (target, words)
+                    )
+                self.assertTrue(theirs[0], words)
+            if not isSwitch:
+                guid = next(port["guid"] for port in node["ports"] if port["guid"])
+                target = f"0x{guid.replace(':', '')}"
+                theirs = parts(self.theirs("ibqueryerrors", "-G", target))
+                self.assertEqual(parts(await self.said("errors", target)), theirs)
+                self.assertTrue(re.search("LinkDowned", str(theirs[0])))
+
+
+class ExamplePartTests(PartTests):
+    """ibsim's own example: two switches, two ways between them, four hosts."""
+
+    net = EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class FatTreePartTests(PartTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()

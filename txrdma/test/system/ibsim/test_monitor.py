@@ -1,0 +1,302 @@
+"""
+The monitor in ibsim, with OpenSM: links cut and restored, counters, and a manager that ends.
+
+The tools of infiniband-diags have to tell the same at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from twisted.internet.task import deferLater
+
+from txrdma.fabric.errorcorrection import correctingPorts
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.ledger import LedgerEvent, Raised
+from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.settings import PollerSettings
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+
+NET = """
+width=3
+speed=7
+extspeed=7
+
+Switch 8 "left"
+[1] "a"[1]
+[2] "b"[1]
+[3] "right"[3]
+[4] "right"[4]
+
+Switch 8 "right"
+[1] "c"[1]
+[2] "d"[1]
+[5] "e"[1]
+
+Hca 1 "a"
+Hca 1 "b"
+Hca 1 "c"
+Hca 1 "d"
+Hca 1 "e"
+"""
+
+PATIENCE_SECONDS = 60.0
+INTERVAL_SECONDS = 1.0
+TWO_INTERVALS = 2 * INTERVAL_SECONDS
+
+
+class MonitorTestCase(IbsimTestCase):
+    """OpenSM is at e; the monitor is at a."""
+
+    net = NET
+    hasSM = True
+    smConfiguration = "sm_priority 4\nsweep_interval 0"
+    settings = PollerSettings(INTERVAL_SECONDS, 3600.0, 0.3, 3600.0)
+
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        super().setUp()
+        self.reactor = reactor
+        # ibsim brings requests, as reports are, to who says that he is a manager
+        agent = MADAgent(reactor, self.portAt("a", isSM=True), watchSeconds=0.2)
+        self.addCleanup(agent.close)
+        self.told: list[tuple[str, str, str]] = []
+        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        self.poller = FabricPoller(reactor, agent, self.settings, judge=judge, notify=self.heard)
+        self.poller.start()
+        self.addCleanup(self.poller.stop)
+
+    def heard(self, event: LedgerEvent) -> None:
+        what = "raised" if isinstance(event, Raised) else "cleared"
+        found = event.entry.finding
+        self.told.append((what, found.kind, found.where.partition(" (")[0]))
+
+    async def until(self, isSo: Callable[[], bool]) -> float:
+        """Wait for something that takes a while, and return how long it took."""
+        begin = self.reactor.seconds()
+        while not isSo():
+            self.assertLess(self.reactor.seconds() - begin, PATIENCE_SECONDS, f"{self.told}")
+            await deferLater(self.reactor, 0.02)
+        return self.reactor.seconds() - begin
+
+    async def started(self) -> None:
+        subscription = self.poller._subscription
+        assert subscription is not None
+        await self.until(lambda: self.poller.statistics.turns > 1 and subscription.isStanding)
+        self.assertEqual(self.told, [])
+
+    def linked(self) -> set[tuple[str, int, str, int]]:
+        """Links as the monitor knows them, from both ends."""
+        fabric = self.poller.fabric
+        assert fabric is not None
+        return {
+            (one.node.description, one.number, other.node.description, other.number)
+            for pair in fabric.links()
+            for one, other in (pair, pair[::-1])
+        }
+
+    async def linkedAsTold(self) -> set[tuple[str, int, str, int]]:
+        """Links as iblinkinfo prints them, from both ends."""
+        out, errors, status = await self.fabric.spawn("iblinkinfo", "-l", host="b")
+        self.assertEqual((status, errors), (0, b""))
+        found = set()
+        for line in out.decode().splitlines():
+            words = line.split('"')
+            if len(words) >= 5 and "LinkUp" in line:
+                here, there = words[1].strip(), words[3].strip()
+                number = int(words[2].split()[1].partition("[")[0])
+                beyond = int(words[2].rpartition("==>")[2].split()[2].partition("[")[0])
+                found |= {(here, number, there, beyond), (there, beyond, here, number)}
+        return found
+
+    def raised(self) -> set[tuple[str, str]]:
+        return {(kind, where) for what, kind, where in self.told if what == "raised"}
+
+
+class MonitorTests(MonitorTestCase):
+    """Links, counters and managers that change; another manager may stand by at d."""
+
+    async def test_errorCorrection(self) -> None:
+        """
+        Nobody is asked for counters of error correction who does not have them, and nothing is found.
+
+        An OpenSM in ibsim would end by the question, as it does by perfquery's.
+        """
+        self.poller.change(replace(self.settings, lookSeconds=1.0), DEFAULT_RULES, lambda fabric: [])
+        await self.started()
+        corrections = self.poller.corrections
+        fabric = self.poller.fabric
+        assert fabric is not None
+        nodes = list(fabric.nodes.values())
+        self.assertTrue(any(any(True for _port in correctingPorts(node)) for node in nodes))
+        await self.until(lambda: not any(map(corrections.isWanted, nodes)))
+        turns = self.poller.statistics.turns
+        await self.until(lambda: self.poller.statistics.turns > turns + 2)
+        self.assertEqual((corrections.meters, self.told), ({}, []))
+
+    async def test_cut(self) -> None:
+        """A host's link that is cut makes it gone within two intervals, and iblinkinfo tells the same."""
+        await self.started()
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        sweeps = self.poller.statistics.sweeps
+        self.fabric.console('Unlink "c"[1]')
+        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.told)
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.fabric.console('ReLink "c"[1]')
+        seconds = await self.until(lambda: not self.poller.presence.nodes)
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only what had changed was asked
+
+    async def test_cutBetweenSwitches(self) -> None:
+        """
+        A link between switches is known as gone within two intervals, and is there again.
+
+        Not the one that OpenSM's report takes to us: OpenSM does not repeat what is lost in it.
+        """
+        await self.started()
+        self.fabric.console('Unlink "left"[4]')
+        seconds = await self.until(lambda: ("raised", "link-gone", "left") in self.told)
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.fabric.console('ReLink "left"[4]')
+        seconds = await self.until(lambda: not self.poller.presence.links)
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+
+    async def test_added(self) -> None:
+        """A host that was never there is known within two intervals of its link, with its counters."""
+        self.fabric.console('Unlink "c"[1]')
+        await self.started()
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.fabric.nodes), 6)
+        self.fabric.console('ReLink "c"[1]')
+        seconds = await self.until(lambda: "c" in {name for name, *_ in self.linked()})
+        self.assertLess(seconds, TWO_INTERVALS)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        added = next(node for node in self.poller.fabric.hosts() if node.description == "c")
+        await self.until(lambda: (added.guid, 1) in self.poller.meters)
+        self.assertEqual(self.told, [])
+
+    async def test_counters(self) -> None:
+        """Errors that grow are found within two intervals; perfquery and ibqueryerrors read the same."""
+        await self.started()
+        self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=4321')
+        seconds = await self.until(lambda: ("raised", "symbol-errors", "left") in self.told)
+        self.assertLess(seconds, TWO_INTERVALS)
+        fabric = self.poller.fabric
+        assert fabric is not None
+        left = next(node for node in fabric.switches() if node.description == "left")
+        self.assertEqual(self.poller.meters[left.guid, 2].value("symbolErrorCounter"), 4321)
+        out, _errors, status = await self.fabric.spawn("perfquery", str(int(left.lid)), "2", host="b")
+        lines = dict(line.split(":", 1) for line in out.decode().splitlines() if ":" in line)
+        self.assertEqual((status, lines["SymbolErrorCounter"].strip(".")), (0, "4321"))
+        out, _errors, _status = await self.fabric.spawn("ibqueryerrors", host="b")
+        self.assertIn("[SymbolErrorCounter == 4321]", out.decode())
+
+    async def test_handover(self) -> None:
+        """A manager that is killed is missed, and the next one is told of; then cuts are heard of again."""
+        self.fabric.standBy("d", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
+        await self.started()
+        self.fabric.killManager()
+        await self.until(lambda: ("raised", "sm-changed", "subnet manager") in self.told)
+        subscription = self.poller._subscription
+        assert subscription is not None
+        await self.until(lambda: subscription.isStanding)
+        self.assertNotIn(("raised", "node-gone", "c"), self.told)
+        self.fabric.console('Unlink "c"[1]')
+        seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.told)
+        self.assertLess(seconds, TWO_INTERVALS)
+        await self.until(
+            lambda: (
+                all(entry.finding.kind != "sm-silent" for entry in self.poller.ledger.open.values())
+                or ("cleared", "sm-silent") in [one[:2] for one in self.told]
+            )
+        )
+
+    async def test_cutInTwo(self) -> None:
+        """A fabric that is cut in two, its manager beyond the cut, has lost those alone, until it heals."""
+        await self.started()
+        for number in (3, 4):
+            self.fabric.console(f'Unlink "left"[{number}]')
+        lost = {("node-gone", name) for name in ("right", "c", "d", "e")}
+        await self.until(lambda: lost <= self.raised())
+        await deferLater(self.reactor, 5 * INTERVAL_SECONDS)
+        for number in (3, 4):
+            self.fabric.console(f'ReLink "left"[{number}]')
+        await self.until(lambda: not self.poller.presence.nodes and not self.poller.presence.links)
+        subscription = self.poller._subscription
+        assert subscription is not None
+        await self.until(lambda: subscription.isStanding)
+        self.assertEqual(self.linked(), await self.linkedAsTold())
+        kinds = {kind for kind, _where in self.raised() - lost}
+        self.assertLessEqual(kinds, {"node-silent", "sm-silent", "no-notices"})
+        for which in self.raised():
+            self.assertEqual(self.told.count(("raised", *which)), 1, f"{which}")
+
+    async def test_killedInSweep(self) -> None:
+        """A manager that is killed in the middle of a sweep takes nobody with it."""
+        await self.started()
+        sweeps = self.poller.statistics.sweeps
+        self.poller._sweepNow()
+        self.fabric.killManager()
+        await self.until(lambda: self.poller.statistics.sweeps > sweeps)
+        await self.until(lambda: "sm-silent" in {kind for kind, _where in self.raised()})
+        self.assertEqual(len(self.linked()), 2 * 7)
+        self.assertEqual([one for one in self.told if "gone" in one[1]], [])
+
+    async def test_otherLIDs(self) -> None:
+        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
+        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=4321')
+        await self.started()
+        fabric = self.poller.fabric
+        assert fabric is not None
+        before = {node.description: node.lid for node in fabric.nodes.values()}
+        self.fabric.killManager()
+        self.fabric.swapLIDs(before["b"], before["c"])
+        self.fabric.startManager(self.smConfiguration)
+
+        def lids() -> dict[str, int]:
+            assert self.poller.fabric is not None
+            return {node.description: node.lid for node in self.poller.fabric.nodes.values()}
+
+        await self.until(lambda: lids() == {**before, "b": before["c"], "c": before["b"]})
+        turns = self.poller.statistics.turns
+        await self.until(lambda: self.poller.statistics.turns > turns + 3)
+        values = {
+            node.description: self.poller.meters[node.guid, 1].value("symbolErrorCounter")
+            for node in fabric.hosts()
+        }
+        self.assertEqual((values["b"], values["c"]), (0, 4321))
+        self.assertNotIn("symbol-errors", {kind for kind, _where in self.raised()})
+
+    async def test_standstill(self) -> None:
+        """A fabric that stands still for seconds has lost nobody when it goes on."""
+        await self.started()
+        fabric = self.poller.fabric
+        assert fabric is not None
+        self.fabric.pause()
+        await deferLater(self.reactor, 3.0)
+        self.fabric.goOn()
+        turns = self.poller.statistics.turns
+        await self.until(lambda: self.poller.statistics.turns > turns + 2)
+        self.assertEqual(len(self.linked()), 2 * 7)
+        self.assertEqual([one for one in self.told if "gone" in one[1]], [])
+
+
+class NameTests(MonitorTestCase):
+    """The name of a host is a script."""
+
+    net = NET.replace('Hca 1 "b"', 'Hca 1 "b" # "<script>alert(1)</script>"')
+
+    async def test_script(self) -> None:
+        """It is its name, as it came, and no finding."""
+        await self.started()
+        fabric = self.poller.fabric
+        assert fabric is not None
+        self.assertIn("<script>alert(1)</script>", {node.description for node in fabric.hosts()})

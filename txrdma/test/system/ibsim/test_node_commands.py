@@ -1,0 +1,303 @@
+"""
+The commands about single nodes and ports, and how what they print looks, beside infiniband-diags' in ibsim.
+
+umad2sim has no RMPP, so of records only single ones are asked for; and ibsim knows no routes that begin by a
+LID and go on directed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
+from txrdma.mad.paths import toLID
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
+
+
+class FormTests(CommandsTestCase):
+    """Line by line the same text."""
+
+    most = 99
+    _filling: MADAgent | None = None
+
+    async def test_numbered(self) -> None:
+        """C{trace --no-info} prints what C{ibtracert -n} prints."""
+        lids = (await self.lids())[: self.most]
+        for source, target in zip(lids, reversed(lids), strict=True):
+            theirs = self.theirs("ibtracert", "-n", source, target)
+            self.assertEqual(await self.said("trace", "-n", source, target), theirs)
+
+    async def test_allLIDs(self) -> None:
+        """C{routes --all} prints what C{ibroute -a} prints, LIDs that nobody has included."""
+        [lid, *_] = await self.lids("--switches")
+        for low, high in (("1", "6"), ("2", "3")):
+            for ours, theirs in (((), ()), (("--no-destinations",), ("-n",))):
+                told = self.theirs("ibroute", "-a", *theirs, lid, low, high)
+                said = await self.said("routes", lid, "--all", *ours, "--lids", f"{low}-{high}")
+                self.assertEqual(said, told)
+
+    async def fill(self, lid: int, *masks: int, position: int = 0) -> None:
+        """Let a switch send multicast LIDs, from 0xc000 on, by ports."""
+        agent = self._filling = self._filling or self.agentAt()
+        content = MulticastForwardingTable(portMasks=(*masks, *(0,) * (32 - len(masks))))
+        await agent.SubnSet(content, toLID(agent.port.endPort, lid), position << 28)
+
+    async def test_multicastTables(self) -> None:
+        """C{routes --multicast} prints what C{ibroute -M} prints."""
+        lid = int((await self.lids("--switches"))[0])
+        await self.fill(lid, 0b10_0100, 0, 0b1001)
+        theirs = self.theirs("ibroute", "-M", str(lid))
+        self.assertEqual((await self.said("routes", "-M", str(lid))).rstrip("\n"), theirs.rstrip("\n"))
+        theirs = self.theirs("ibroute", "-M", str(lid), "0xc001", "0xc002")
+        ours = await self.said("routes", "-M", str(lid), "--lids", "0xc001-0xc002")
+        self.assertEqual(ours.rstrip("\n"), theirs.rstrip("\n"))
+
+    async def test_multicastTrace(self) -> None:
+        """C{trace --multicast} takes the steps of C{ibtracert -m}: ports, LIDs and names."""
+        hosts = await self.lids("--hosts")
+        for target in hosts[1:][-self.most :]:
+            unicast = (await self.told("trace", hosts[0], target))["hops"]
+            switches = [hop for hop in unicast if hop["type"] == "SWITCH"]
+            for hop in switches:
+                for position in range(3):
+                    mask = sum(1 << p % 16 for p in (hop["entry"], hop["exit"]) if p // 16 == position)
+                    await self.fill(hop["lid"], mask, position=position)
+            theirs = self.theirs("ibtracert", "-m", "0xc000", hosts[0], target)
+            steps = re.findall(r'\[(\d+)\] -> \w+ 0x(?:\w+)\[(\d+)\] lid (\d+)(?:-\d+)? "(.*)"', theirs)
+            self.assertEqual(len(steps), len(unicast) - 1)
+            hops = (await self.told("trace", "-m", "0xc000", hosts[0], target))["hops"]
+            ours = [
+                (str(before["exit"]), str(hop["entry"]), str(hop["lid"]), hop["name"])
+                for before, hop in zip(hops, hops[1:], strict=False)
+            ]
+            self.assertEqual(ours, steps)
+            for hop in switches:
+                for position in range(3):
+                    await self.fill(hop["lid"], 0, position=position)
+        self.assertIn("failed", self.theirs("ibtracert", "-m", "0xc000", hosts[0], hosts[1]))
+        self.assertIn("does not come to", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
+
+    async def status_of(self, *words: str) -> object:
+        await self.said(*words)
+        return self.status
+
+    async def test_address(self) -> None:
+        """C{smpquery Address} tells what C{ibaddr} tells, and the name."""
+        for lid in (await self.lids())[: self.most]:
+            theirs = self.theirs("ibaddr", lid).rstrip("\n")
+            ours = await self.said("smpquery", "Address", lid)
+            self.assertTrue(ours.startswith(theirs + " '"), (ours, theirs))
+
+    async def test_bytes(self) -> None:
+        """C{query} with a number shows the bytes that C{smpdump} shows."""
+        [lid, *_] = await self.lids("--switches")
+        for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
+            theirs = re.sub(r"\s", "", self.theirs("smpdump", lid, number, modifier))
+            said = await self.said("query", "SubnGet", number, lid, "--modifier", modifier)
+            ours = "".join(line.partition("  ")[2] for line in said.splitlines()[1:]).replace(" ", "")
+            self.assertEqual((len(ours), ours), (128, theirs[:128]))
+
+    async def test_over(self) -> None:
+        """C{routes --over} names the hosts that C{ibroute} has behind the port, in both directions."""
+        links = [link for link in await self.told("links", "--switches") if link["to"] is not None]
+        self.assertTrue(links)
+        for link in links[:2]:
+            one, other = link["from"], link["to"]
+            told = await self.told("routes", str(one["lid"]), "--over", str(one["port"]))
+            self.assertEqual([each["from"]["port"] for each in told], [one["port"], other["port"]])
+            for end, use in zip((one, other), told, strict=True):
+                row = rf"(0x\w+) {end['port']:03} : \(Channel Adapter"
+                theirs = re.findall(row, self.theirs("ibroute", str(end["lid"])))
+                self.assertEqual([f"{reached['lid']:#06x}" for reached in use["reached"]], theirs)
+
+
+class SeveralLIDsTests(CommandsTestCase):
+    """Ports with two LIDs each."""
+
+    smConfiguration = "lmc 1"
+
+    async def test_routes(self) -> None:
+        """Each further LID of a port is a path by a number; LIDs that nobody has are told where asked for."""
+        for lid in await self.lids("--switches"):
+            self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
+            theirs = self.theirs("ibroute", "-a", lid, "2")
+            ours = await self.said("routes", lid, "--all", "--lids", "2-999")
+            self.assertEqual(ours, theirs)
+            everything = {str(each["lid"]): each for each in await self.told("routes")}
+            [alone] = await self.told("routes", lid)
+            self.assertEqual(everything[lid]["linear"], alone["linear"])
+
+    async def test_trace(self) -> None:
+        """Packets for a port's second LID go their own way."""
+        hosts = [int(lid) for lid in await self.lids("--hosts")]
+        for lid in hosts[1:]:
+            for target in (lid, lid + 1):
+                theirs = self.theirs("ibtracert", str(hosts[0]), str(target))
+                self.assertEqual(await self.said("trace", str(hosts[0]), str(target)), theirs)
+
+    async def test_address(self) -> None:
+        """A range of LIDs."""
+        lid = (await self.lids("--hosts"))[-1]
+        theirs = self.theirs("ibaddr", lid).rstrip("\n")
+        self.assertIn(theirs, await self.said("smpquery", "addr", lid))
+        self.assertRegex(theirs, r"start 0x\w+ end 0x\w*[13579bdf]$")
+
+
+class FatTreeFormTests(FormTests):
+    """Switches of 36 ports, in two levels."""
+
+    net = fatTree(40).text()
+    most = 6
+
+
+class AdministrationTests(CommandsTestCase):
+    """What C{saquery} has options for."""
+
+    async def test_managers(self) -> None:
+        """C{saquery sms} is C{saquery -s}."""
+        theirs = re.findall(r"EndPortLid\.+(\d+)", self.theirs("saquery", "-s"))
+        ours = [str(each["fields"]["endPortLID"]) for each in await self.told("saquery", "sms", "--get")]
+        self.assertEqual((ours, len(ours)), (theirs, 1))
+
+    async def test_groups(self) -> None:
+        """C{saquery groups} is C{saquery -g}."""
+        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", self.theirs("saquery", "-g")))
+        [told] = await self.told("saquery", "groups", "--get")
+        fields = told["fields"]
+        self.assertEqual(fields["mgid"], theirs["MGID"])
+        self.assertEqual(fields["mlid"], int(theirs["Mlid"], 16))
+        self.assertIn(theirs["MGID"], await self.said("saquery", "groups", "--get"))
+
+    async def test_paths(self) -> None:
+        """C{saquery PR --from --to} is C{saquery --src-to-dst}, by LIDs and by names."""
+        nodes = await self.told("nodes", "--hosts")
+        one, other = nodes[0], nodes[-1]
+        said = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
+        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", said))
+        for key in ("lid", "name"):
+            [told] = await self.told(
+                "saquery", "PR", "--get", "--from", str(one[key]), "--to", str(other[key])
+            )
+            ours = told["fields"]
+            for name in ("dlid", "slid", "sgid", "dgid"):
+                self.assertEqual(str(ours[name]), theirs[name])
+
+    async def test_names(self) -> None:
+        """Names to LIDs and GUIDs, and back."""
+        [known] = re.findall(r'\d+ +"(.*)"', self.theirs("saquery", "-D"))  # without RMPP only this one
+        host = next(node for node in await self.told("nodes", "--hosts") if node["name"] == known)
+        name, lid = host["name"], str(host["lid"])
+        found = await self.said("saquery", "NR", "--get", f"nodeString={name}", "--columns", "lid")
+        self.assertEqual(found.split(), ["lid", self.theirs("saquery", "-l", name).strip()])
+        found = await self.said("saquery", "NR", "--get", lid, "--columns", "name")
+        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-O", lid).strip()])
+        guid = self.theirs("saquery", "-G", name).strip()
+        [told] = await self.told("saquery", "NR", "--get", f"nodeString={name}")
+        self.assertEqual("0x" + told["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
+        found = await self.said("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
+        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
+
+
+class CounterTests(CommandsTestCase):
+    """C{perfquery} of many ports."""
+
+    async def test_ports(self) -> None:
+        """The same ports as theirs, one after the other; added, the same sums."""
+        [switch, *_] = await self.lids("--switches")
+        nodes = await self.told("nodes", "--hosts")
+        host = next(str(node["lid"]) for node in nodes if node["numPorts"] == 1)
+        self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=7')
+        self.fabric.console('PerformanceSet "left"[3] PortCounters.SymbolErrorCounter=5')
+        await self.waited(0.5)
+        for words in (("-a", "-l", switch), ("-l", switch, "2-4"), ("-a", switch), ("-a", host)):
+            theirs = re.findall(r"^PortSelect:\.+(\d+)$", self.theirs("perfquery", *words), re.MULTILINE)
+            told = (await self.told("perfquery", *words))["ports"]
+            self.assertEqual([str(each["portSelect"]) for each in told], theirs, words)
+        [sum] = (await self.told("perfquery", "-a", switch))["ports"]
+        self.assertEqual(sum["symbolErrorCounter"], 12)
+        self.assertIn("SymbolErrorCounter:..............12\n", self.theirs("perfquery", "-a", switch))
+
+
+class PortTests(CommandsTestCase):
+    """C{portstate} beside C{ibportstate}: by directed routes, and nobody else changes anything."""
+
+    net = "vendid=0x2c9\ndevid=0xc738\n" + fatTree(8).text()
+    hasSM = False
+
+    async def info(self, port: int, name: str = "PI") -> dict[str, Any]:
+        told = await self.told("smpquery", name, "0,1", str(port))
+        fields: dict[str, Any] = told["answers"][0]["fields"]
+        return fields
+
+    async def test_changes(self) -> None:
+        """Each operation changes one port of a switch as theirs changes another."""
+        before = await self.info(3)
+        self.assertEqual(before, await self.info(4))
+        for words in (
+            ("speed", "1"),
+            ("espeed", "3"),
+            ("width", "1"),
+            ("vls", "2"),
+            ("mtu", "3"),
+            ("disable",),
+            ("enable",),
+            ("off",),
+            ("on",),
+            ("down",),
+            ("reset",),
+            ("arm",),
+            ("active",),
+            ("fdr10", "0"),
+        ):
+            said = self.theirs("ibportstate", "-D", "0,1", "3", *words)
+            await self.said("portstate", "0,1", "4", *words, "--yes")
+            self.assertEqual((words, bool(self.status)), (words, "failed" in said))
+            theirs, ours = await self.info(3), await self.info(4)
+            for each in (theirs, ours):
+                each["lid"] = each["masterSMLID"] = 0  # ibportstate fills some numbers in, which ibsim keeps
+            self.assertEqual(ours, theirs, words)
+            self.assertEqual(await self.info(3, "MEPI"), await self.info(4, "MEPI"), words)
+        self.assertNotEqual(theirs, before)
+
+    async def test_ends(self) -> None:
+        """The same of what only ports with a LID have."""
+        for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
+            await self.said("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
+        for words in (
+            ("lid", "0x22"),
+            ("smlid", "5"),
+            ("lmc", "2"),
+            ("mkeylease", "60"),
+            ("mkeyprot", "1"),
+            ("mkey", "0x1234"),
+        ):
+            self.theirs("ibportstate", "-D", "0,1,3", "1", *words)
+            await self.said("portstate", "0,1,4", "1", *words, "--yes")
+            told = [await self.told("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)]
+            theirs, ours = (each["answers"][0]["fields"] for each in told)
+            self.assertEqual(ours, theirs, words)
+
+    async def test_everywhere(self) -> None:
+        """All linked ports are armed, made active and initialized again, in the eyes of C{iblinkinfo}."""
+        for words, state in (((), "Initialize"), (("arm",), "Armed"), (("active",), "Active")):
+            if words:
+                await self.said("portstate", "--everywhere", *words, "--yes")
+                self.assertEqual(self.status, 0)
+            said = re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))
+            self.assertEqual((set(said), len(said)), ({state}, 16))
+        await self.said("portstate", "--everywhere", "down", "--yes")
+        said = re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))
+        self.assertEqual(sorted(said), ["Active"] * 2 + ["Initialize"] * 14)
+        await self.said("portstate", "--everywhere", "down", "--yes", "--force")
+        self.assertEqual(set(re.findall(r"(\w+)/ *LinkUp", self.theirs("iblinkinfo", "-l"))), {"Initialize"})
+
+    async def test_peer(self) -> None:
+        """What is at the other end is what C{smpquery} tells of it."""
+        told = await self.told("portstate", "0,1", "5")
+        theirs = self.theirs("smpquery", "-D", "portinfo", "0,1,5", "1")
+        self.assertIn("LinkState:.......................Initialize", theirs)
+        self.assertEqual((told["peer"]["portState"], told["warnings"]), ("INIT", []))
+        self.assertEqual(told["peer"]["capabilityMask"], int(re.findall(r"CapMask:\.+(\w+)", theirs)[0], 16))

@@ -1,0 +1,111 @@
+"""
+Subscriptions with OpenSM, in ibsim: it keeps them, reports by them, and the next manager gets them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.task import deferLater
+
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts.sa import InformInfoRecord
+from txrdma.mad.paths import toSA
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+
+NET = """
+width=3
+speed=7
+extspeed=7
+
+Switch 8 "left"
+[1] "a"[1]
+[2] "b"[1]
+[3] "c"[1]
+[4] "d"[1]
+
+Hca 1 "a"
+Hca 1 "b"
+Hca 1 "c"
+Hca 1 "d"
+"""
+
+PATIENCE_SECONDS = 30.0
+
+
+class SubscriptionTests(IbsimTestCase):
+    """OpenSM is at d, another one stands by at c; who subscribes is at a."""
+
+    net = NET
+    hasSM = True
+    smConfiguration = "sm_priority 4"
+
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        super().setUp()
+        self.reactor = reactor
+        # ibsim brings requests, as reports are, to who says that he is a manager
+        self.agent = MADAgent(
+            reactor, self.portAt("a", isSM=True), timeoutSeconds=1.0, retries=2, watchSeconds=0.2
+        )
+        self.addCleanup(self.agent.close)
+        self.asking = self.agentAt("a")
+        self.heard: list[int] = []
+        self.subscription = Subscription(
+            *(reactor, self.agent, MADServer(self.agent), None),
+            lambda notice, request: self.heard.append(notice.trapNumber),
+            retrySeconds=0.2,
+        )
+        self.addCleanup(self.subscription.stop)
+
+    async def until(self, isSo: Callable[[], bool]) -> None:
+        """Wait for something that takes a while."""
+        end = self.reactor.seconds() + PATIENCE_SECONDS
+        while not isSo():
+            self.assertLess(self.reactor.seconds(), end)
+            await deferLater(self.reactor, 0.05)
+
+    async def isKnown(self) -> bool:
+        """Whether the manager has one subscription of ours; it is an error when it has several."""
+        end = self.agent.port.refresh()
+        query = InformInfoRecord.query(subscriberGID=end.gids[0])
+        try:
+            record = await self.asking.SubnAdmGet(query, toSA(end))
+        except MADError as error:
+            self.assertEqual(error.status, 0x0300, str(error))  # there is none
+            return False
+        return record.subscriberGID == end.gids[0]
+
+    async def test_reports(self) -> None:
+        """It stands; a host that goes is reported, once; at the end nothing is left of it."""
+        self.subscription.start()
+        await self.until(lambda: self.subscription.isStanding)
+        self.assertTrue(await self.isKnown())
+        self.subscription.renew()
+        await self.until(lambda: self.subscription.isStanding)
+        self.assertTrue(await self.isKnown())
+        self.fabric.console('Unlink "b"[1]')
+        await self.until(lambda: 65 in self.heard)
+        await deferLater(self.reactor, 2.0)
+        self.assertEqual(self.heard.count(65), 1)
+        await self.subscription.stop()
+        self.assertFalse(await self.isKnown())
+
+    async def test_handover(self) -> None:
+        """When OpenSM ends and the other one takes over, the subscription is with that one."""
+        self.fabric.standBy("c", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
+        self.subscription.start()
+        await self.until(lambda: self.subscription.isStanding)
+        before = self.agent.port.refresh().smLID
+        self.fabric.stopManager()
+        await self.until(lambda: self.agent.port.refresh().smLID != before)
+        await deferLater(self.reactor, 1.0)
+        await self.until(lambda: self.subscription.isStanding)
+        self.assertTrue(await self.isKnown())
+        self.heard.clear()
+        self.fabric.console('Unlink "b"[1]')
+        await self.until(lambda: 65 in self.heard)

@@ -1,0 +1,109 @@
+"""
+Ports in ibsim's fabrics keep the promises of L{IMADPort}.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from select import select
+from typing import Any
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.mad.ports.ibsim import IbsimPort
+from txrdma.test.support.mad.simulated import gmp
+from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
+from txrdma.testing.contracts import MADPortContract
+
+NET = """
+Switch 8 "left"
+[1] "a"[1]
+[2] "c"[1]
+[3] "d"[1]
+
+Hca 1 "a"
+Hca 1 "c"
+Hca 1 "d"
+"""
+
+
+class WritingClock(ReadingClock):
+    """A clock with readers and writers, which are looked at in real time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[Any] = []
+
+    def addWriter(self, writer: Any) -> None:
+        """Let it write when there is room."""
+        if writer not in self.writers:
+            self.writers.append(writer)
+
+    def removeWriter(self, writer: Any) -> None:
+        """Don't, any more."""
+        if writer in self.writers:
+            self.writers.remove(writer)
+
+    def step(self) -> None:
+        """Wait for a descriptor, but not long."""
+        readable, writable, _ = select(self.readers, self.writers, (), 0.005)
+        for reader in readable:
+            if reader in self.readers:
+                reader.doRead()
+        for writer in writable:
+            if writer in self.writers:
+                writer.doWrite()
+        self.advance(0.005)
+
+
+class IbsimTests(MADPortContract, IbsimTestCase):
+    """Two hosts, OpenSM at a third; ibsim brings requests to who says that he is a manager."""
+
+    net = NET
+    hasSM = True
+
+    def setUp(self) -> None:
+        self.clock = WritingClock()
+        super().setUp()
+
+    def makePort(self, number: int) -> IbsimPort:
+        return IbsimPort(self.clock, self.fabric.base, "ac"[number], isSM=number == 1)  # type: ignore[arg-type]  # all that it takes
+
+    def pathTo(self, number: int) -> IBPath:
+        return gmp(self.ports[number].endPort.lid)
+
+    def step(self) -> None:
+        self.clock.step()
+
+    def time(self) -> WritingClock:
+        return self.clock
+
+    def routes(self) -> Sequence[IBPath]:
+        return IBPath(dlid=self.ports[1].endPort.lid), IBDRPath(drPath=(1, 2))
+
+    def test_standstill(self) -> None:
+        """An ibsim that stands still holds up the reactor for a moment only, and is an L{RDMAError}."""
+        self.fabric.pause()
+        begin = time.monotonic()
+        self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
+        self.assertLess(time.monotonic() - begin, 1.0)
+        self.fabric.goOn()
+        self.until(self.isAnswering)
+        self.fabric.stop()
+        self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
+
+    def isAnswering(self) -> bool:
+        """Whether the port can be looked at."""
+        try:
+            return self.ports[0].refresh() == self.ports[0].endPort
+        except DeviceUnavailable:
+            return False
+
+    def lose(self, number: int) -> None:
+        self.fabric.stop()
+
+    def restore(self, number: int) -> None:
+        self.fabric = Ibsim(self.net, self.hasSM)
+        self.addCleanup(self.fabric.stop)

@@ -1,0 +1,198 @@
+"""
+What OpenSM says of nodes through C{SATransactor} is what ibsim's nodes say themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GID, LID
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MCMemberRecord
+from txrdma.mad.layouts.smp import (
+    GUIDInfo,
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+    SMInfo,
+    SwitchInfo,
+    VLArbitrationTable,
+)
+from txrdma.mad.paths import toLID, toSA
+from txrdma.mad.resolvers import SAPathResolver
+from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.schedule import MADSchedule
+from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
+
+NET = """
+width=3
+speed=7
+extspeed=7
+
+Switch 8 "left"
+[1] "a"[1]
+[2] "b"[1]
+[3] "right"[3]
+[4] "right"[4]
+
+Switch 8 "right"
+[1] "c"[1]
+[2] "d"[1]
+[5] "b"[2]
+
+Hca 1 "a"
+Hca 2 "b"
+Hca 1 "c"
+Hca 1 "d"
+"""
+
+SWITCHES: Final[dict[type[Attribute], list[int]]] = {
+    NodeInfo: [0],
+    NodeDescription: [0],
+    SwitchInfo: [0],
+    PortInfo: [0, 1, 2, 3, 4],  # OpenSM knows little of ports that lead nowhere
+    LinearForwardingTable: [0],
+    PKeyTable: [0, 1 << 16, 3 << 16],
+    SLtoVLMappingTable: [0x0103, 0x0301],
+    VLArbitrationTable: [0x10001, 0x30003],
+}
+HOSTS: Final[dict[type[Attribute], list[int]]] = {
+    NodeInfo: [0],
+    NodeDescription: [0],
+    PortInfo: [0, 1],
+    GUIDInfo: [0],
+    PKeyTable: [0],
+    SLtoVLMappingTable: [0],
+    VLArbitrationTable: [0x10000, 0x30000],
+}
+"""What each kind of node is asked for, with which modifiers."""
+
+BROADCAST: Final = GID.fromString("ff12:401b:ffff::ffff:ffff")
+"""The group of IP over InfiniBand, which OpenSM makes by itself."""
+
+TRUSTED: Final = Keys(smKey=1)
+"""OpenSM's own key unless told otherwise: without it, nobody hears of P_Keys."""
+
+CHANGING: Final = {
+    "localPortNum": "is the port that the question came in by",
+    "mkey": "the administration tells keys only to who is trusted",
+    "lifeTimeValue": "OpenSM tells what it wants to have set, ibsim what it keeps",
+}
+
+
+class SATransactorTests(IbsimTestCase):
+    """With the same question to both."""
+
+    def setUp(self) -> None:
+        self.fabric = Ibsim(NET, True, "qos TRUE")  # else OpenSM never looks at tables of lanes
+        self.addCleanup(self.fabric.stop)
+
+    async def compare(
+        self, agent: Any, transactor: SATransactor, kind: type[Attribute], way: IBPath, modifier: int
+    ) -> None:
+        """Both answers, without what differs by nature."""
+        said = []
+        for each in (agent, transactor):
+            try:
+                told = (await each.SubnGet(kind, way, modifier, keys=TRUSTED)).toDict()
+                said.append({name: value for name, value in told.items() if name not in CHANGING})
+            except MADError as error:
+                said.append({"refused": str(error)})
+        self.assertEqual(said[1], said[0], f"{kind.__name__} {modifier:#x} at {way}")
+
+    async def test_same(self) -> None:
+        """All attributes, of switches and of hosts, by directed routes and by LID."""
+        agent = self.agentAt("a")
+        transactor = SATransactor(agent, agent.port.refresh())
+        fabric = await Sweep(agent).run()
+        for node in fabric.nodes.values():
+            assert node.route is not None
+            for way in (node.route, toLID(agent.port.endPort, node.lid)):
+                for kind, modifiers in (SWITCHES if node.isSwitch else HOSTS).items():
+                    for modifier in modifiers:
+                        await self.compare(agent, transactor, kind, way, modifier)
+
+    async def test_otherPort(self) -> None:
+        """The other port of a host, asked for at the LID of the first one."""
+        agent = self.agentAt("a")
+        transactor = SATransactor(agent, agent.port.refresh())
+        await self.compare(agent, transactor, PortInfo, IBDRPath(drPath=(1, 2)), 2)
+
+    async def test_multicast(self) -> None:
+        """Multicast tables, after two have joined the group that OpenSM has from the beginning."""
+        for name in ("a", "c"):
+            agent = self.agentAt(name)
+            end = agent.port.refresh()
+            query = MCMemberRecord.query(mgid=BROADCAST, portGID=end.gids[0], joinState=1)
+            joined = await agent.SubnAdmSet(query, toSA(end))
+        transactor = SATransactor(agent, end)
+        block = joined.mlid - 0xC000 >> 5
+        for way in (IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 3))):
+            while not any((await agent.SubnGet(MulticastForwardingTable, way, block)).portMasks):
+                pass  # OpenSM lays the ways after it has answered
+            await self.compare(agent, transactor, MulticastForwardingTable, way, block)
+
+    async def test_passed(self) -> None:
+        """Counters are asked of the ports themselves."""
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
+        lid = next(node.lid for node in (await Sweep(agent).run()).nodes.values() if node.description == "c")
+        asked = PortCounters(portSelect=1)
+        told = await SATransactor(agent, end).PerformanceGet(asked, toLID(end, lid))
+        self.assertEqual(told.symbolErrorCounter, 77)
+
+    async def test_manager(self) -> None:
+        """OpenSM's own attribute."""
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        told = await SATransactor(agent, end).SubnGet(SMInfo, toLID(end, end.smLID))
+        direct = await agent.SubnGet(SMInfo, toLID(end, end.smLID))
+        self.assertEqual((told.guid, told.smState), (direct.guid, direct.smState))
+
+    async def test_sweep(self) -> None:
+        """A sweep that asks OpenSM finds what one finds that asks the nodes, by a schedule or not."""
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        direct = await Sweep(agent).run()
+        for other in (SATransactor(agent, end), SATransactor(MADSchedule(agent, 4), end)):
+            told = await Sweep(other).run()
+            self.assertEqual(told.problems, [])
+            self.assertEqual(set(told.nodes), set(direct.nodes))
+            self.assertEqual(
+                {frozenset(map(str, link)) for link in told.links()},
+                {frozenset(map(str, link)) for link in direct.links()},
+            )
+
+    async def test_portGUID(self) -> None:
+        """Our own port in ibsim has the GUID that its subnet knows."""
+        for name in ("a", "b", "left"):
+            agent = self.agentAt(name)
+            info = await agent.SubnGet(NodeInfo, IBDRPath())
+            self.assertEqual(agent.port.endPort.portGUID, info.portGUID, name)
+            self.assertEqual(agent.port.endPort.gids[0].guid, info.portGUID, name)
+
+    async def test_paths(self) -> None:
+        """OpenSM's paths, by what people type; a path by LID that was asked for says more."""
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        fabric = await Sweep(agent).run()
+        other = next(node for node in fabric.nodes.values() if node.description == "c")
+        lid, guid = other.lid, next(iter(other.ports.values())).node.portGUIDs[1]
+        thorough = SAPathResolver(agent, end, asksForLIDs=True)
+        for target in (str(lid), str(guid), f"fe80::{guid}", f"fe80::{guid}%{end.portGUID}"):
+            path = await thorough.resolve(target)
+            self.assertEqual((path.slid, path.dlid, path.reversible), (end.lid, lid, True), target)
+            self.assertIsNotNone(path.mtu)
+            self.assertIsNotNone(path.packetLifeTime)
+            self.assertEqual((await agent.SubnGet(NodeInfo, path)).nodeGUID, other.guid)
+        self.assertEqual(await SAPathResolver(agent, end).resolve(lid), toLID(end, LID(lid)))

@@ -1,0 +1,382 @@
+"""
+Simulated fabrics answer as ibsim does over the same net file, field by field.
+
+Where they do not, ibsim is wrong, and each place is written down here:
+
+  - ibsim forwards attributes that it does not know to whoever is attached, and says that there is no way.
+    Ours are refused with status 0x0C (IBA 13.4.7).
+  - ibsim tells blocks that are beyond a table's capacity: of forwarding tables what lies behind them in its
+    memory, of multicast tables and GUIDs zeros. Ours are refused with status 0x1C.
+  - ibsim lets a directed route leave a host by port 0, and end by port 0 of a switch. Ours do not.
+  - ibsim puts the sender's port into the first byte of the return path; ours is 0 (IBA 14.2.2).
+  - ibsim's routers have GUID 0 unless the file says one. Ours are numbered as hosts are.
+  - In ibsim a port becomes ACTIVE only when its peer is ARMED; in ours by request alone (IBA 7.2.7).
+  - ibsim keeps a port's SubnetTimeOut at 31, whatever is set.
+  - ibsim passes over speeds that a port does not have, and over 30, no extended speed. Ours refuse the first
+    with status 0x1C, and take the second (IBA 14.2.5.6).
+  - ibsim counts the datagrams of its clients in port counters; ours count what a test says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import LID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts import pma, smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+
+Question = tuple[str, Any, IBPath, int]
+
+AT_ONCE = 100
+"""So many questions are asked at a time."""
+
+EXAMPLES = Path("/usr/share/doc/ibsim-utils/net-examples")
+
+MIXED = """
+width=3
+speed=7
+extspeed=7
+
+Switch 8 "left" # "a switch of many words"
+[1] "a"[1] w=1
+[2] "b"[1] s=1 e=1
+[3] "right"[3] w=3 s=3
+[4] "right"[4] e=3
+
+switchguid=0xabcdef
+Switch 4 "right"
+[1] "c"[1]
+[3] "left"[3] s=1
+
+caguid=0x123400
+Hca 2 "a"
+Hca 2 "b"
+[2] "right"[2] w=2
+
+vendid=0x2c9
+devid=4123
+Hca 1 "c"
+"""
+
+SLOW = """
+Switch 4 "only"
+[1] "a"[1]
+[2] "b"[1]
+
+Hca 1 "a"
+Hca 1 "b"
+"""
+
+
+class AnswersMixin(IbsimTestCase):
+    """Asks both the same."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock = Clock()
+        self.ours = SimulatedFabric(self.clock, parseNet(self.net), isManaged=False)
+        self.theirAgent = self.agentAt()
+        self.ourAgent = MADAgent(self.clock, self.ours.attach(self.fabric.host), timeoutSeconds=1.0)
+        self.addCleanup(self.ourAgent.close)
+
+    async def ask(self, questions: Sequence[Question]) -> list[tuple[object, object]]:
+        """What ibsim says to each, and what ours say: content, or status."""
+        theirs, ours = (
+            [agent.call(rpc, payload, path, modifier) for rpc, payload, path, modifier in questions]
+            for agent in (self.theirAgent, self.ourAgent)
+        )
+        self.clock.pump([0] * 3)
+        if not all(call.called for call in ours):
+            self.clock.pump([1] * 30)
+        return [(await _said(one), await _said(other)) for one, other in zip(theirs, ours, strict=True)]
+
+    async def compare(self, questions: Iterable[Question], leaveOut: Container[str] = ()) -> int:
+        """Ask all, many at a time; how many there were. What differs is told field by field."""
+        count = 0
+        different: list[str] = []
+        waiting = iter(questions)
+        while some := list(islice(waiting, AT_ONCE)):
+            count += len(some)
+            for (_rpc, payload, path, modifier), (theirs, ours) in zip(
+                some, await self.ask(some), strict=True
+            ):
+                kind = payload if isinstance(payload, type) else type(payload)
+                where = f"{kind.__name__} {getattr(path, 'drPath', path.dlid)} {modifier:#x}"
+                different += (f"{where}: {line}" for line in differences(ours, theirs, leaveOut))
+        self.assertEqual(different, [])
+        return count
+
+    async def places(self) -> list[tuple[IBDRPath, Any]]:
+        """A route to every node, from a sweep through ibsim."""
+        fabric = await Sweep(self.theirAgent).run()
+        return [(node.route, node) for node in fabric.nodes.values() if node.route is not None]
+
+
+def differences(ours: object, theirs: object, leaveOut: Container[str] = ()) -> Iterator[str]:
+    """What two answers say differently."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name, value in ours.items():
+            if value != theirs[name] and name not in leaveOut:
+                yield f"{name} is {value}, ibsim's {theirs[name]}"
+    elif ours != theirs:
+        yield f"{ours}, ibsim: {theirs}"
+
+
+async def _said(call: Deferred[Any]) -> object:
+    try:
+        told = await call
+    except MADError as error:
+        return f"status {error.status:#06x}"
+    except MADFailure:
+        return "no answer"
+    return told.toDict() if isinstance(told, Attribute) else told
+
+
+def managementQuestions(path: IBPath, isSwitch: bool, ports: int) -> Iterator[Question]:
+    """Everything that a node can be asked."""
+
+    def get(kind: type[Attribute], *modifiers: int) -> Iterator[Question]:
+        for modifier in modifiers or (0,):
+            yield "SubnGet", kind, path, modifier
+
+    for kind in (smp.NodeInfo, smp.NodeDescription, smp.SwitchInfo, smp.GUIDInfo):
+        yield from get(kind)
+    yield from get(smp.PortInfo, *range(ports + 2), 0xFF)
+    yield from get(smp.PKeyTable, 0, 1)
+    yield from get(smp.VLArbitrationTable, 0, *(block << 16 for block in range(1, 6)))
+    yield from get(smp.SLtoVLMappingTable, 0, 1)
+    yield from get(smp.LinearForwardingTable, 0, 1, 9)
+    yield from get(smp.MulticastForwardingTable, 0, 1)
+    yield from get(smp.ExtendedPortInfo, 1)
+    if isSwitch:
+        yield from get(smp.PKeyTable, 1 << 16, 1 << 16 | 1)
+        yield from get(smp.SLtoVLMappingTable, 0x0102, 0x0001)
+        yield from get(smp.VLArbitrationTable, 1 << 16 | 1, 3 << 16 | 2)
+
+
+class UnmanagedAnswersTests(AnswersMixin):
+    """Before any manager ran."""
+
+    net = TWO_SWITCHES
+
+    async def test_everything(self) -> None:
+        """Every attribute of every node."""
+        count = 0
+        for route, node in await self.places():
+            questions = managementQuestions(route, node.isSwitch, node.info.numPorts)
+            count += await self.compare(questions)
+        self.assertGreater(count, 100)
+
+
+class MixedAnswersTests(UnmanagedAnswersTests):
+    """Links whose ends have different widths and speeds enabled; GUIDs and descriptions from the file."""
+
+    net = MIXED
+
+
+class SlowAnswersTests(UnmanagedAnswersTests):
+    """A file that says nothing of widths and speeds."""
+
+    net = SLOW
+
+    async def test_everything(self) -> None:
+        """Every attribute of every node."""
+        for route, node in await self.places():
+            await self.compare(managementQuestions(route, node.isSwitch, node.info.numPorts))
+
+
+def example(name: str) -> str:
+    """A net file that ibsim's package brings; empty where it does not."""
+    try:
+        return parseNet((EXAMPLES / name).read_text()).text()
+    except OSError:
+        return ""
+
+
+class ExampleAnswersTests(SlowAnswersTests):
+    """ibsim's own example."""
+
+    net = example("net")
+    skip = SlowAnswersTests.skip or ("" if net else "ibsim's examples are not installed") or None
+
+
+class OtherExampleAnswersTests(SlowAnswersTests):
+    """Its other one, with a cable at each port of each host."""
+
+    net = example("net.2sw2path4hca2port")
+    skip = ExampleAnswersTests.skip
+
+
+class SettingAnswersTests(AnswersMixin):
+    """What Set does, by the answer and by what is told afterwards."""
+
+    net = TWO_SWITCHES
+
+    async def test_tables(self) -> None:
+        """Tables keep what was set."""
+        leaf = IBDRPath(drPath=(1,))
+        for content, modifier in (
+            (smp.PKeyTable(pkeys=(0xFFFF, 0x8001) + (0,) * 30), 0),
+            (smp.PKeyTable(pkeys=(0x8001,) * 32), 3 << 16),
+            (smp.SLtoVLMappingTable(vls=(1,) * 16), 0x0203),
+            (smp.LinearForwardingTable(ports=bytes(range(8)) * 8), 9),
+            (smp.MulticastForwardingTable(portMasks=(5,) * 32), 3),
+        ):
+            await self.compare(
+                iter(
+                    (
+                        ("SubnSet", content, leaf, modifier),
+                        ("SubnGet", type(content), leaf, modifier),
+                    )
+                )
+            )
+
+    async def test_ports(self) -> None:
+        """LIDs, keys of the subnet, states and link settings."""
+        host, leaf = IBDRPath(drPath=(1, 2)), IBDRPath(drPath=(1,))
+        theirs = await self.theirAgent.SubnGet(smp.PortInfo, host, 1)
+        for path, port, values in (
+            (host, 1, {"lid": LID(17), "masterSMLID": LID(3), "lmc": 2}),
+            (leaf, 0, {"lid": LID(18), "masterSMLID": LID(3), "gidPrefix": 0xFE80 << 48}),
+            (host, 1, {"portState": 3}),
+            (leaf, 2, {"portState": 3}),
+            (host, 1, {"portState": 4}),
+            (leaf, 2, {"portState": 4}),
+        ):
+            fields = {field.name: getattr(theirs, field.name) for field in theirs.fields}
+            now = await self.theirAgent.SubnGet(smp.PortInfo, path, port)
+            fields = {field.name: getattr(now, field.name) for field in now.fields}
+            fields |= {"portState": 0, "portPhysicalState": 0, **values}
+            await self.compare(
+                iter(
+                    (
+                        ("SubnSet", smp.PortInfo(**fields), path, port),
+                        ("SubnGet", smp.PortInfo, path, port),
+                    )
+                )
+            )
+
+
+class DepartureTests(AnswersMixin):
+    """The places above are as they are said to be: where ibsim and ours agree there is nothing to be said."""
+
+    net = TWO_SWITCHES
+    leaf = IBDRPath(drPath=(1,))
+
+    async def told(self, rpc: str, payload: Any, modifier: int = 0, path: IBPath = leaf) -> tuple[Any, Any]:
+        """What ibsim says, and what ours say."""
+        (answers,) = await self.ask([(rpc, payload, path, modifier)])
+        return answers
+
+    async def set(self, port: int, **values: Any) -> tuple[Any, Any]:
+        """Set in both the PortInfo that ibsim's port has, with other values."""
+        now = await self.theirAgent.SubnGet(smp.PortInfo, self.leaf, port)
+        fields = {field.name: getattr(now, field.name) for field in now.fields}
+        fields |= {"portState": 0, "portPhysicalState": 0, **values}
+        return await self.told("SubnSet", smp.PortInfo(**fields), port)
+
+    async def test_unknown(self) -> None:
+        """Attributes that ibsim does not know."""
+        theirs, ours = await self.told("SubnGet", smp.LedInfo)
+        self.assertEqual((theirs, ours), ("no answer", "status 0x000c"))
+
+    async def test_beyond(self) -> None:
+        """Blocks of tables beyond their capacity."""
+        for kind, modifier in (
+            (smp.LinearForwardingTable, 0x7800 // 64),
+            (smp.MulticastForwardingTable, 0x400 // 32),
+            (smp.SLtoVLMappingTable, 0x0909),
+        ):
+            theirs, ours = await self.told("SubnGet", kind, modifier)
+            self.assertIsInstance(theirs, dict, kind)
+            self.assertEqual(ours, "status 0x001c", kind)
+
+    async def test_speeds(self) -> None:
+        """Speeds that are not there, and that there shall be none."""
+        theirs, ours = await self.set(2, linkSpeedExtEnabled=8)
+        self.assertEqual((theirs["linkSpeedExtEnabled"], ours), (7, "status 0x001c"))
+        theirs, ours = await self.set(2, linkSpeedExtEnabled=30)
+        self.assertEqual((theirs["linkSpeedExtEnabled"], ours["linkSpeedExtEnabled"]), (7, 30))
+
+    async def test_active(self) -> None:
+        """A port becomes ACTIVE while its peer is not ARMED."""
+        theirs, ours = await self.set(2, portState=3)
+        self.assertEqual((theirs["portState"], ours["portState"]), ("ARMED", "ARMED"))
+        theirs, ours = await self.set(2, portState=4)
+        self.assertEqual((theirs, ours["portState"]), ("status 0x001c", "ACTIVE"))
+
+    async def test_time(self) -> None:
+        """SubnetTimeOut."""
+        told = await self.set(0, subnetTimeOut=18)
+        self.assertEqual([one["subnetTimeOut"] for one in told], [31, 18])
+
+    async def test_portZero(self) -> None:
+        """A route that ends by port 0 of a switch, and one that leaves a host by it."""
+        for path in (IBDRPath(drPath=(1, 0)), IBDRPath(drPath=(0,))):
+            theirs, ours = await self.told("SubnGet", smp.NodeInfo, 0, path)
+            self.assertIsInstance(theirs, dict, path)
+            self.assertEqual(ours, "no answer")
+
+
+class CounterAnswersTests(AnswersMixin):
+    """Counters, after OpenSM gave LIDs."""
+
+    net = TWO_SWITCHES
+    hasSM = True
+    attributes = (
+        *(pma.PortRcvErrorDetails, pma.PortXmitDiscardDetails, pma.PortOpRcvCounters),
+        *(pma.PortFlowCtlCounters, pma.PortVLOpPackets, pma.PortVLOpData),
+        *(pma.PortVLXmitFlowCtlUpdateErrors, pma.PortVLXmitWaitCounters),
+    )
+
+    async def test_everything(self) -> None:
+        """Every attribute, by the LIDs that OpenSM gave."""
+        for route, _node in await self.places():
+            info = await self.theirAgent.SubnGet(smp.PortInfo, route)
+            await self._sameLID(route, info)
+        self.ours.manage()
+        for _route, node in await self.places():
+            lid = next(port.info.lid for port in node.ports.values() if port.info.lid)
+            name = next(name for name, one in self.ours.nodes.items() if one.guid == node.guid)
+            asked = self.ours.port(name).end.lid
+            for payload in self.questions():
+                theirs = await _said(self.theirAgent.PerformanceGet(payload, gmp(lid)))
+                call = self.ourAgent.PerformanceGet(payload, gmp(asked))
+                self.clock.pump([0] * 3)
+                different = list(differences(await _said(call), theirs))
+                self.assertEqual(different, [], f"{payload} of {name}")
+
+    async def _sameLID(self, route: IBDRPath, info: smp.PortInfo) -> None:
+        """Give ours the LID that theirs has got."""
+        call = self.ourAgent.SubnSet(smp.PortInfo(lid=info.lid), route)
+        self.clock.pump([0] * 3)
+        await call
+
+    def questions(self) -> Iterator[Attribute]:
+        """What ports can be asked, without traffic, which ibsim counts of itself."""
+        yield ClassPortInfo()
+        for kind in self.attributes:
+            for port in (0, 1, 2, 3, 99, 255):
+                yield kind(portSelect=port)
+
+
+class TreeAnswersTests(UnmanagedAnswersTests):
+    """A fat tree."""
+
+    net = fatTree(40, 8).text()

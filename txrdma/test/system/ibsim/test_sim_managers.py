@@ -1,0 +1,107 @@
+"""
+Managers of simulated subnets hand over, and take over, as two of OpenSM do.
+
+OpenSM answers a command with the state it was in before, and refuses with a status of its own: what is
+compared is whether it obeys, and what it then becomes.
+"""
+
+from __future__ import annotations
+
+from txrdma.iba.path import IBDRPath
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts import smp
+from txrdma.mad.layouts.values import SMState
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
+from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
+from txrdma.test.system.ibsim.fabric import IbsimTestCase
+
+MASTER, OTHER = IBDRPath(drPath=(1, 3, 2)), IBDRPath(drPath=(1, 3, 1))
+PATIENCE_SECONDS = 20.0
+
+
+class HandoverTests(IbsimTestCase):
+    """The master is at d, another one at c, and we are at a."""
+
+    net = TWO_SWITCHES
+    hasSM = True
+    smConfiguration = "sm_priority 4"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.standBy("c", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
+        self.theirs = self.agentAt("a")
+        self.clock = SimulatedClock()
+        self.ours = SimulatedFabric(self.clock, twoSwitches(), managerAt="d")
+        self.ours.standBy("c")
+        self.addCleanup(self.ours.close)
+        self.agent = MADAgent(self.clock, self.ours.attach("a"), timeoutSeconds=0.1, retries=0)
+        self.addCleanup(self.agent.close)
+
+    @staticmethod
+    def now() -> float:
+        """The reactor's time."""
+        from twisted.internet import reactor
+
+        return reactor.seconds()
+
+    async def become(self, other: SMState, master: SMState | None = SMState.MASTER) -> None:
+        """Both become this, in time; None does not answer."""
+        wanted = [(OTHER, other)] + ([(MASTER, master)] if master is not None else [])
+        for _ in range(10):
+            self.clock.advance(1.0)
+        for path, state in wanted:
+            call = self.agent.SubnGet(smp.SMInfo, path)
+            self.clock.advance(0)
+            self.assertEqual((await call).smState, state)
+            end = self.now() + PATIENCE_SECONDS
+            while (now := (await self.theirs.SubnGet(smp.SMInfo, path)).smState) is not state:
+                self.assertLess(self.now(), end, now)
+
+    async def obeys(self, path: IBDRPath, command: int, state: SMState = SMState.MASTER) -> bool:
+        """Whether both do what they are told by somebody in this state."""
+        info = smp.SMInfo(smState=state)
+        ours, theirs = (agent.SubnSet(info, path, command) for agent in (self.agent, self.theirs))
+        self.clock.advance(0)
+        said = []
+        for call in (ours, theirs):
+            try:
+                await call
+                said.append(True)
+            except MADError:
+                said.append(False)
+        self.assertEqual(said[0], said[1], (path, command))
+        return said[0]
+
+    async def test_commands(self) -> None:
+        """What both refuse, and what both obey."""
+        await self.become(SMState.STANDBY)
+        for command in (0, ACKNOWLEDGE, STANDBY, 6, 9):
+            self.assertFalse(await self.obeys(OTHER, command))
+        for command in (HANDOVER, DISABLE, DISCOVER):
+            self.assertFalse(await self.obeys(OTHER, command, SMState.STANDBY))
+        for command in (0, DISABLE, STANDBY, DISCOVER, 9):
+            self.assertFalse(await self.obeys(MASTER, command))
+        self.assertTrue(await self.obeys(OTHER, DISABLE))
+        await self.become(SMState.NOT_ACTIVE)
+        for command in (0, HANDOVER, ACKNOWLEDGE, DISABLE, DISCOVER, 9):
+            self.assertFalse(await self.obeys(OTHER, command))
+        for command in (STANDBY, DISCOVER, HANDOVER):  # and what was handed over goes back to who is better
+            self.assertTrue(await self.obeys(OTHER, command))
+            await self.become(SMState.STANDBY)
+
+    async def test_death(self) -> None:
+        """When the master is gone the other one takes over."""
+        await self.become(SMState.STANDBY)
+        self.fabric.stopManager()
+        self.ours.silence("d")
+        await self.become(SMState.MASTER, None)
+        for name, path in (("a", ()), ("left", (1,)), ("b", (1, 2))):
+            smLID = int.from_bytes(self.ours.port(name).end.info[18:20], "big")
+            self.assertEqual(smLID, self.ours.port("c").lid)
+            lid = (await self.theirs.SubnGet(smp.PortInfo, OTHER)).lid
+            end = self.now() + PATIENCE_SECONDS
+            while (await self.theirs.SubnGet(smp.PortInfo, IBDRPath(drPath=path))).masterSMLID != lid:
+                self.assertLess(self.now(), end, name)

@@ -1,0 +1,232 @@
+"""
+Our connection manager far away in the tests' own process, and librdmacm's programs here: what suites share.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.cm.connections.adapter import Adapter, adapterOf
+from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.terms import Terms
+from txrdma.soft.device import SoftDevice
+from txrdma.test.system.kernel.smcworld import environment
+from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE
+
+SHOWN: Final = 1000
+"""Characters of what was said that a failure shows."""
+
+SECONDS: Final = 4.0
+"""The time that waiting takes at most, outside of the box."""
+
+_COUNTERS: Final = Path(f"/sys/class/infiniband/{RXE}/ports/1")
+
+
+class Program:
+    """A process, with what it says in a file: a pipe that nobody reads would hold it up."""
+
+    def __init__(self, *words: str, **settings: str) -> None:
+        """
+        @param settings: further variables of its environment.
+        """
+        self._out = tempfile.NamedTemporaryFile("w+")  # it lives as long as the process
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            env={**environment(), **settings},
+        )
+
+    @property
+    def said(self) -> str:
+        """All that was said so far."""
+        return Path(self._out.name).read_text(errors="replace")
+
+    @property
+    def isOver(self) -> bool:
+        """True when the process has ended."""
+        return self.process.poll() is not None
+
+    def hear(self, word: str, times: int = 1) -> None:
+        """Wait for a word, while no reactor of the tests turns."""
+        end = time.monotonic() + 9.0 * PACE
+        while self.said.count(word) < times:
+            if time.monotonic() > end or self.isOver:
+                break
+            time.sleep(0.05)
+        if self.said.count(word) < times:
+            raise AssertionError(f"it never said {word!r}, but {self.said[-SHOWN:]!r}")
+
+    def end(self) -> tuple[int, str]:
+        """The exit status, and all that was said, while no reactor of the tests turns."""
+        try:
+            return self.process.wait(timeout=9.0 * PACE), self.said
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.said[-SHOWN:]!r}") from None
+
+
+def counted() -> dict[str, int]:
+    """The kernel's counters of its CM: C{"rx_msgs req"}, C{"tx_retries rep"}..."""
+    folders = ("rx_msgs", "rx_duplicates", "tx_msgs", "tx_retries")
+    return {
+        f"{folder} {each.name}": int(each.read_text())
+        for folder in folders
+        for each in (_COUNTERS / f"cm_{folder}").iterdir()
+    }
+
+
+def since(before: dict[str, int]) -> dict[str, int]:
+    """
+    The kernel's messages since then by direction and kind, without those that were repeated.
+
+    MRAs are left out: who asks for time depends on how busy the machine is.
+    """
+    now = counted()
+    changed = {name: n - before[name] for name, n in now.items()}
+    found = {}
+    for direction, again in (("rx", "rx_duplicates"), ("tx", "tx_retries")):
+        for kind in ("req", "rep", "rtu", "rej", "dreq", "drep", "lap", "apr", "sidr_req", "sidr_rep"):
+            number = changed[f"{direction}_msgs {kind}"] - changed[f"{again} {kind}"]
+            if number:
+                found[f"{direction} {kind}"] = number
+    return found
+
+
+class Meeting(MessageProtocol):
+    """
+    An end of ours, which keeps what happens.
+
+    @ivar messages: those of the peer.
+    @ivar isMade: the connection is established.
+    @ivar lost: the reason of the end; None before.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.isMade = False
+        self.lost: Failure | None = None
+
+    def connectionMade(self) -> None:
+        """Note it."""
+        self.isMade = True
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        """Keep a message."""
+        self.messages.append(data)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Keep the reason."""
+        self.lost = reason
+
+
+class CMTestCase(InTheBox, SynchronousTestCase):
+    """
+    Tests of our manager, far away, with programs here.
+
+    @cvar programs: the tests skip without these.
+    """
+
+    programs: tuple[str, ...] = ()
+    soft: SoftDevice
+
+    def setUp(self) -> None:
+        super().setUp()
+        for program in self.programs:
+            if shutil.which(program) is None:
+                raise SkipTest(f"{program} is not installed")
+        self.reactor = self.makeReactor()
+        self.soft = self.world.openSoft(self.reactor)
+        self.addCleanup(self.soft.close)
+        self.made: list[Any] = []
+        self.addCleanup(self._endConnections)
+
+    def _endConnections(self) -> None:
+        for each in self.made:
+            transport = getattr(each, "transport", None)
+            if transport is not None:
+                transport.abortConnection()
+        self.runFor(0.2)
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter of our device, while somebody has it."""
+        return adapterOf(self.reactor, self.soft)
+
+    def result(self, deferred: Deferred[Any], seconds: float = SECONDS) -> Any:
+        """What a Deferred fires with; what it fails with is raised."""
+        results: list[Any] = []
+        deferred.addBoth(results.append)
+        self.runUntil(lambda: bool(results), seconds)
+        if isinstance(results[0], Failure):
+            results[0].raiseException()
+        return results[0]
+
+    def serve(self, port: int, make: Callable[[], Any] = Meeting, terms: Terms = USUAL) -> Any:
+        """Listen far away, with protocols that are kept in C{made}; the listening port."""
+
+        def made() -> Any:
+            protocol = make()
+            if protocol is not None:
+                self.made.append(protocol)
+            return protocol
+
+        return self.listening(RDMAServerEndpoint(self.reactor, port, self.soft, terms), MessageFactory(made))
+
+    def listening(self, endpoint: Any, factory: Any) -> Any:
+        """The port of an endpoint, which listens until the end of the test."""
+        port = self.result(endpoint.listen(factory))
+        self.addCleanup(port.stopListening)
+        return port
+
+    def connect(self, port: int, terms: Terms = PLAIN, privateData: bytes = b"") -> Any:
+        """Begin to connect from far away to a program here: a Deferred with a protocol, kept in C{made}."""
+        return self.connectWith(port, Meeting, terms, privateData)
+
+    def connectWith(
+        self, port: int, make: Callable[[], Any], terms: Terms = PLAIN, privateData: bytes = b""
+    ) -> Any:
+        """Begin to connect, with a protocol of one's own."""
+
+        def made() -> Any:
+            self.made.append(make())
+            return self.made[-1]
+
+        endpoint = RDMAClientEndpoint(self.reactor, HERE, port, self.soft, terms, privateData)
+        return endpoint.connect(MessageFactory(made))
+
+    def start(self, *words: str, **settings: str) -> Program:
+        """Start a program here, whose lines are written when they end."""
+        program = Program("stdbuf", "-oL", *words, **settings)
+        self.addCleanup(program.process.wait)
+        self.addCleanup(program.process.kill)
+        return program
+
+    def hears(self, program: Program, word: str, times: int = 1) -> None:
+        """Turn the reactor until a program has said a word so often."""
+        self.untilSaid(program, lambda: program.said.count(word) >= times)
+
+    def ends(self, program: Program, seconds: float = 9.0) -> tuple[int, str]:
+        """Turn the reactor until a program ends; the exit status, and all that was said."""
+        self.untilSaid(program, lambda: False, seconds)
+        assert program.process.returncode is not None
+        return program.process.returncode, program.said
+
+    def untilSaid(self, program: Program, condition: Callable[[], bool], seconds: float = 9.0) -> None:
+        """Turn the reactor until something is so, or a program has ended."""
+        end = time.monotonic() + seconds * PACE
+        while not condition() and not program.isOver:
+            if time.monotonic() > end:
+                self.fail(f"{program.process.args!r} does not come to it: {program.said[-SHOWN:]!r}")
+            self.runFor(0.02)

@@ -1,0 +1,110 @@
+"""
+Management ports of the kernel's devices, and calls between them: what the suites of datagrams begin with.
+
+Ways here are by IPv6 GIDs: over IPv4 ones the kernel matches no answer to its request.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.ports import openMADPort
+from txrdma.mad.server import MADServer
+from txrdma.test.support.mad.pairs import Answers
+
+PERFORMANCE = ManagementClass.PERFORMANCE
+ADMINISTRATION = ManagementClass.SUBN_ADM
+PATIENCE = 60.0
+"""Seconds; the guest is slow."""
+
+
+def run(*words: str) -> None:
+    """A program of the system, which succeeds."""
+    subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+def linkLocal(device: str) -> GID:
+    """The GID that it has by its MAC address; the kernel makes it in its own time."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            gid = GID.fromString(Path(f"/sys/class/infiniband/{device}/ports/1/gids/0").read_text().strip())
+        except OSError:
+            gid = GID(bytes(16))
+        if gid.isLinkLocal and not _isTentative(device):
+            return gid
+        time.sleep(0.1)
+    raise AssertionError(f"{device} gets no link-local GID")
+
+
+def _isTentative(device: str) -> bool:
+    netdev = f"v{device[-1]}"
+    lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    return any(line.split()[5] == netdev and int(line.split()[4], 16) & 0x40 for line in lines)
+
+
+def unknown(*args: object) -> int:
+    """An ioctl of a kernel that is too old for it."""
+    raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+
+class MADCase(SynchronousTestCase):
+    """Ports of the kernel's two devices."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = EPollReactor()
+        self.gids = [linkLocal("rxe0"), linkLocal("rxe1")]
+
+    def open(self, description: str, **more: Any) -> MADAgent:
+        """An agent on a port of its own."""
+        agent = MADAgent(self.reactor, openMADPort(self.reactor, description), **more)
+        self.addCleanup(agent.close)
+        return agent
+
+    def pathTo(self, number: int, qpn: int = 1) -> IBPath:
+        """To the queue pair of that device."""
+        return IBPath(sgid=self.gids[1 - number], dgid=self.gids[number], dqpn=QPN(qpn))
+
+    def serve(
+        self,
+        agent: MADAgent,
+        managementClass: ManagementClass,
+        how: Callable[[MADRequest], object],
+        *methods: Method,
+    ) -> Answers:
+        """Answer requests that come to that agent's port."""
+        answers = Answers(how)
+        MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET))
+        return answers
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Turn the reactor until then."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{condition} does not hold after {seconds} seconds")
+            self.reactor.iterate(0.001)
+
+    def result(self, answer: Deferred[Any], seconds: float = PATIENCE) -> Any:
+        """What comes of it."""
+        self.runUntil(lambda: answer.called, seconds)
+        return self.successResultOf(answer)
+
+    def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
+        """Why it fails."""
+        self.runUntil(lambda: answer.called)
+        return self.failureResultOf(answer, kind).value

@@ -1,0 +1,156 @@
+"""
+Run suites under trial, and write down as JSON what became of each test.
+
+Two steps, since one happens outside of the guest and one inside::
+
+    python -m txrdma.test.system.kernel.results plan FOLDER NAME...    which tests there are: plan.json
+    python -m txrdma.test.system.kernel.results run FOLDER NAME...     run them: results.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from twisted.trial.reporter import VerboseTextReporter
+from twisted.trial.runner import TestLoader, TrialRunner
+from twisted.trial.unittest import TestSuite
+
+from txrdma.test.system.kernel import Box, recorded
+
+
+def flattened(suite: Any) -> Iterator[Any]:
+    """The test cases of a suite."""
+    if isinstance(suite, TestSuite) or hasattr(suite, "_tests"):
+        for each in suite:
+            yield from flattened(each)
+    else:
+        yield suite
+
+
+def plan(names: list[str]) -> list[dict[str, Any]]:
+    """
+    What there is to run: for each module its tests, its boxes, and what its classes are witnesses of.
+
+    A name that can't be loaded is a test, too: it fails when it is run.
+    """
+    modules: dict[str, dict[str, Any]] = {}
+    for test in flattened(TestLoader().loadByNames(names, recurse=True)):
+        module = type(test).__module__
+        if module.startswith("twisted."):
+            module = test.id()  # of trial's, in place of a module that can't be loaded
+        empty = {"module": module, "boxes": boxes(module), "tests": [], "witnesses": {}}
+        entry = modules.setdefault(module, empty)
+        entry["tests"].append(test.id())
+        witness = getattr(test, "witness", None)
+        if witness is not None:
+            entry["witnesses"][f"{module}.{type(test).__name__}"] = asdict(witness)
+    return list(modules.values())
+
+
+def boxes(module: str) -> list[dict[str, Any]]:
+    """The guests that a module wants."""
+    wanted = getattr(sys.modules.get(module), "BOXES", (Box(),))
+    return [asdict(box) for box in wanted]
+
+
+class JSONReporter(VerboseTextReporter):
+    """
+    Tell a reader what trial tells, and a file the same in JSON: a line for each test, as soon as it is over.
+    """
+
+    results: TextIO
+
+    def startTest(self, test: Any) -> None:
+        recorded()
+        self._outcome, self._reason = "", ""
+        self._begun = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test: Any) -> None:
+        super().stopTest(test)
+        result = {
+            "id": test.id(),
+            "outcome": self._outcome,
+            "reason": self._reason,
+            "seconds": round(time.monotonic() - self._begun, 2),
+            "facts": recorded(),
+        }
+        self.results.write(json.dumps(result) + "\n")
+        self.results.flush()
+
+    def _became(self, outcome: str, reason: object = "") -> None:
+        if self._outcome != "failed":  # else what failed first is told
+            self._outcome, self._reason = outcome, str(reason)
+
+    def addSuccess(self, test: Any) -> None:
+        self._became("passed")
+        super().addSuccess(test)
+
+    def addFailure(self, test: Any, fail: Any) -> None:
+        self._failed(fail)
+        super().addFailure(test, fail)
+
+    def addError(self, test: Any, error: Any) -> None:
+        self._failed(error)
+        super().addError(test, error)
+
+    def _failed(self, fail: Any) -> None:
+        if isinstance(fail, tuple):
+            self._became("failed", fail[1])
+        else:
+            self._became("failed", fail.getErrorMessage())
+
+    def addSkip(self, test: Any, reason: Any) -> None:
+        self._became("skipped", reason)
+        super().addSkip(test, reason)
+
+    def addExpectedFailure(self, test: Any, failure: Any, todo: Any = None) -> None:
+        self._became("skipped", f"to do: {todo.reason if todo else ''}")
+        super().addExpectedFailure(test, failure, todo)
+
+    def addUnexpectedSuccess(self, test: Any, todo: Any = None) -> None:
+        self._became("failed", "was expected to fail, and passed")
+        super().addUnexpectedSuccess(test, todo)
+
+
+def run(folder: Path, names: list[str]) -> bool:
+    """Run tests; whether all is well."""
+    with open(folder / "results.jsonl", "a") as results, tempfile.TemporaryDirectory() as scratch:
+
+        class Reporter(JSONReporter):
+            pass
+
+        if results.tell():
+            results.write("\n")  # behind what another process has not finished, when it was ended
+        Reporter.results = results
+        runner = TrialRunner(
+            Reporter,
+            logfile=str(folder / "test.log"),
+            workingDirectory=str(Path(scratch, "trial")),
+            realTimeErrors=True,
+        )
+        return bool(runner.run(TestLoader().loadByNames(names, recurse=True)).wasSuccessful())
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the arguments say; return the exit status."""
+    match arguments:
+        case ["plan", folder, *names]:
+            Path(folder, "plan.json").write_text(json.dumps(plan(names)))
+            return 0
+        case ["run", folder, *names]:
+            return 0 if run(Path(folder), names) else 1
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

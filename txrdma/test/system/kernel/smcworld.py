@@ -1,0 +1,218 @@
+"""
+Connections between C{smc:} endpoints of ours and AF_SMC sockets of the kernel's, which suites share.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+
+import txrdma
+from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
+from txrdma.test.support.smc.ends import EndsTestCase, reactor, Recorder
+from txrdma.test.system.kernel.agent import Asking
+from txrdma.test.system.kernel.smcprogram import chunks
+
+HERE, THERE = "10.77.0.1", "10.77.0.2"
+UEID = "TXRDMA"
+OURS = rf"device=pyverbs\:rxe0:ueid={UEID}:timeout=30"
+END_SECONDS = 10.0
+"""A killed program is gone by then: the kernel waits for 2 s for each answer that a peer owes it, and for
+acknowledgements as long as it takes."""
+
+PROGRAM = str(Path(__file__).with_name("smcprogram.py"))
+
+
+def environment() -> dict[str, str]:
+    """The environment of processes that are to run this very package, and to say at once what they say."""
+    checkout = str(Path(txrdma.__file__).parent.parent)
+    paths = os.pathsep.join([checkout, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+
+
+class Theirs(NamedTuple):
+    """The kernel's end of a connection: the program's number for it, its inode, its port."""
+
+    number: int
+    inode: int
+    port: int
+
+
+@implementer(IHalfCloseableProtocol)
+class Ours(Recorder):
+    """
+    Our end of a connection, which keeps a checksum of what it hears.
+
+    @ivar count: the bytes so far, and C{checksum} their CRC32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.checksum = 0
+        self.first = b""
+        self.readEnded: Deferred[None] = Deferred()
+        self._wanted: tuple[int, Deferred[None]] | None = None
+
+    def anew(self) -> None:
+        """Count what comes from now on."""
+        self.count = self.checksum = 0
+        self.first = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.count += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        self.first = (self.first + data[:100])[:100]
+        if self._wanted is not None and self.count >= self._wanted[0]:
+            (_, deferred), self._wanted = self._wanted, None
+            deferred.callback(None)
+
+    def counting(self, count: int) -> Deferred[None]:
+        """Fires when so many bytes have come, in all."""
+        deferred: Deferred[None] = Deferred()
+        if self.count >= count:
+            deferred.callback(None)
+        else:
+            self._wanted = count, deferred
+        return deferred
+
+    def readConnectionLost(self) -> None:
+        self.readEnded.callback(None)
+
+    def writeConnectionLost(self) -> None:
+        pass
+
+    def sending(self, length: int, seed: int) -> Deferred[int]:
+        """Write bytes as the transport has room for them; their checksum, when all are written."""
+        return Pushing(self.transport, length, seed).done
+
+
+class Pushing:
+    """A pull producer of bytes."""
+
+    def __init__(self, transport: Any, length: int, seed: int) -> None:
+        self._transport = transport
+        self._chunks = chunks(length, seed)
+        self._checksum = 0
+        self.done: Deferred[int] = Deferred()
+        transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._transport.unregisterProducer()
+            self.done.callback(self._checksum)
+        else:
+            self._checksum = zlib.crc32(chunk, self._checksum)
+            self._transport.write(chunk)
+
+    def stopProducing(self) -> None:
+        self._chunks = iter(())
+
+
+class KernelPeerTestCase(EndsTestCase):
+    """
+    A test with a program of AF_SMC sockets.
+
+    @ivar weListen: our end is the server's.
+    """
+
+    timeout = 100
+    weListen = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.program, self.process = self.start()
+
+    def start(self) -> tuple[Any, subprocess.Popen[bytes]]:
+        """Start a program; the protocol to ask it, and its process."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            words = [sys.executable, PROGRAM, THERE]
+            process = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno())
+            program = Asking()
+            factory = Factory.forProtocol(lambda: program)
+            reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)
+        self.addCleanup(self._stop, program, process)
+        return program, process
+
+    async def _stop(self, program: Any, process: subprocess.Popen[bytes]) -> None:
+        """
+        End the program, which Linux does only when all its connections have ended.
+
+        The reactor must go on meanwhile: we have our part in that.
+        """
+        program.transport.abortConnection()
+        process.kill()
+        await self.until(lambda: process.poll() is not None, END_SECONDS)
+
+    async def pair(self, options: str = OURS, kind: type[Recorder] = Ours) -> tuple[Any, Theirs]:
+        """Our end of a new connection, and the kernel's."""
+        return await (await self.connector(options, kind))()
+
+    async def connector(
+        self, options: str = OURS, kind: type[Recorder] = Ours
+    ) -> Callable[[], Awaitable[tuple[Any, Theirs]]]:
+        """A function that makes connections with one listener."""
+        if self.weListen:
+            factory, port = await self.serve(f"smc:{HERE}:0:{options}", kind)
+            return partial(self.accepted, factory, port)
+        listener = await self.program.call("listen")
+        return partial(self.connected, listener, options, kind)
+
+    async def connected(
+        self, listener: list[int], options: str = OURS, kind: type[Recorder] = Ours
+    ) -> tuple[Any, Theirs]:
+        """Our client, connected to the program's listener, and what the program has accepted."""
+        accepting = self.program.call("accept", listener=listener[0])
+        ours = await self.connect(f"smc:{THERE}:{listener[2]}:bindAddress={HERE}:{options}", kind)
+        return ours, Theirs(*await accepting)
+
+    async def accepted(self, factory: Any, port: int) -> tuple[Any, Theirs]:
+        """What our listener has accepted, and the program's client."""
+        accepting = factory.next()
+        theirs = await self.program.call("connect", host=HERE, port=port)
+        ours = await accepting
+        self.addCleanup(self._disconnect, ours)  # on TCP it would end some time after the program
+        return ours, Theirs(*theirs)
+
+    async def exchange(self, ours: Ours, theirs: Theirs, length: int) -> None:
+        """Bytes in both directions at once, whose checksums are equal."""
+        ours.anew()
+        begun = time.monotonic()
+        taken = self.program.call("receive", number=theirs.number, length=length)
+        given = self.program.call("send", number=theirs.number, length=length, seed=2)
+        sent, (count, checksum, _), checksumOfTheirs, _ = await gatherResults(
+            [ours.sending(length, 1), taken, given, ours.counting(length)]
+        )
+        self.seconds = time.monotonic() - begun
+        self.assertEqual((count, checksum), (length, sent))
+        self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
+
+    def said(self, theirs: Theirs) -> Diagnosed:
+        """The kernel's word on its end."""
+        [found] = [each for each in diagnosed() if each.inode == theirs.inode]
+        return found
+
+    async def until(self, condition: Any, seconds: float = 30.0) -> None:
+        """Wait for something to be true."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                self.fail("it has not come to be")
+            await deferLater(reactor, 0.02)

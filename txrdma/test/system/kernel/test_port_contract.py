@@ -1,0 +1,69 @@
+"""
+The kernel's management ports keep the promises of L{IMADPort}, between rxe devices.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from twisted.trial.unittest import SkipTest
+
+from txrdma.iba.path import IBPath
+from txrdma.interfaces import IMADPort
+from txrdma.mad.ports import openMADPort
+from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel.mads import linkLocal, MADCase, run
+from txrdma.testing.contracts import MADPortContract
+
+BOXES = (Box(mtu=4200, timeout=900),)
+
+
+class UmadTests(MADPortContract, MADCase):
+    """C{/dev/infiniband/umadN} of the kernel's two devices, which cuts and joins RMPP transfers."""
+
+    skip = OUTSIDE
+    witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports")
+    rmpp = "kernel"
+
+    def setUp(self) -> None:
+        self.deleting: dict[int, subprocess.Popen[bytes]] = {}
+        super().setUp()
+
+    def makePort(self, number: int) -> IMADPort:
+        return openMADPort(self.reactor, f"umad:rxe{number}:rmpp={self.rmpp}")
+
+    def pathTo(self, number: int, qpn: int = 1) -> IBPath:
+        return MADCase.pathTo(self, number, qpn)
+
+    def step(self) -> None:
+        self.reactor.iterate(0.005)
+
+    def time(self) -> Any:
+        return self.reactor
+
+    def lose(self, number: int) -> None:
+        self.deleting[number] = subprocess.Popen(["rdma", "link", "del", f"rxe{number}"])
+        self.addCleanup(self.haveBack, number)
+
+    def restore(self, number: int) -> None:
+        self.assertEqual(self.deleting.pop(number).wait(60), 0)
+        run("rdma", "link", "add", f"rxe{number}", "type", "rxe", "netdev", f"v{number}")
+        self.gids[number] = linkLocal(f"rxe{number}")
+
+    def haveBack(self, number: int) -> None:
+        """Put a device back that the test has left deleted: others need it."""
+        if number in self.deleting:
+            self.ports[number].close()
+            self.restore(number)
+
+
+class UmadOwnRMPPTests(UmadTests):
+    """The same where RMPP transfers are cut and joined by us."""
+
+    witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports, own RMPP")
+    rmpp = "own"
+
+    def returning(self, number: int) -> None:
+        """Skip what takes more than a minute here, and was played by the other class."""
+        raise SkipTest("who cuts RMPP transfers makes no difference to the loss of a port")

@@ -1,0 +1,369 @@
+"""
+RDMA devices and ports as the kernel has them: read, shown, and followed while they change.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from typing import Any, cast, Final
+
+from twisted.internet import reactor as anyReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from txrdma.command import Options
+from txrdma.command import run as runCommand
+from txrdma.commands.common.options import IReactor as CommandReactor
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID, MTU
+from txrdma.iba.verbs import GIDType, LinkLayer, PhysicalState, PortState
+from txrdma.ports import devices, getEndPort
+from txrdma.ports.following import Change, DeviceAdded, DeviceRemoved, EndPortWatcher, PortAdded, PortChanged
+from txrdma.ports.network import IReactor
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+
+BOXES = (Box(mtu=4200),)
+
+Told = dict[str, Any]
+
+NEVER: Final = 10_000.0
+"""Seconds that no test takes: what is told earlier was not found by the slow timer."""
+
+PATIENCE: Final = 30.0
+
+reactor = cast(IReactor, anyReactor)
+
+OF_DEVICE: Final[dict[str, Callable[[Told], object]]] = {
+    "transport": lambda told: "iWARP" if told["attributes"]["nodeType"] == "RNIC" else "InfiniBand",
+    "fw_ver": lambda told: told["attributes"]["firmware"],
+    "node_guid": lambda told: told["attributes"]["nodeGUID"],
+    "sys_image_guid": lambda told: told["attributes"]["systemImageGUID"],
+    "vendor_id": lambda told: told["attributes"]["vendorID"],
+    "vendor_part_id": lambda told: told["attributes"]["vendorPartID"],
+    "hw_ver": lambda told: told["attributes"]["hardwareVersion"],
+    "atomic_cap": lambda told: f"ATOMIC_{told['attributes']['atomics']}",
+    "phys_port_cnt": lambda told: len(told["ports"]),
+    "max_mr_size": lambda told: told["limits"]["maxMemoryRegionLength"],
+    "max_qp": lambda told: told["limits"]["maxQueuePairs"],
+    "max_qp_wr": lambda told: told["limits"]["maxQueuePairRequests"],
+    "max_sge": lambda told: told["limits"]["maxSegments"],
+    "max_cq": lambda told: told["limits"]["maxCompletionQueues"],
+    "max_cqe": lambda told: told["limits"]["maxCompletionQueueDepth"],
+    "max_mr": lambda told: told["limits"]["maxMemoryRegions"],
+    "max_pd": lambda told: told["limits"]["maxProtectionDomains"],
+    "max_ah": lambda told: told["limits"]["maxAddressHandles"],
+    "max_qp_rd_atom": lambda told: told["limits"]["maxDestRDAtomic"],
+    "max_qp_init_rd_atom": lambda told: told["limits"]["maxRDAtomic"],
+    "max_srq": lambda told: told["limits"]["maxSharedReceiveQueues"],
+    "max_srq_wr": lambda told: told["limits"]["maxSharedReceiveQueueRequests"],
+    "max_srq_sge": lambda told: told["limits"]["maxSharedReceiveQueueSegments"],
+}
+"""What C{ibv_devinfo -v} says of a device, and where C{txrdma devices} says the same."""
+
+OF_PORT: Final[dict[str, Callable[[Told], object]]] = {
+    "state": lambda port: f"PORT_{port['state']}",
+    "phys_state": lambda port: port["physicalState"],
+    "max_mtu": lambda port: port["maxMTU"],
+    "active_mtu": lambda port: port["activeMTU"],
+    "sm_lid": lambda port: port["smLID"],
+    "sm_sl": lambda port: port["smServiceLevel"],
+    "port_lid": lambda port: port["lid"],
+    "port_lmc": lambda port: port["lidMask"],
+    "link_layer": lambda port: {"ETHERNET": "Ethernet", "INFINIBAND": "InfiniBand"}[port["linkLayer"]],
+    "max_msg_sz": lambda port: port["maxMessageLength"],
+    "port_cap_flags": lambda port: port["capabilities"],
+    "bad_pkey_cntr": lambda port: port["badPKeys"],
+    "qkey_viol_cntr": lambda port: port["badQKeys"],
+    "pkey_tbl_len": lambda port: port["kernel"]["pkeyTableLength"],
+    "gid_tbl_len": lambda port: port["kernel"]["gidTableLength"],
+    "active_width": lambda port: f"{port['width']}X",
+    "active_speed": lambda port: f"{port['rate'] / port['width'] / 1e9:.1f}",
+    "GIDs": lambda port: [(each["index"], f"{each['gid']}, {each['type']}") for each in port["gidTable"]],
+}
+
+NOT_OURS: Final = frozenset(
+    """
+    page_size_cap device_cap_flags device_cap_flags_ex max_sge_rd max_ee_rd_atom max_res_rd_atom
+    max_ee_init_rd_atom max_ee max_rdd max_mw max_raw_ipv6_qp max_raw_ethy_qp max_mcast_grp
+    max_mcast_qp_attach max_total_mcast_qp_attach max_fmr max_pkeys local_ca_ack_delay num_comp_vectors
+    max_tso max_wq_type_rq
+    max_rwq_indirection_tables max_rwq_indirection_table_size rx_hash_function rx_hash_fields_mask
+    qp_rate_limit_min qp_rate_limit_max port_cap_flags2 max_vl_num subnet_timeout init_type_reply
+    """.split()
+)
+"""What C{ibv_devinfo -v} says and no interface of ours has: features that we do not use."""
+
+
+def run(*command: str) -> str:
+    """What a command prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def number(text: str) -> object:
+    """A number without the name or the code behind it; a word without its code."""
+    word = re.sub(r" \(.*\)$| Gbps.*$", "", text)
+    try:
+        return int(word, 0)
+    except ValueError:
+        return word
+
+
+def devinfo() -> dict[str, Told]:
+    """What C{ibv_devinfo -v} says, by device; ports under C{ports}, and under C{GIDs} of those their GIDs."""
+    found: dict[str, Told] = {}
+    there: Told = {}
+    for line in run("ibv_devinfo", "-v").splitlines():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "hca_id":
+            device = there = found[value] = {"ports": []}
+        elif key == "port":
+            there = {"GIDs": []}
+            device["ports"].append(there)
+        elif key.startswith("GID["):
+            there["GIDs"].append((int(key[4:-1]), value))
+        elif value and key != "Unknown flags":  # a part of what stands above it
+            there[key] = number(value)
+    return found
+
+
+class ReadingTests(SynchronousTestCase):
+    """The same as the tools of rdma-core and iproute2 say."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "txrdma.ports, txrdma devices", "ibv_devinfo, rdma", "every attribute of devices and ports"
+    )
+
+    def compare(self, ours: Told, theirs: Told, names: dict[str, Callable[[Told], object]]) -> int:
+        unknown = theirs.keys() - names.keys() - NOT_OURS - {"ports"}
+        self.assertEqual(unknown, set(), "ibv_devinfo says what this test does not know")
+        compared = theirs.keys() & names.keys()
+        for name in sorted(compared):
+            self.assertEqual(names[name](ours), theirs[name], name)
+        return len(compared)
+
+    def told(self, *arguments: str) -> str:
+        """What C{txrdma devices} says; in this process, as the box takes long to start another one."""
+        options = Options()
+        options.parseOptions(["devices", *arguments])
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.successResultOf(runCommand(cast(CommandReactor, reactor), options))
+        return out.getvalue()
+
+    def test_devinfo(self) -> None:
+        """C{txrdma devices --json} says what C{ibv_devinfo -v} says, field by field."""
+        compared = 0
+        theirs = devinfo()
+        self.assertEqual(set(theirs), {"rxe0", "rxe1"})
+        told = json.loads(self.told("--json"))
+        byName = {each["device"]: each for each in told}
+        for name, device in theirs.items():
+            ours = byName[f"pyverbs:{name}"]
+            self.assertNotIn("error", ours)
+            compared += self.compare(ours, device, OF_DEVICE)
+            self.assertEqual(len(ours["ports"]), len(device["ports"]))
+            for mine, port in zip(ours["ports"], device["ports"], strict=True):
+                compared += self.compare(mine, port, OF_PORT)
+        self.assertGreaterEqual(compared, 2 * (len(OF_DEVICE) + len(OF_PORT)))
+        record("fields", compared)
+
+    def test_withoutPyverbs(self) -> None:
+        """Where there is no pyverbs the same is told, as far as sysfs knows it, and why that is all."""
+        command = [sys.executable, "-m", "txrdma", "devices", "--json", "rxe0"]
+        bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env=bare)
+        [told] = json.loads(done.stdout)
+        self.assertIn("pyverbs", told["error"])
+        theirs = devinfo()["rxe0"]
+        self.assertEqual(told["attributes"]["nodeGUID"], theirs["node_guid"])
+        [mine], [port] = told["ports"], theirs["ports"]
+        unknown = {"max_mtu", "max_msg_sz", "bad_pkey_cntr", "qkey_viol_cntr"}
+        for name in sorted(OF_PORT.keys() - unknown):
+            self.assertEqual(OF_PORT[name](mine), port[name], name)
+        self.assertEqual({OF_PORT[name](mine) for name in unknown}, {None})
+
+    def test_sysfs(self) -> None:
+        """What needs no opening says the same: C{txrdma.ports} against C{ibv_devinfo}."""
+        for name, theirs in devinfo().items():
+            [device] = [each for each in devices() if each.name == name]
+            self.assertEqual(str(device.nodeGUID), theirs["node_guid"])
+            self.assertEqual(str(device.systemImageGUID), theirs["sys_image_guid"])
+            [port], [said] = device.ports, theirs["ports"]
+            self.assertEqual(f"PORT_{port.state.name}", said["state"])
+            self.assertEqual(port.physicalState.name, said["phys_state"])
+            self.assertEqual((port.lid, port.lidMask), (said["port_lid"], said["port_lmc"]))
+            self.assertEqual((port.smLID, port.smServiceLevel), (said["sm_lid"], said["sm_sl"]))
+            self.assertEqual(port.capabilities, said["port_cap_flags"])
+            self.assertEqual(port.linkLayer, LinkLayer.ETHERNET)
+            assert port.activeMTU is not None
+            self.assertEqual(port.activeMTU.bytes, said["active_mtu"])
+            self.assertEqual(
+                (port.gidTableLength, port.pkeyTableLength), (said["gid_tbl_len"], said["pkey_tbl_len"])
+            )
+            table = [(index, f"{each.gid}, {each.type.value}") for index, each in enumerate(port.gidTable())]
+            self.assertEqual(table, said["GIDs"])
+            self.assertEqual(f"{port.rate.bitsPerSecond / port.rate.width / 1e9:.1f}", said["active_speed"])
+
+    def test_rdmaLink(self) -> None:
+        """Ports, their states and their interfaces are those of C{rdma link}."""
+        theirs = {
+            (each["ifname"], each["port"]): (each["state"], each["physical_state"], each["netdev"])
+            for each in json.loads(run("rdma", "-j", "link"))
+        }
+        ours = {
+            (device.name, port.number): (port.state.name, port.physicalState.name, port.netdev)
+            for device in devices()
+            for port in device.ports
+        }
+        self.assertEqual(ours, theirs)
+
+    def test_characterDevices(self) -> None:
+        """The devices under C{/dev/infiniband} are found: they are there."""
+        names = set(run("ls", "/dev/infiniband").split())
+        for device in devices():
+            self.assertIn(device.verbsName, names)
+            for port in device.ports:
+                self.assertIn(port.madName, names)
+
+    def test_spellings(self) -> None:
+        """A port is found by its device, its GID, its IP address, its GUID and its interface."""
+        for name, address, netdev in (("rxe0", "10.77.0.1", "v0"), ("rxe1", "10.77.0.2", "v1")):
+            port = getEndPort(f"{name}/1")
+            spellings = [name, f"{name}:1", address, netdev, str(port.guid), *map(str, port.gids())]
+            for spelling in spellings:
+                self.assertEqual(getEndPort(spelling), port, spelling)
+        said = str(self.assertRaises(DeviceUnavailable, getEndPort, "mlx5_0"))
+        self.assertIn("rxe0/1 ACTIVE", said)
+
+    def test_verbose(self) -> None:
+        """What people see has every GID, address and limit."""
+        [theirs] = [each for name, each in devinfo().items() if name == "rxe0"]
+        text = self.told("--verbose", "rxe0")
+        for words in (
+            theirs["node_guid"],
+            str(theirs["max_qp"]),
+            "10.77.0.1",
+            "RoCE v2",
+            "v0",
+            "LINK_UP",
+            "uverbs",
+        ):
+            self.assertIn(words, text)
+        self.assertNotIn("10.77.0.2", text)
+
+
+class FollowingTests(TestCase):
+    """The kernel's changes are told, without waiting for the slow timer."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "txrdma.ports.following", "rxe, netlink", "devices, addresses and links that come and go"
+    )
+    timeout = 200
+
+    def setUp(self) -> None:
+        self.told: list[Change] = []
+        self.watcher = EndPortWatcher(reactor, self.hear, interval=NEVER)
+        self.watcher.start()
+        self.addCleanup(self.watcher.stop)
+
+    def hear(self, changes: Sequence[Change]) -> None:
+        self.told.extend(changes)
+
+    async def until(self, what: str, isTold: Callable[[Change], bool]) -> Change:
+        """Wait for a change of that kind, and forget those before it."""
+        end = reactor.seconds() + PATIENCE
+        while True:
+            for index, change in enumerate(self.told):
+                if isTold(change):
+                    del self.told[: index + 1]
+                    return change
+            if reactor.seconds() > end:
+                self.fail(f"{what} was not told; but {self.told}")
+            await deferLater(reactor, 0.05)
+
+    async def changed(self, device: str, attribute: str, isTold: Callable[[Any], bool]) -> PortChanged:
+        change = await self.until(
+            f"{device} {attribute}",
+            lambda change: (
+                isinstance(change, PortChanged)
+                and (change.device, change.port, change.attribute) == (device, 1, attribute)
+                and isTold(change.after)
+            ),
+        )
+        assert isinstance(change, PortChanged)
+        return change
+
+    def test_device(self) -> Deferred[None]:
+        """A device that is deleted is told as gone, and one that is made as new, with its port."""
+
+        async def steps() -> None:
+            began = reactor.seconds()
+            run("rdma", "link", "delete", "rxe1")
+            self.addCleanup(self.restore)
+            await self.until("that rxe1 is gone", lambda change: change == DeviceRemoved("rxe1"))
+            record("removal told after s", round(reactor.seconds() - began, 2))
+            self.assertNotIn("rxe1", [device.name for device in devices()])
+            run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "v1")
+            await self.until("that rxe1 is there", lambda change: change == DeviceAdded("rxe1"))
+            added = await self.until("its port", lambda change: isinstance(change, PortAdded))
+            assert isinstance(added, PortAdded)
+            self.assertEqual((added.device, added.port, added.attributes.netdev), ("rxe1", 1, "v1"))
+
+        return Deferred.fromCoroutine(steps())
+
+    def restore(self) -> None:
+        """Have rxe1, whatever a test has left."""
+        if "rxe1" not in run("rdma", "link"):
+            run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "v1")
+
+    def test_address(self) -> Deferred[None]:
+        """An address that comes is a GID more, with its type and its interface; one that goes, one less."""
+        gid = GID.fromIP("10.88.0.1")
+
+        async def steps() -> None:
+            run("ip", "addr", "add", "10.88.0.1/24", "dev", "v0")
+            added = await self.changed(
+                "rxe0", "gidTable", lambda table: any(each.gid == gid for each in table)
+            )
+            [entry] = [each for each in added.after if each.gid == gid]
+            self.assertEqual((entry.type, entry.netdev), (GIDType.ROCE_V2, "v0"))
+            self.assertEqual(getEndPort("10.88.0.1").name, "rxe0/1")
+            run("ip", "addr", "del", "10.88.0.1/24", "dev", "v0")
+            await self.changed("rxe0", "gidTable", lambda table: all(each.gid != gid for each in table))
+
+        return Deferred.fromCoroutine(steps())
+
+    def test_link(self) -> Deferred[None]:
+        """A link that goes down is a port that goes down, at both of its ends; so when it comes up."""
+
+        async def steps() -> None:
+            run("ip", "link", "set", "v1", "down")
+            self.addCleanup(run, "ip", "link", "set", "v1", "up")
+            down = await self.changed("rxe0", "state", lambda state: state == PortState.DOWN)
+            self.assertEqual(down.before, PortState.ACTIVE)
+            self.assertEqual(getEndPort("rxe0").physicalState, PhysicalState.POLLING)
+            run("ip", "link", "set", "v1", "up")
+            await self.changed("rxe0", "state", lambda state: state == PortState.ACTIVE)
+
+        return Deferred.fromCoroutine(steps())
+
+    def test_mtu(self) -> Deferred[None]:
+        """An interface's MTU that changes is another active MTU, and what C{ibv_devinfo} says."""
+
+        async def steps() -> None:
+            run("ip", "link", "set", "v0", "mtu", "1500")
+            self.addCleanup(run, "ip", "link", "set", "v0", "mtu", "4200")
+            await self.changed("rxe0", "activeMTU", lambda mtu: mtu == MTU.MTU_1024)
+            self.assertEqual(devinfo()["rxe0"]["ports"][0]["active_mtu"], 1024)
+
+        return Deferred.fromCoroutine(steps())

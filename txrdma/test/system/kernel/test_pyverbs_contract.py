@@ -1,0 +1,111 @@
+"""
+The kernel's own devices, through pyverbs, keep the promises of verbs devices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
+from txrdma.interfaces import IVerbsDevice
+from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.testing.verbs.ends import PATIENT, TwoEnds
+from txrdma.testing.verbs.quirks import RXE
+from txrdma.verbs.devices import openDevice
+
+if TYPE_CHECKING:
+    _Case = SynchronousTestCase
+else:
+    _Case = object
+
+BOXES = (Box(mtu=4200, timeout=500),)
+SLOWNESS = 10
+"""How much slower than native code the guest is."""
+
+
+class InTheKernel(_Case):
+    """Two devices of the kernel on a real reactor of the test's own."""
+
+    buildReactor: Callable[[], Any]
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """At the two ends of a wire."""
+        self.reactor = self.buildReactor()
+        return self.open("pyverbs:rxe0"), self.open("pyverbs:rxe1")
+
+    def open(self, name: str) -> IVerbsDevice:
+        """Open a device, until the end of the test."""
+        device = openDevice(self.reactor, name)
+        self.addCleanup(device.close)
+        return device
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
+        """Turn the reactor until then."""
+        deadline = time.monotonic() + seconds * SLOWNESS
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{condition} does not hold after {seconds * SLOWNESS} seconds")
+            self.reactor.iterate(0.001)
+
+    def runFor(self, seconds: float) -> None:
+        """Turn the reactor for a while."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.reactor.iterate(0.001)
+
+
+class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
+    """rxe at both ends."""
+
+    skip = OUTSIDE
+    witness = Witness("pyverbs", "rxe", "the whole contract of verbs devices")
+    quirks = (RXE, RXE)
+
+
+class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
+    """Paths to go on with when the first fails."""
+
+    skip = OUTSIDE
+    witness = Witness("pyverbs", "rxe", "alternate paths are refused on RoCE")
+    quirks = (RXE, RXE)
+    buildReactor = EPollReactor
+
+    def test_refused(self) -> None:
+        """Linux has them on InfiniBand only; the connection goes on without."""
+        alice, bob = self.end(0), self.end(1)
+        for end in (alice, bob):
+            end.toInit()
+        alice.toRTR(bob)
+        bob.toRTR(alice)
+        way = alice.wayTo(bob)
+        said = QPAttributes(
+            state=QPState.RTS, sqPSN=PATIENT.sqPSN, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1
+        )
+        alternate = replace(
+            said, alternateAddress=way, alternateTimeout=14, migrationState=MigrationState.REARM
+        )
+        self.assertRaises(InvalidRequest, alice.queuePair.modify, alternate)
+        self.assertEqual(alice.queuePair.state, QPState.RTR)
+        alice.queuePair.modify(said)
+        bob.receive(bob.segment())
+        alice.send(alice.fill(b"by the first way"))
+        self.runUntilCompleted(bob, receives=1)
+        self.assertEqual(bytes(bob.memory.view[:16]), b"by the first way")
+
+
+globals().update(
+    {
+        name: case
+        for name, case in PyverbsContractTests.makeTestCaseClasses().items()
+        if "_EPoll" in name  # one is enough here, where time is dear: readers are tested with select, too
+    }
+)

@@ -1,0 +1,97 @@
+"""
+Streams of C{smc:} endpoints through the kernel's RDMA devices.
+"""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from txrdma.smc.carriers import announcing
+from txrdma.smc.handshake import _machine as _handshake
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, Recorder
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+
+BOXES = (Box(mtu=4200, timeout=300),)
+
+SERVER = r"smc:0:interface=127.0.0.1:device=pyverbs\:rxe1:timeout=60"
+CLIENT = r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:fallback=no"
+
+
+class Swallower(Recorder):
+    """Keeps only how much it has heard, and its hash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+        self.hash = sha256()
+        self._wanted: tuple[int, Deferred[None]] | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.length += len(data)
+        self.hash.update(data)
+        if self._wanted is not None and self.length >= self._wanted[0]:
+            (_, deferred), self._wanted = self._wanted, None
+            deferred.callback(None)
+
+    def swallowing(self, length: int) -> Deferred[None]:
+        """That many bytes, in all."""
+        deferred: Deferred[None] = Deferred()
+        self._wanted = (length, deferred)
+        return deferred
+
+
+class StreamTests(EndsTestCase):
+    """Server and client of ours, each at its own end of a wire."""
+
+    skip = OUTSIDE
+    timeout = 120
+    witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams through rxe")
+
+    def setUp(self) -> None:
+        """Emulated code opens a device in seconds, and nobody is to fall back because of that."""
+        super().setUp()
+        self.patch(announcing, "PATIENCE", 60.0)
+        self.patch(_handshake, "CLC_TIMEOUT", 60.0)
+
+    async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:
+        """Client and server."""
+        factory, port = await self.serve(SERVER, kind)
+        accepted = factory.next()
+        client = await self.connect(CLIENT.format(port=port))
+        return client, await accepted
+
+    async def test_echo(self) -> None:
+        """What is written comes back, by SMC-R, through the devices that the strings name."""
+        client, server = await self.pair(Echo)
+        for end, device in ((client, "rxe0"), (server, "rxe1")):
+            self.assertEqual((end.smc.mode, end.smc.route, end.smc.device), ("SMC-R", "verbs", device))
+        client.transport.write(b"over there " * 1000)
+        self.assertEqual(await client.hearing(11_000), b"over there " * 1000)
+
+    async def test_bulk(self) -> None:
+        """Four MiB arrive whole, through buffers that are smaller than that."""
+        client, server = await self.pair(Swallower)
+        data = Random(3).randbytes(4 << 20)
+        began = time.monotonic()
+        whole = server.swallowing(len(data))
+        client.transport.write(data)
+        await whole
+        record("MB/s", round(len(data) / 1e6 / (time.monotonic() - began), 2))
+        self.assertEqual(server.hash.digest(), sha256(data).digest())
+
+    async def test_close(self) -> None:
+        """One end closes, the other hears of it; both are gone, and a new connection works."""
+        client, server = await self.pair(Echo)
+        client.transport.write(b"the last word")
+        await client.hearing(13)
+        client.transport.loseConnection()
+        await server.lost
+        await client.lost
+        client, _server = await self.pair(Echo)
+        client.transport.write(b"and another")
+        self.assertEqual(await client.hearing(11), b"and another")

@@ -1,0 +1,342 @@
+"""
+librdmacm's programs and our connection manager on one wire: rejects, crowds, kills, interfaces that go down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.endpoints import PLAIN
+from txrdma.cm.errors import PeerSilent, Rejected, Rejection
+from txrdma.cm.messages import RejectReason
+from txrdma.cm.rping import PingClient, PingServer, TERMS
+from txrdma.error import DeviceUnavailable
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, Program, since
+from txrdma.test.system.kernel.world import HERE, THERE
+
+BOXES = (Box(rxe=False, timeout=420),)
+
+RPING_PORT = 7174
+PORT = 7471
+
+
+class Pinged(PingServer):
+    """A server of pings that says when its connection is made, and how it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda ping: None)
+        self.isMade = False
+        self.lost: Failure | None = None
+        self.ended.addErrback(lambda failure: None)
+
+    def connectionMade(self) -> None:
+        self.isMade = True
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.lost = reason
+        super().connectionLost(reason)
+
+
+class RpingTestCase(CMTestCase):
+    """Tests with librdmacm's C{rping}."""
+
+    programs: tuple[str, ...] = ("rping",)
+
+    def theirClient(self, *words: str) -> Program:
+        """Start C{rping} as a client of ours."""
+        return self.start("rping", "-c", "-a", THERE, "-I", HERE, "-V", "-v", *words)
+
+    def theirServer(self, *words: str) -> Program:
+        """Start C{rping} as a server here, and wait until it listens."""
+        server = self.start("rping", "-s", "-a", HERE, "-d", *words)
+        self.hears(server, "rdma_listen")
+        return server
+
+    def kill(self, program: Program) -> None:
+        """Kill a program, which hears nothing of it."""
+        program.process.kill()
+        program.process.wait()
+
+
+class RejectTests(RpingTestCase):
+    """Refusals, and what the other end is told of them."""
+
+    skip = OUTSIDE
+    witness = Witness("rdma: over the software device", "rping, rstream on rxe", "REJ 8 and 28, both ways")
+    programs = ("rping", "rstream")
+
+    def test_weReject(self) -> None:
+        """rping is told our reason and its private data: a consumer's reject."""
+
+        def refuse() -> Any:
+            raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
+
+        self.serve(RPING_PORT, refuse)
+        before = counted()
+        _, said = self.ends(self.theirClient("-C", "1"))
+        self.assertIn("RDMA_CM_EVENT_REJECTED, error 28", said)
+        self.assertEqual(since(before), {"tx req": 1, "rx rej": 1})
+
+    def test_nobodyListensHere(self) -> None:
+        """rping is told that nobody listens to its port, by reason 8."""
+        self.serve(RPING_PORT)
+        _, said = self.ends(self.theirClient("-C", "1", "-p", "9"))
+        self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", said)
+
+    def test_theyReject(self) -> None:
+        """Our client hears that rstream rejects what is no rsocket, as a consumer; then rstream serves on."""
+        server = self.start("rstream", "-b", HERE, "-S", "64", "-C", "1", "-I", "1")
+        before = counted()
+        refused = self.refused()
+        while refused is RejectReason.INVALID_SERVICE_ID:  # it takes its time to start
+            self.runFor(0.2)
+            refused = self.refused()
+        self.assertIs(refused, RejectReason.CONSUMER_REJECT)
+        self.assertEqual(since(before)["tx rej"], since(before)["rx req"])
+        self.assertFalse(server.isOver, server.said)
+
+    def refused(self) -> Any:
+        """Connect to rstream as no rsocket does; the reason that it has against that."""
+        connecting = self.connect(PORT, privateData=b"\x63 is no version of rsockets")
+        return self.assertRaises(Rejected, self.result, connecting).status
+
+
+class CrowdTests(RpingTestCase):
+    """Many connections at once, and each end of them."""
+
+    skip = OUTSIDE
+    witness = Witness("rdma: over the software device", "rping on rxe", "many at once; each end disconnects")
+
+    def test_many(self) -> None:
+        """Twelve of their clients ping our server at once, each with its own bytes, and all are content."""
+        self.serve(RPING_PORT, Pinged, TERMS)
+        before = counted()
+        clients = [self.theirClient("-C", "5", "-S", str(64 + 7 * n)) for n in range(12)]
+        for client in clients:
+            status, said = self.ends(client)
+            self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said)
+        self.runUntil(lambda: all(each.lost is not None for each in self.made))
+        self.runUntil(lambda: since(before).get("rx drep") == len(clients))
+        self.assertEqual([each.pings for each in self.made], [5] * 12)
+        kinds = ("tx req", "rx rep", "tx rtu", "tx dreq", "rx drep")
+        self.assertEqual(since(before), dict.fromkeys(kinds, 12))
+
+    def test_weDisconnect(self) -> None:
+        """rping hears of the end when our server ends the connection, and answers the DREQ."""
+
+        class Brief(Pinged):
+            def _write(self, advert: Any) -> None:
+                super()._write(advert)
+                if self.pings == 3:
+                    self.transport.loseConnection()
+
+        self.serve(RPING_PORT, Brief, TERMS)
+        before = counted()
+        _, said = self.ends(self.theirClient())
+        self.assertIn("DISCONNECT EVENT", said)
+        self.runUntil(lambda: self.made[0].lost is not None)
+        self.assertIsNotNone(self.made[0].lost.check(ConnectionDone))
+        self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "rx dreq": 1, "tx drep": 1})
+
+    def test_weDisconnectAsClient(self) -> None:
+        """Our client ends after its pings, and their server hears of it."""
+        server = self.theirServer("-v")
+        client = PingClient(4, 64, True, lambda ping: None)
+        before = counted()
+        self.result(self.connectWith(RPING_PORT, lambda: client, TERMS))
+        self.assertEqual(self.result(client.ended), 4)
+        status, heard = self.ends(server)
+        self.assertEqual((status, heard.count("server ping data: rdma-ping-")), (0, 4), heard)
+        self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
+
+
+class FaultTests(RpingTestCase):
+    """Ends that nobody has wished for."""
+
+    skip = OUTSIDE
+    witness = Witness("rdma: over the software device", "rping on rxe", "killed programs; interfaces down")
+
+    def test_clientKilled(self) -> None:
+        """Our server hears of the end of a client that is killed: Linux says goodbye for it."""
+        self.serve(RPING_PORT, Pinged, TERMS)
+        client = self.theirClient()
+        self.hears(client, "ping data", 2)
+        before = counted()
+        self.kill(client)
+        self.runUntil(lambda: self.made[0].lost is not None and "rx drep" in since(before))
+        self.assertEqual(since(before), {"tx dreq": 1, "rx drep": 1})
+
+    def test_serverKilled(self) -> None:
+        """Our client hears of the end of a server that is killed, and then that nobody listens."""
+        server = self.theirServer()
+        client = PingClient(0, 64, True, lambda ping: None)
+        self.result(self.connectWith(RPING_PORT, lambda: client, TERMS))
+        self.runUntil(lambda: client.pings >= 2)
+        before = counted()
+        self.kill(server)
+        self.assertRaises(DeviceUnavailable, self.result, client.ended)
+        self.runUntil(lambda: "rx drep" in since(before))
+        self.assertEqual(since(before), {"tx dreq": 1, "rx drep": 1})
+        refused = self.assertRaises(Rejected, self.result, self.connect(RPING_PORT))
+        self.assertIs(refused.status, RejectReason.INVALID_SERVICE_ID)
+
+    def test_weAskWhileDown(self) -> None:
+        """A REQ of ours waits for an interface that is down, within its retries, and then is answered."""
+        server = self.theirServer()
+        self.addCleanup(self.world.settle)
+        self.addCleanup(self.world.setLink, False, True)
+        self.world.setLink(False, False)
+        impatient = replace(PLAIN, maxCMRetries=1, responseTimeout=16)
+        self.assertRaises(PeerSilent, self.result, self.connect(RPING_PORT, impatient))
+        client = PingClient(2, 64, True, lambda ping: None)
+        connecting = self.connectWith(RPING_PORT, lambda: client, replace(TERMS, maxCMRetries=15))
+        self.runFor(1.0)
+        self.assertFalse(connecting.called)
+        self.world.setLink(False, True)
+        self.result(connecting, 6.0)
+        retried = self.adapter.manager.counters["retried REQ"]
+        self.assertEqual(self.result(client.ended), 2)
+        self.ends(server)
+        self.assertGreaterEqual(retried, 1)
+
+    def test_theyAskWhileDown(self) -> None:
+        """rping is not answered while our interface is down, and serves itself when that is up again."""
+        self.serve(RPING_PORT, Pinged, TERMS)
+        self.addCleanup(self.world.settle)
+        self.addCleanup(self.world.setLink, True, True)
+        self.ends(self.theirClient("-C", "1"))
+        self.world.setLink(True, False)
+        client = self.theirClient("-C", "1")
+        self.runFor(2.0)
+        self.assertNotIn("ping data", client.said)
+        self.assertEqual(len(self.made), 1)
+        self.world.setLink(True, True)
+        self.world.settle()
+        status, said = self.ends(client)
+        if "RDMA_CM_EVENT_ADDR_ERROR" in said:  # rping's two seconds for an address were over before
+            status, said = self.ends(self.theirClient("-C", "1"))
+        self.assertEqual((status, said.count("ping data")), (0, 1), said)
+
+
+class StormTests(RpingTestCase):
+    """A wire that doubles and delays all messages, of many connections at once."""
+
+    skip = OUTSIDE
+    witness = Witness("rdma: over the software device", "ucmatose on rxe", "duplicate REQs and REPs by netem")
+    programs = ("ucmatose",)
+    count = 24
+    trouble = ("duplicate", "100%", "delay", "40ms", "30ms")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.world.mend)
+
+    def test_theyStorm(self) -> None:
+        """Each doubled REQ of theirs makes one connection; the second one is counted as such."""
+        self.world.spoil(False, *self.trouble)
+        self.serve(PORT, Meeting, PLAIN)
+        adapter = self.adapter
+        client = self.start("ucmatose", "-s", THERE, "-b", HERE, "-c", str(self.count), "-C", "0")
+        self.runUntil(lambda: sum(each.isMade for each in self.made) == self.count, 6.0)
+        counters = dict(adapter.manager.counters)
+        self.assertEqual(len(self.made), self.count)
+        self.assertGreaterEqual(counters["duplicate REQ"], self.count // 2)
+        record("duplicate REQs of theirs", counters["duplicate REQ"])
+        for each in self.made:
+            each.transport.loseConnection()
+        self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
+        status, said = self.ends(client)
+        self.assertEqual(status, 0, said)
+
+    def test_weStorm(self) -> None:
+        """Each doubled REQ of ours makes one connection of theirs, and Linux counts the second one."""
+        server = self.start("ucmatose", "-b", HERE, "-c", str(self.count), "-C", "0")
+        self.hears(server, "starting server")
+        self.runFor(0.5)
+        self.world.spoil(True, *self.trouble)
+        before = counted()
+        asked = [self.connect(PORT) for _ in range(self.count)]
+        for each in asked:
+            self.result(each, 6.0)
+        doubled = counted()["rx_duplicates req"] - before["rx_duplicates req"]
+        self.assertEqual(since(before)["rx req"], self.count)
+        self.assertGreaterEqual(doubled, self.count // 2)
+        record("duplicate REQs of ours", doubled)
+        self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
+        for each in self.made:
+            self.assertIsNotNone(each.lost.check(ConnectionDone, ConnectionLost))
+        self.ends(server)
+
+
+class ProgramTests(CMTestCase):
+    """librdmacm's example programs, in both roles."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "rdma: over the software device", "ucmatose, rdma_xclient, rdma_xserver on rxe", "both roles, SEND"
+    )
+    programs = ("ucmatose", "rdma_xclient", "rdma_xserver")
+    connections, messages, size = 8, 10, 1000
+    shape = ("-c", str(connections), "-C", str(messages), "-S", str(size))
+
+    def test_ucmatoseServes(self) -> None:
+        """ucmatose sends messages on each of our connections, takes as many, and disconnects them."""
+        server = self.start("ucmatose", "-b", HERE, *self.shape)
+        self.hears(server, "starting server")
+        self.runFor(0.5)
+        before = counted()
+        asked = [self.connect(PORT, replace(PLAIN, receives=self.messages)) for _ in range(self.connections)]
+        for each in asked:
+            self.result(each)
+        self.runUntil(lambda: all(len(each.messages) == self.messages for each in self.made), 6.0)
+        for each in self.made:
+            for _ in range(self.messages):
+                each.transport.sendMessage(bytes(self.size))
+        status, said = self.ends(server)
+        self.assertEqual(status, 0, said)
+        self.assertIn("data transfers complete", said)
+        self.runUntil(lambda: all(each.lost is not None for each in self.made))
+        kinds = ("rx req", "tx rep", "rx rtu", "tx dreq", "rx drep")
+        self.assertEqual(since(before), dict.fromkeys(kinds, self.connections))
+        self.assertEqual({len(data) for each in self.made for data in each.messages}, {self.size})
+
+    def test_ucmatoseAsks(self) -> None:
+        """ucmatose takes messages of ours on each connection, answers by as many, and ends with status 0."""
+        self.serve(PORT, Meeting, replace(PLAIN, receives=self.messages))
+        client = self.start("ucmatose", "-s", THERE, "-b", HERE, *self.shape)
+        self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
+        for each in self.made:
+            for _ in range(self.messages):
+                each.transport.sendMessage(bytes(self.size))
+        self.runUntil(lambda: all(len(each.messages) == self.messages for each in self.made), 6.0)
+        for each in self.made:
+            each.transport.loseConnection()
+        status, said = self.ends(client)
+        self.assertEqual(status, 0, said)
+        self.assertIn("data transfers complete", said)
+
+    def test_xclient(self) -> None:
+        """rdma_xclient sends our server one message, and disconnects."""
+        self.serve(PORT, Meeting, PLAIN)
+        status, said = self.ends(self.start("rdma_xclient", "-s", THERE))
+        self.assertEqual(status, 0, said)
+        self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)
+        self.assertEqual(len(self.made[0].messages), 1)
+        record("bytes of rdma_xclient's message", len(self.made[0].messages[0]))
+
+    def test_xserver(self) -> None:
+        """rdma_xserver takes one message of our client, and ends."""
+        server = self.start("rdma_xserver")
+        self.runFor(3.0)
+        protocol = self.result(self.connect(PORT))
+        protocol.transport.sendMessage(bytes(16))
+        protocol.transport.loseConnection()
+        self.runUntil(lambda: protocol.lost is not None)
+        self.assertIsNotNone(protocol.lost.check(ConnectionDone))
+        status, said = self.ends(server)
+        self.assertEqual(status, 0, said)

@@ -1,0 +1,89 @@
+"""
+librdmacm's C{rping} pings C{txrdma rping}, and the other way round: the kernel's CM and ours on one wire.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel.cmworld import counted, Program, SHOWN, since
+from txrdma.test.system.kernel.world import HERE, InTheBox, NAMESPACE, THERE
+
+BOXES = (Box(rxe=False, timeout=420),)
+
+
+class RpingTests(InTheBox, SynchronousTestCase):
+    """Pings over the software device."""
+
+    skip = OUTSIDE
+    witness = Witness("txrdma rping, software device", "rping on rxe", "REQ to DREP, SEND, READ, WRITE")
+
+    def setUp(self) -> None:
+        super().setUp()
+        if shutil.which("rping") is None:
+            raise SkipTest("rping is not installed")
+
+    def start(self, *words: str) -> Program:
+        """Start a program."""
+        program = Program(*words)
+        self.addCleanup(program.process.wait)
+        self.addCleanup(program.process.kill)
+        return program
+
+    def ours(self, *words: str) -> Program:
+        """Start ours, far away."""
+        command = (sys.executable, "-m", "txrdma", "rping", *words)
+        return self.start("ip", "netns", "exec", NAMESPACE, *command)
+
+    def server(self, *words: str) -> Program:
+        """Start our server, and wait until it listens."""
+        server = self.ours("-s", "-a", THERE, "-d", *words)
+        server.hear("listening")
+        return server
+
+    def theirs(self, *words: str) -> Program:
+        """Start theirs, here."""
+        return self.start("stdbuf", "-oL", "rping", *words)
+
+    def theirServer(self, *words: str) -> Program:
+        """Start their server, and wait until it listens."""
+        server = self.theirs("-s", "-a", HERE, "-d", *words)
+        server.hear("rdma_listen")
+        return server
+
+    def test_theyPing(self) -> None:
+        """Their client pings our server, and verifies; all is told and counted."""
+        server = self.server("-v")
+        before = counted()
+        status, said = self.theirs("-c", "-a", THERE, "-I", HERE, "-V", "-v", "-S", "200", "-C", "3").end()
+        self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 3), said)
+        status, heard = server.end()
+        self.assertEqual(status, 0, heard)
+        pings = [line for line in said.splitlines() if line.startswith("ping data")]
+        self.assertEqual([f"server {line}" for line in pings], re.findall("server ping data.*", heard))
+        self.assertIn(f"asked by {HERE}", heard)
+        self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
+
+    def test_wePing(self) -> None:
+        """Our client pings their server with what fills several packets, and verifies."""
+        server = self.theirServer("-v", "-S", "20000")
+        before = counted()
+        words = ("-c", "-a", HERE, "-I", THERE, "-V", "-v", "-S", "20000", "-C", "5")
+        status, said = self.ours(*words).end()
+        self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said[-SHOWN:])
+        status, heard = server.end()
+        self.assertEqual((status, heard.count("server ping data: rdma-ping-")), (0, 5), heard[-SHOWN:])
+        self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
+
+    def test_noListener(self) -> None:
+        """The kernel rejects a REQ for a port that nobody listens to, and our client says why."""
+        before = counted()
+        status, said = self.ours("-c", "-a", HERE, "-I", THERE, "-p", "9", "-C", "1").end()
+        self.assertEqual(status, 1)
+        self.assertIn("INVALID_SERVICE_ID", said)  # reason 8
+        self.assertEqual(since(before), {"rx req": 1, "tx rej": 1})

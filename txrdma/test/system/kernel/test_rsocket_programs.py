@@ -1,0 +1,318 @@
+"""
+Programs of librdmacm's rsockets, and one that knows TCP only, with our streams: files, echoes, pages.
+"""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.protocols.wire import Echo
+from twisted.python.failure import Failure
+
+from txrdma.cm.rsocket._core import Sizes
+from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Program, since
+from txrdma.test.system.kernel.riostreamer import MappedStreaming
+from txrdma.test.system.kernel.world import HERE, NAMESPACE, THERE
+
+BOXES = (Box(rxe=False, timeout=420),)
+
+MiB: Final = 1 << 20
+MAPPED_SHAPES: Final = ((64, 1, 20), (1000, 10, 5), (65536, 3, 3), (300_000, 2, 2))
+"""Bytes, transfers and iterations of C{riostream}: below and above what one message may have."""
+SOURCE: Final = Path(__file__).with_name("tcpclient.c")
+PRELOAD: Final = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+
+# The messages of rcopy: version, command, length of the message, status or mode, id.
+_HEADER: Final = struct.Struct("=BBHIQ")
+_SIZE: Final = struct.Struct("=Q")
+_OPEN, _CLOSE, _WRITE, _ANSWER = 1, 2, 3, 0x80
+
+
+class Copying(Protocol):
+    """What both ends of rcopy's conversation share: messages, and the reason of the end."""
+
+    def __init__(self) -> None:
+        self.lost: Failure | None = None
+        self._held = b""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Keep the reason."""
+        self.lost = reason
+
+    def say(self, command: int, data: int = 0, rest: bytes = b"") -> None:
+        """Send a message."""
+        assert self.transport is not None
+        self.transport.write(_HEADER.pack(0, command, _HEADER.size + len(rest), data, 0) + rest)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take messages, each when all of it is here."""
+        self._held += data
+        while len(self._held) >= _HEADER.size:
+            _, command, length, data_, _ = _HEADER.unpack_from(self._held)
+            if len(self._held) < length:
+                break
+            rest, self._held = self._held[_HEADER.size : length], self._held[length:]
+            self.heard(command, data_, rest)
+
+    def heard(self, command: int, data: int, rest: bytes) -> None:
+        """Act on a message."""
+        raise NotImplementedError
+
+
+class CopyServer(Copying):
+    """Takes a file, of which it keeps name, length and hash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path, self.length, self.hash = b"", 0, sha256()
+        self._left = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take bytes of the file, or messages."""
+        if self._left:
+            part, data = data[: self._left], data[self._left :]
+            self._take(part)
+        if data:
+            super().dataReceived(data)
+
+    def _take(self, part: bytes) -> None:
+        self.hash.update(part)
+        self._left -= len(part)
+        if not self._left:
+            self.say(_WRITE | _ANSWER)
+
+    def heard(self, command: int, data: int, rest: bytes) -> None:
+        if command == _OPEN:
+            self.path = rest.rstrip(b"\0")
+        if command == _WRITE:
+            (self.length,) = _SIZE.unpack(rest)
+            self._left = self.length
+            first, self._held = self._held, b""
+            self._take(first)
+        else:
+            self.say(command | _ANSWER)
+
+
+class CopyClient(Copying):
+    """Sends a file, and ends when all is answered."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        super().__init__()
+        self._path, self._content = path.encode(), content
+        self.answers: list[tuple[int, int]] = []
+
+    def connectionMade(self) -> None:
+        """Open the file."""
+        padded = self._path.ljust(len(self._path) + 8 & ~7, b"\0")
+        self.say(_OPEN, 0o644, padded)
+
+    def heard(self, command: int, data: int, rest: bytes) -> None:
+        self.answers.append((command, data))
+        assert self.transport is not None
+        if command == _OPEN | _ANSWER:
+            self.say(_WRITE, 0, _SIZE.pack(len(self._content)))
+            self.transport.write(self._content)
+        elif command == _WRITE | _ANSWER:
+            self.say(_CLOSE)
+        else:
+            self.transport.loseConnection()
+
+
+class Ending(Echo):
+    """An echo that keeps the reason of its end."""
+
+    lost: Failure | None = None
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Keep the reason."""
+        self.lost = reason
+
+
+class StreamCase(CMTestCase):
+    """Tests with streams of ours."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def streamServer(self, port: int, make: Callable[[], Any]) -> None:
+        """Listen far away with protocols that are kept in C{made}."""
+
+        def made() -> Any:
+            self.made.append(make())
+            return self.made[-1]
+
+        self.listening(RSocketServerEndpoint(self.reactor, port, self.soft), Factory.forProtocol(made))
+
+    def file(self) -> bytes:
+        """The content of a file of 64 MiB that is written as C{content} into the folder."""
+        content = Random(12).randbytes(MiB) * 64
+        (self.folder / "content").write_bytes(content)
+        return content
+
+    def untilLost(self, protocol: Any, seconds: float = 6.0) -> None:
+        """Turn the reactor until a connection has ended well."""
+        self.runUntil(lambda: protocol.lost is not None, seconds)
+        self.assertIsNotNone(protocol.lost.check(ConnectionDone), protocol.lost)
+
+
+class CopyTests(StreamCase):
+    """Files by C{rcopy}."""
+
+    skip = OUTSIDE
+    witness = Witness("rsocket: over the software device", "rcopy on rxe", "64 MiB each way, equal hashes")
+    programs = ("rcopy",)
+
+    def test_toUs(self) -> None:
+        """rcopy copies a file to our server."""
+        content = self.file()
+        self.streamServer(7427, CopyServer)
+        begun = time.monotonic()
+        program = self.start("rcopy", str(self.folder / "content"), f"{THERE}:copy")
+        status, said = self.ends(program, 15.0)
+        self.assertEqual(status, 0, said)
+        record("MiB/s to us", round(64 / (time.monotonic() - begun), 1))
+        [server] = self.made
+        self.untilLost(server)
+        self.assertEqual((server.path, server.length), (b"copy", 64 * MiB))
+        self.assertEqual(server.hash.digest(), sha256(content).digest())
+
+    def test_fromUs(self) -> None:
+        """Our client copies a file to rcopy's server."""
+        content = self.file()
+        server = self.start("rcopy")
+        self.hears(server, "waiting")
+        client = CopyClient(str(self.folder / "copy"), content)
+        begun = time.monotonic()
+        endpoint = RSocketClientEndpoint(self.reactor, HERE, 7427, self.soft)
+        self.result(endpoint.connect(Factory.forProtocol(lambda: client)))
+        self.untilLost(client, 15.0)
+        record("MiB/s from us", round(64 / (time.monotonic() - begun), 1))
+        self.assertEqual(client.answers, [(kind | _ANSWER, 0) for kind in (_OPEN, _WRITE, _CLOSE)])
+        copied = (self.folder / "copy").read_bytes()
+        self.assertEqual(sha256(copied).digest(), sha256(content).digest())
+
+
+class MappingTests(StreamCase):
+    """C{riostream}, which writes into memory of ours, as we do into its."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "rsocket: over the software device", "riostream on rxe", "mapped memory, both ways, verified"
+    )
+    programs = ("riostream",)
+
+    def options(self, shape: tuple[int, int, int]) -> tuple[str, ...]:
+        """The program's options for bytes of a transfer, transfers of a turn, turns; it verifies."""
+        size, count, iterations = map(str, shape)
+        return ("-S", size, "-C", count, "-I", iterations, "-T", "v")
+
+    def check(self, program: Program, played: Any, iterations: int) -> None:
+        """Both ends have played to the end, and have found what they should."""
+        self.assertEqual(self.result(played, 15.0), iterations)
+        status, said = self.ends(program)
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("verification failed", said)
+        self.assertIn("custom", said)
+
+    def test_theirClient(self) -> None:
+        """riostream's client plays with our server."""
+        coming = deque(MAPPED_SHAPES)
+        self.streamServer(7471, lambda: MappedStreaming(self.reactor, False, *coming.popleft()))
+        begun = time.monotonic()
+        for number, shape in enumerate(MAPPED_SHAPES):
+            program = self.start("riostream", "-s", THERE, *self.options(shape))
+            self.untilSaid(program, lambda number=number: len(self.made) > number)  # type: ignore[misc]
+            self.check(program, self.made[-1].played, shape[2])
+            self.untilLost(self.made[-1])
+        record("seconds", round(time.monotonic() - begun, 1))
+
+    def test_theirServer(self) -> None:
+        """Our client plays with riostream's server, which ends after one connection."""
+        for shape in MAPPED_SHAPES[1:3]:
+            program = self.start("riostream", *self.options(shape))
+            self.hears(program, "usec/xfer")
+            client = MappedStreaming(self.reactor, True, *shape)
+            endpoint = RSocketClientEndpoint(self.reactor, HERE, 7471, self.soft)
+            self.result(endpoint.connect(Factory.forProtocol(lambda one=client: one)))  # type: ignore[misc]
+            self.check(program, client.played, shape[2])
+            self.untilLost(client)
+
+    def test_noRoom(self) -> None:
+        """riostream ends with an error where ours offers no entries, and our server serves on."""
+        options = Options(Sizes(mappings=0))
+        endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
+        self.listening(endpoint, Factory.forProtocol(self.kept))
+        for _ in range(2):
+            program = self.start("riostream", "-s", THERE, *self.options((64, 1, 1)))
+            status, said = self.ends(program)
+            self.assertIn("riomap", said)
+        self.assertEqual(len(self.made), 2)
+        for each in self.made:
+            self.untilLost(each)
+
+    def kept(self) -> Ending:
+        """An echo that is kept in C{made}."""
+        kept = Ending()
+        self.made.append(kept)
+        return kept
+
+
+class PreloadTests(StreamCase):
+    """A program that knows TCP only, under librspreload."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "an echo and twistd web --listen rsocket:", "a C program of TCP under librspreload", "echo, HTTP"
+    )
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.program = self.folder / "tcpclient"
+        subprocess.run(["cc", "-o", str(self.program), str(SOURCE)], check=True)
+
+    def preloaded(self, *words: str) -> Program:
+        """Start the program with rsockets instead of TCP."""
+        return self.start(str(self.program), *words, LD_PRELOAD=PRELOAD)
+
+    def test_echo(self) -> None:
+        """All comes back from our echo, with half-closing at the end; and there is no TCP between the two."""
+        self.streamServer(7001, Ending)
+        before = counted()
+        status, said = self.ends(self.preloaded(THERE, "7001", str(MiB)))
+        self.assertEqual((status, said), (0, f"echoed {MiB} bytes\n"))
+        self.untilLost(self.made[0])
+        self.assertEqual(since(before)["tx req"], 1)
+        _, said = self.ends(self.start(str(self.program), THERE, "7001", "1"))
+        self.assertIn("Connection refused", said)
+
+    def test_web(self) -> None:
+        """A page of C{twistd web --listen rsocket:} comes to the program as over TCP."""
+        self.soft.close()  # queue pair 1 of the address is for the server
+        (self.folder / "page").write_bytes(b"a page" * 50_000)
+        listen = f"--listen=rsocket:{THERE}:7002"
+        words = (sys.executable, "-m", "twisted", "web", listen, f"--path={self.folder}")
+        server = self.start("ip", "netns", "exec", NAMESPACE, *words)
+        self.hears(server, "starting on")
+        request = "GET /page HTTP/1.0\r\n\r\n"
+        status, said = self.ends(self.preloaded(THERE, "7002", "0", request))
+        self.assertEqual(status, 0, said[:1000])
+        head, _, page = said.partition("\n\n")  # as text is read
+        self.assertRegex(head, r"^HTTP/1\.[01] 200 OK")
+        self.assertEqual(page, "a page" * 50_000)

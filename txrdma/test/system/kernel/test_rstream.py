@@ -1,0 +1,108 @@
+"""
+librdmacm's C{rstream} streams to ours and back, and each side verifies: two implementations of rsockets.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel.rstreamer import SYNC
+from txrdma.test.system.kernel.smcworld import environment
+from txrdma.test.system.kernel.world import HERE, InTheBox, NAMESPACE, PACE, THERE
+
+BOXES = (Box(rxe=False, timeout=420),)
+
+SECONDS = 9.0 * PACE
+PORT = "7471"
+SHAPES = (("64", "50", "4"), ("1000", "100", "1"), ("65536", "20", "1"), ("300000", "2", "2"))
+"""Bytes, transfers and iterations of C{rstream}: below and above what one half of a buffer holds."""
+
+
+class RstreamTests(InTheBox, SynchronousTestCase):
+    """Streams over the software device."""
+
+    skip = OUTSIDE
+    witness = Witness("rsocket: over the software device", "rstream on rxe", "rsockets, both ways, verified")
+
+    def setUp(self) -> None:
+        super().setUp()
+        if shutil.which("rstream") is None:
+            raise SkipTest("rstream is not installed")
+
+    def start(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """A process, and the file that has what it says."""
+        out = tempfile.NamedTemporaryFile()
+        self.addCleanup(out.close)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment()
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process, Path(out.name)
+
+    def ours(self, role: str, endpoint: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Our program, far away."""
+        words = (
+            sys.executable,
+            "-m",
+            "txrdma.test.system.kernel.rstreamer",
+            role,
+            endpoint,
+            *map(",".join, SHAPES),
+        )
+        return self.start("ip", "netns", "exec", NAMESPACE, *words)
+
+    def theirs(self, shape: tuple[str, ...], *words: str) -> None:
+        """Their program, here, which verifies; it ends well."""
+        size, count, iterations = shape
+        options = ("-S", size, "-C", count, "-I", iterations, "-p", PORT, "-T", "v")
+        process, out = self.start("stdbuf", "-oL", "rstream", *options, *words)
+        try:
+            process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            self.fail(f"{process.args!r} does not end: {out.read_text()}")
+        self.assertEqual(process.returncode, 0, out.read_text())
+        self.assertNotIn("verification failed", out.read_text())
+
+    def check(self, ours: tuple[subprocess.Popen[bytes], Path]) -> None:
+        """Ours has heard and sent what it should, each time."""
+        totals = [SYNC + int(size) * int(count) * int(iterations) for size, count, iterations in SHAPES]
+        for total in totals:
+            self.hear(ours, f"verified {total} sent {total} ConnectionDone")
+        self.assertEqual(ours[0].wait(timeout=SECONDS), 0)
+
+    def test_theirClient(self) -> None:
+        """Their client streams to our server."""
+        server = self.ours("server", f"rsocket:{THERE}:{PORT}")
+        self.hear(server, "listening")
+        begun = time.monotonic()
+        for shape in SHAPES:
+            self.theirs(shape, "-s", THERE, "-b", HERE)
+        self.check(server)
+        record("seconds", round(time.monotonic() - begun, 1))
+
+    def test_theirServer(self) -> None:
+        """Our client streams to their server, which serves one connection, and begins anew."""
+        client = self.ours("client", f"rsocket:{HERE}:{PORT}:bindAddress={THERE}")
+        begun = time.monotonic()
+        for shape in SHAPES:
+            self.theirs(shape, "-b", HERE)
+        self.check(client)
+        record("seconds", round(time.monotonic() - begun, 1))
+
+    def hear(self, program: tuple[subprocess.Popen[bytes], Path], words: str) -> None:
+        """Wait until a program has said some words."""
+        process, out = program
+        end = time.monotonic() + SECONDS
+        while words not in (said := out.read_text()):
+            if time.monotonic() > end:
+                self.fail(f"it never says {words!r}, but {said!r}")
+            time.sleep(0.05)

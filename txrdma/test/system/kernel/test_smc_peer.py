@@ -1,0 +1,364 @@
+"""
+Our SMC-R and that of the Linux kernel at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
+
+Both find out about each other by SMC's TCP option. The kernel's word on its end is asked for by sock_diag.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.defer import gatherResults
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+
+from txrdma.smc.kernel.sockdiag import diagnosed
+from txrdma.test.support.smc.ends import reactor
+from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel.agent import Refused
+from txrdma.test.system.kernel.smcworld import (
+    environment,
+    HERE,
+    KernelPeerTestCase,
+    OURS,
+    Theirs,
+    THERE,
+    UEID,
+)
+
+BOXES = (Box(smc=True, timeout=1000),)
+
+MANY = 100
+MUCH = 256 << 20
+PAUSE_SECONDS = 4.0
+LONG_PAUSE_SECONDS = 30.0
+TEST_LINK = Path("/proc/sys/net/smc/smcr_testlink_time")
+IDLER = str(Path(__file__).with_name("smcidler.py"))
+ORDINARY = 1 << 20
+
+if TYPE_CHECKING:
+    _Case = KernelPeerTestCase
+else:
+    _Case = object
+
+
+class Conversations(_Case):
+    """
+    What connections do, whoever has begun them.
+
+    The kernel's word on its end is asked for in each of them: it is SMC-R's, and nothing has fallen back.
+    """
+
+    async def served(self) -> tuple[Any, Theirs]:
+        """Our end of a new connection, and the kernel's, which is SMC-R's by the kernel's word."""
+        ours, theirs = await self.pair()
+        self.assertServed(theirs)
+        return ours, theirs
+
+    def assertServed(self, *theirs: Theirs) -> None:
+        """The kernel says that its ends are SMC-R's and alive, in a group with its device."""
+        told = {each.inode: each for each in diagnosed()}
+        role = "client" if self.weListen else "server"
+        for each in theirs:
+            said = told[each.inode]
+            self.assertEqual((said.mode, said.state, said.fallbackReason), ("SMC-R", "ACTIVE", None))
+            assert said.group is not None
+            self.assertEqual((said.group.device, said.group.role), ("rxe1", role))
+
+    async def test_bytes(self) -> None:
+        """One byte, 13 and a MiB go each way; the kernel's cursors count the same bytes."""
+        ours, theirs = await self.served()
+        self.assertEqual((ours.smc.mode, ours.smc.version, ours.smc.eid), ("SMC-R", 2, UEID))
+        total = 0
+        for length in (1, 13, ORDINARY):
+            await self.exchange(ours, theirs, length)
+            total += length
+        await self.until(lambda: self.cursors(theirs) == (total, total))
+
+    def cursors(self, theirs: Theirs) -> tuple[int, int]:
+        """The bytes that the kernel has got of us, and that we have taken of the kernel, by its own word."""
+        buffers = self.said(theirs).buffers
+        assert buffers is not None
+        return buffers.arrived.bytesOf(buffers.size), buffers.peerConsumed.bytesOf(buffers.peerSize)
+
+    async def test_much(self) -> None:
+        """A lot of bytes in both directions at once arrive whole."""
+        ours, theirs = await self.served()
+        await self.exchange(ours, theirs, MUCH)
+        self.assertServed(theirs)
+        record("MiB at once each way", MUCH >> 20)
+        record("MiB/s each way", round(MUCH / self.seconds / (1 << 20), 1))
+
+    test_much.timeout = 300  # type: ignore[attr-defined]  # trial's way to give one test more time
+
+    async def test_firstContact(self) -> None:
+        """The first connection of a link group waits for none of the kernel's timers."""
+        await self.program.call("finish")  # it takes some time to start
+        connect = await self.connector()
+        begun = time.monotonic()
+        ours, theirs = await connect()
+        seconds = time.monotonic() - begun
+        record("seconds until connected, first contact", round(seconds, 2))
+        begun = time.monotonic()
+        other, others = await connect()
+        record("seconds until connected, later", round(time.monotonic() - begun, 2))
+        self.assertServed(theirs, others)
+        self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
+        self.assertLess(seconds, 3)
+
+    async def test_many(self) -> None:
+        """A hundred connections share a link group, and each carries its own bytes."""
+        connect = await self.connector()
+        begun = time.monotonic()
+        pairs = [await connect() for _ in range(MANY)]
+        record("seconds for 100 connections", round(time.monotonic() - begun, 1))
+        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
+        for number, (ours, _theirs) in enumerate(pairs):
+            ours.transport.write(b"%d" % number)
+        got = await gatherResults(
+            [
+                self.program.call("receive", number=theirs.number, length=len(str(number)))
+                for number, (_, theirs) in enumerate(pairs)
+            ]
+        )
+        self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
+        self.assertServed(*(theirs for _, theirs in pairs))
+
+    async def test_weHalfClose(self) -> None:
+        """The kernel hears the end of what we write, and may write on; then it closes."""
+        ours, theirs = await self.served()
+        ours.transport.write(b"our last word")
+        ours.transport.loseWriteConnection()
+        got = await self.program.call("receive", number=theirs.number, length=100)
+        self.assertEqual((got[0], got[2]), (13, "our last word"))
+        await self.until(lambda: self.said(theirs).state == "APPCLOSEWAIT1")
+        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
+        await self.program.call("close", number=theirs.number)
+        await ours.readEnded
+        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
+        ours.transport.loseConnection()
+        await ours.lost
+        self.assertIsInstance(ours.reason.value, ConnectionDone)
+
+    async def test_kernelHalfCloses(self) -> None:
+        """We hear the end of what the kernel writes, and may write on; then we close."""
+        ours, theirs = await self.served()
+        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
+        await self.program.call("shut", number=theirs.number)
+        await ours.readEnded
+        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
+        await self.until(lambda: self.said(theirs).state == "PEERCLOSEWAIT1")
+        ours.transport.write(b"our last word")
+        ours.transport.loseConnection()
+        got = await self.program.call("receive", number=theirs.number, length=100)
+        self.assertEqual((got[0], got[2]), (13, "our last word"))
+        await self.program.call("close", number=theirs.number)
+        await ours.lost
+        self.assertIsInstance(ours.reason.value, ConnectionDone)
+
+    async def test_kernelAborts(self) -> None:
+        """A program that closes with bytes unread is an abort to us."""
+        ours, theirs = await self.served()
+        ours.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(theirs)[0] == 17)
+        await self.program.call("close", number=theirs.number)
+        await ours.lost
+        self.assertNotIsInstance(ours.reason.value, ConnectionDone)
+        record("seen", type(ours.reason.value).__name__)
+
+    async def test_wePause(self) -> None:
+        """What we do not read for some seconds waits, and arrives whole."""
+        ours, theirs = await self.served()
+        ours.transport.pauseProducing()
+        sending = self.program.call("send", number=theirs.number, length=2 * self.room(ours), seed=5)
+        await deferLater(reactor, PAUSE_SECONDS)
+        self.assertFalse(sending.called)
+        self.assertServed(theirs)
+        ours.transport.resumeProducing()
+        await ours.counting(2 * self.room(ours))
+        self.assertEqual(ours.checksum, await sending)
+        self.assertServed(theirs)
+
+    @staticmethod
+    def room(ours: Any) -> int:
+        """Bytes of our ring."""
+        return int(ours.smc.toDict()["bufferSize"])
+
+    async def test_idle(self) -> None:
+        """A link that has nothing to say for longer than TEST LINK's time stays."""
+        usual = TEST_LINK.read_text()
+        self.addCleanup(TEST_LINK.write_text, usual)
+        TEST_LINK.write_text("1")
+        ours, theirs = await self.served()
+        group = ours.smc.linkGroup
+        await deferLater(reactor, 5)
+        await self.exchange(ours, theirs, 1000)
+        self.assertEqual(ours.smc.linkGroup, group)
+        self.assertServed(theirs)
+
+    async def test_weAbort(self) -> None:
+        """The kernel knows of our abort, and its program, when it writes."""
+        ours, theirs = await self.served()
+        ours.transport.abortConnection()
+        await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
+        writing = self.program.call("send", number=theirs.number, length=1, seed=1)
+        error = await self.assertFailure(writing, Refused)
+        self.assertIn("BrokenPipeError", str(error))
+
+    async def test_urgent(self) -> None:
+        """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
+        ours, theirs = await self.served()
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await self.program.call("urge", number=theirs.number, text="now!")
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await ours.counting(14)
+        self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
+        self.assertServed(theirs)
+
+    async def test_kernelPauses(self) -> None:
+        """What a program does not read for half a minute waits, and arrives whole."""
+        ours, theirs = await self.served()
+        sending = ours.sending(ORDINARY, 4)
+        await deferLater(reactor, LONG_PAUSE_SECONDS)
+        self.assertFalse(sending.called)
+        buffers = self.said(theirs).buffers
+        assert buffers is not None
+        self.assertEqual(self.cursors(theirs)[0], buffers.size)
+        got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
+        self.assertEqual(got[:2], [ORDINARY, await sending])
+        self.assertServed(theirs)
+
+    async def test_kernelKilled(self) -> None:
+        """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
+        ours, _theirs = await self.served()
+        other, others = await self.served()
+        other.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(others)[0] == 17)
+        self.process.kill()
+        await ours.readEnded
+        await other.lost
+        self.assertNotIsInstance(other.reason.value, ConnectionDone)
+
+    async def test_strangersUEID(self) -> None:
+        """Without a UEID in common the server declines, both ends go on by TCP, and tell why."""
+        ours, theirs = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((ours.smc.mode, said.mode), ("TCP", "TCP"))
+        server, client = (ours.smc, said) if self.weListen else (said, ours.smc)
+        reasons = [str(each and each.name) for each in (server.fallbackReason, server.peerDiagnosis)]
+        reasons += [str(each and each.name) for each in (client.fallbackReason, client.peerDiagnosis)]
+        why = "NOUEID" if self.weListen else "NOSMCDEV"  # Linux has no more to say of that
+        self.assertEqual(reasons, [why, "None", "PEERDECL", why])
+
+    async def test_off(self) -> None:
+        """With C{option=no} the kernel gets plain TCP, and no Proposal."""
+        ours, theirs = await self.pair(f"{OURS}:option=no")
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((said.mode, said.fallbackReason and said.fallbackReason.name), ("TCP", "PEERNOSMC"))
+        self.assertEqual(ours.smc.fallbackReason.name, "PEERNOSMC")
+
+
+class ClientTests(Conversations, KernelPeerTestCase):
+    """Our client and the kernel's server."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
+    )
+
+    async def test_readLater(self) -> None:
+        """What we wrote is read some time after our last connection has ended; the next joins its group."""
+        connect = await self.connector()
+        ours, theirs = await connect()
+        self.assertServed(theirs)
+        group = ours.smc.linkGroup
+        sent = await ours.sending(1000, 6)
+        ours.transport.loseConnection()
+        await ours.lost
+        await deferLater(reactor, 3)
+        got = await self.program.call("receive", number=theirs.number, length=2000)
+        self.assertEqual(got[:2], [1000, sent])
+        await self.program.call("close", number=theirs.number)
+        ours, theirs = await connect()
+        self.assertEqual((ours.smc.mode, ours.smc.linkGroup), ("SMC-R", group))
+        self.assertServed(theirs)
+
+
+class ServerTests(Conversations, KernelPeerTestCase):
+    """The kernel's client and our server."""
+
+    skip = OUTSIDE
+    weListen = True
+    witness = Witness(
+        "smc: over pyverbs, server", "Linux AF_SMC, client", "SMC-R version 2 by the TCP option"
+    )
+
+
+class KilledTests(KernelPeerTestCase):
+    """A process of ours that ends while the kernel waits for it."""
+
+    skip = OUTSIDE
+    witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program hears of an end")
+
+    def setUp(self) -> None:
+        super().setUp()
+        usual = TEST_LINK.read_text()
+        self.addCleanup(TEST_LINK.write_text, usual)
+        TEST_LINK.write_text("1")
+
+    async def test_client(self) -> None:
+        """Our client is killed."""
+        number, _, port = await self.program.call("listen")
+        accepting = self.program.call("accept", listener=number)
+        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
+        theirs = Theirs(*await accepting)
+        await self.kill(idler, theirs)
+
+    async def test_stopped(self) -> None:
+        """Our client's process ends in order, while the kernel's program has not closed yet."""
+        number, _, port = await self.program.call("listen")
+        accepting = self.program.call("accept", listener=number)
+        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
+        theirs = Theirs(*await accepting)
+        await self.kill(idler, theirs, signal.SIGTERM)
+        await self.until(lambda: idler.poll() is not None)
+
+    async def test_server(self) -> None:
+        """Our server is killed."""
+        idler = self.idler("listen", f"smc:{HERE}:0:{OURS}")
+        assert idler.stdout is not None
+        line = await deferToThread(idler.stdout.readline)
+        theirs = await self.program.call("connect", host=HERE, port=int(line.split()[1]))
+        await self.kill(idler, Theirs(*theirs))
+
+    def idler(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a process of ours."""
+        words = (sys.executable, IDLER, *words)
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs, by: int = signal.SIGKILL) -> None:
+        """End a process of ours, and see what its peer hears of that."""
+        await self.until(lambda: self.said(theirs).mode == "SMC-R")
+        assert idler.stdout is not None
+        self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")
+        idler.send_signal(by)
+        begun = time.monotonic()
+        try:
+            heard = (await self.program.call("receive", number=theirs.number, length=1))[0]
+        except Refused as error:
+            heard = str(error)
+        record("heard", "an end of file" if heard == 0 else heard)
+        record("seconds until that", round(time.monotonic() - begun, 1))
+        self.assertNotEqual(heard, 1)
+        self.assertNotEqual(self.said(theirs).state, "ACTIVE")

@@ -1,0 +1,228 @@
+"""
+C{txrdma perfquery}, and arithmetic with counters.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.python.usage import UsageError
+
+import txrdma
+from txrdma.command import Options
+from txrdma.commands.common.values import portNumbers
+from txrdma.commands.perfquery import KINDS, THEIRS
+from txrdma.mad.ports import openMADPort
+from txrdma.sim.strings import _held
+from txrdma.test.support.mad.commanding import CommandTestCase
+
+
+class PerfQueryTests(CommandTestCase):
+    """What ports have counted."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(openMADPort(self.clock, self.device).close)  # keeps the fabric
+        [holding] = [held for (reactor, _), held in _held.items() if reactor is self.clock]
+        self.fabric: Any = holding.fabric
+
+    def test_own(self) -> None:
+        """Without a target it is our own port."""
+        said = self.said("perfquery")
+        self.assertIn("# PortCounters: lid 1 port 1\n", said.out)
+        self.assertEqual(said.fields["portSelect"], "1")
+
+    def test_ports(self) -> None:
+        """Ports are given as numbers and ranges; or all of the node's, one after the other."""
+        for arguments, ports in (
+            (("9", "2"), [2]),
+            (("9", "1,4-6"), [1, 4, 5, 6]),
+            (("9", "--loop-ports"), list(range(1, 37))),
+            (("2", "--loop-ports"), [1]),
+            (("9",), [255]),
+            (("9", "--all-ports"), [255]),
+            (("2", "--all-ports"), [255]),
+            (("9", "all"), [255]),
+            (("9", "255"), [255]),
+            (("9", "all", "--loop-ports"), list(range(1, 37))),
+            (("9", "1-3", "--all-ports"), [255]),
+        ):
+            told = self.said("perfquery", *arguments, "--json").json["ports"]
+            self.assertEqual([each["portSelect"] for each in told], ports, arguments)
+
+    def test_enhanced(self) -> None:
+        """Port 0 of a switch that counts at it is told, too."""
+        self.fabric.node("leaf0000").switchInfo[16] |= 0x08
+        self.assertEqual(self.said("smpquery", "SI", "9").fields["enhancedPort0"], "1")
+        told = self.said("perfquery", "9", "--loop-ports", "--json").json["ports"]
+        self.assertEqual([each["portSelect"] for each in told], list(range(37)))
+
+    def test_kinds(self) -> None:
+        """All kinds of counters are asked for by name; what the port has not, it says."""
+        for name, kind in KINDS.items():
+            said = self.said("perfquery", "9", "1", "--kind", name, "--json")
+            if said.status is None:
+                self.assertEqual(said.json["attribute"], kind.__name__)
+            else:
+                self.assertIn("not supported", str(said.status), name)
+        for theirs, ours in THEIRS.items():
+            said = self.said("perfquery", "9", "1", "--kind", theirs)
+            self.assertEqual(said.out, self.said("perfquery", "9", "1", "--kind", ours).out)
+        told = self.said("perfquery", "9", "1", "-x", "--json").json
+        self.assertEqual(told["attribute"], "PortCountersExtended")
+
+    def test_reset(self) -> None:
+        """Counters are cleared when that is confirmed."""
+        self.fabric.traffic(1000.0, 10.0)
+        self.clock.advance(5)
+        before = int(self.said("perfquery", "2").fields["portXmitData"])
+        self.assertGreater(before, 0)
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said("perfquery", "2", "--reset").status))
+        said = self.said("perfquery", "2", "--reset", "--yes")
+        self.assertGreaterEqual(int(said.fields["portXmitData"]), before)
+        self.assertLess(int(self.said("perfquery", "2").fields["portXmitData"]), before)
+        self.assertEqual(self.said("perfquery", "2", "--reset-only", "--yes").out, "cleared\n")
+
+    def test_mask(self) -> None:
+        """Only what the mask names is cleared."""
+        self.fabric.traffic(1000.0, 10.0)
+        self.clock.advance(5)
+        said = self.said("perfquery", "2", "-R", "--yes", "--mask", "0x1000", "--debug", "--debug")
+        self.assertIn("PortCounters.counterSelect 0x1000", said.errors)
+
+    def test_watch(self) -> None:
+        """Rates are those of the traffic that there is."""
+        counters = self.fabric.port("h00001").count()
+        counters.grow(self.clock.seconds(), portXmitData=250_000.0, portRcvPkts=1000.0)
+        said = self.said("perfquery", "2", "--watch", "2", "--count", "3", "--json")
+        told = [json.loads(line) for line in said.out.splitlines()]
+        self.assertEqual(len(told), 3)
+        for [port] in told:
+            self.assertAlmostEqual(port["seconds"], 2, places=3)
+            self.assertApproximates(port["xmitBytesPerSecond"], 1e6, 1e4)
+            self.assertApproximates(port["rcvPktsPerSecond"], 1e3, 10)
+        self.assertIn("1.000", self.said("perfquery", "2", "-w", "2", "-c", "1").out)
+
+    def test_watchFull(self) -> None:
+        """A counter that is full is told; with C{--reset} it is cleared after each look, and rates go on."""
+        self.fabric.setCounters("h00001", 1, portXmitData=(1 << 32) - 100)
+        self.fabric.port("h00001").count().grow(self.clock.seconds(), portXmitData=1000.0)
+        arguments = ("perfquery", "2", "--kind", "counters", "--watch", "1", "--count", "2")
+        told = [json.loads(line) for line in self.said(*arguments, "--json").out.splitlines()]
+        self.assertEqual([each["saturated"] for [each] in told], [["portXmitData"], ["portXmitData"]])
+        self.assertIn("portXmitData is full: clear it", self.said(*arguments).out)
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said(*arguments, "--reset").status))
+        said = self.said(*arguments, "--reset", "--yes", "--json")
+        rates = [json.loads(line)[0] for line in said.out.splitlines()]
+        self.assertEqual([each["saturated"] for each in rates], [[], []])
+        for each in rates:
+            self.assertApproximates(each["xmitBytesPerSecond"], 4000, 100)
+
+    def test_watchErrors(self) -> None:
+        """Where the wide counters have no errors, those of the others are watched with them."""
+        self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=3)
+        said = self.said("perfquery", "2", "--watch", "1", "--count", "1", "--json")
+        [port] = json.loads(said.out)
+        self.assertEqual(port["counted"]["linkDownedCounter"], 3)
+        self.assertIn("portUnicastXmitPkts", port["counted"])
+        self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=255)
+        text = self.said("perfquery", "2", "--watch", "1", "--count", "1").out
+        self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
+
+    def test_watchInterrupted(self) -> None:
+        """Ctrl-C ends it without a word; the status says so."""
+        words = ("perfquery", "2", "--watch", "0.2", "--json", "-d", self.device)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma", *words],
+            cwd=Path(txrdma.__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        self.assertEqual(json.loads(process.stdout.readline())[0]["port"], 1)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, errors), (130, ""))
+
+    def test_watchLost(self) -> None:
+        """A look that gets no answer is told, and the next one goes on."""
+        counters = self.fabric.port("h00001").count()
+        counters.grow(self.clock.seconds(), portRcvPkts=1000.0)
+        self.clock.callLater(1.5, self.fabric.silence, "h00001")
+        self.clock.callLater(2.5, self.fabric.revive, "h00001")
+        said = self.said("perfquery", "2", "-w", "1", "-c", "3", "--json", "-t", "0.1", "--retries", "0")
+        self.assertEqual(said.errors.count("lid 2: "), 1)
+        seconds = [json.loads(line)[0]["seconds"] for line in said.out.splitlines()]
+        self.assertApproximates(seconds[0], 1, 0.1)
+        self.assertApproximates(seconds[1], 2, 0.2)
+
+    def test_watchLanes(self) -> None:
+        """What is counted by lane is told by lane."""
+        self.fabric.setCounters("h00001", 1, portVLXmitWait3=0)
+        self.fabric.port("h00001").count().grow(self.clock.seconds(), portVLXmitWait3=10.0)
+        said = self.said("perfquery", "2", "--kind", "vlwait", "-w", "1", "-c", "1", "--json")
+        counted = json.loads(said.out)[0]["counted"]
+        self.assertEqual((counted["portVLXmitWait[3]"], counted["portVLXmitWait[2]"]), (10, 0))
+
+    def test_parallel(self) -> None:
+        """Many ports are asked for at a time, and told in their order."""
+        begun = self.clock.seconds()
+        device = "sim:fattree:8:latency=0.01"
+        told = self.said("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json["ports"]
+        self.assertEqual([each["portSelect"] for each in told], list(range(1, 37)))
+        self.assertLess(self.clock.seconds() - begun, 36 * 0.01)
+
+    def test_samples(self) -> None:
+        """A port is let sample, and what it has then is told."""
+        self.fabric.port("leaf0000", 2).count().grow(self.clock.seconds(), portXmitPkts=1e6)
+        said = self.said("perfquery", "9", "2", "--sample", "3", "--interval", "100000", "--json")
+        [told] = said.json["ports"]
+        self.assertEqual((told["sampleStatus"], told["tag"]), (0, 1))
+        self.assertGreater(told["counters"][0], 0)
+        again = self.said("perfquery", "9", "2", "--kind", "result", "--json").json["ports"][0]
+        self.assertEqual(again["counters"], told["counters"])
+        control = self.said("perfquery", "9", "2", "--kind", "samples", "--json").json["ports"][0]
+        self.assertEqual(control["counterSelects"][0], 3)
+
+    def test_extendedSpeeds(self) -> None:
+        """All bits of a wide selector are set when counters are cleared."""
+        said = self.said("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
+        self.assertIn("counterSelect 0xffffffffffffffff", said.errors)
+
+    def test_named(self) -> None:
+        """The node-name map's name stands beside the path."""
+        names = self.mktemp()
+        with open(names, "w") as file:
+            file.write('0x200000 "leaf of all"\n')
+        said = self.said("perfquery", "9", "2", "--node-names", names)
+        self.assertIn("# PortCounters: lid 9 port 2 (leaf of all)\n", said.out)
+        told = self.said("perfquery", "9", "2", "--node-names", names, "--json").json
+        self.assertEqual(told["name"], "leaf of all")
+
+    def test_mistakes(self) -> None:
+        """What makes no sense is refused."""
+        for arguments, words in (
+            (["1", "x"], "1,4-7"),
+            (["1", "9-3"], "from 0 to 255"),
+            (["1", "300"], "from 0 to 255"),
+            (["--kind", "foo"], "vlwait"),
+            (["--watch", "1", "--reset-only"], "don't go together"),
+            (["--kind", "samples", "--reset"], "neither watched nor cleared"),
+            (["1", "1", "0xfff"], "--mask"),
+            (["--sample", "1,x"], "as 1,2,5"),
+            (["--sample", "0"], "as 1,2,5"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["perfquery", *arguments])
+            self.assertIn(words, str(error))
+        self.assertEqual(portNumbers("1,4-6"), [1, 4, 5, 6])
+        words = "txrdma perfquery: lid 9 has 36 ports, and no port 99"
+        self.assertEqual(self.said("perfquery", "9", "1,99").status, words)

@@ -1,0 +1,297 @@
+"""
+C{txrdma discover}, and what the commands about fabrics have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.python.usage import UsageError
+
+from txrdma.command import Options
+from txrdma.fabric.snapshots import load
+from txrdma.mad.ports import openMADPort
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+
+SMALL_TREE = "sim:fattree:16:4"
+"""Of three levels: hosts, leaves with two hosts each, and two levels more."""
+
+
+class DiscoverTests(CommandTestCase):
+    """Fabrics of which everything is known."""
+
+    def file(self, text: str, suffix: str = "") -> str:
+        path = Path(self.mktemp() + suffix)
+        path.write_text(text)
+        return str(path)
+
+    def test_text(self) -> None:
+        """The text is a net file of the fabric that was swept."""
+        said = self.said("discover", device=SMALL_TREE)
+        self.assertEqual((said.errors, said.status), ("", None))
+        known, found = fatTree(16, 4), parseNet(said.out)
+        self.assertEqual(
+            {(node.kind, node.ports, node.description) for node in found.nodes.values()},
+            {(node.kind, node.ports, node.description) for node in known.nodes.values()},
+        )
+        names = {node.identifier: node.description for node in found.nodes.values()}
+        self.assertEqual(
+            {
+                (names[node.identifier], number, names[link.peer], link.peerPort)
+                for node in found.nodes.values()
+                for number, link in node.links.items()
+            },
+            {
+                (node.description, number, known.nodes[link.peer].description, link.peerPort)
+                for node in known.nodes.values()
+                for number, link in node.links.items()
+            },
+        )
+
+    def test_ways(self) -> None:
+        """By directed routes, by LIDs and from the administration, the same is found."""
+        told = set()
+        for way in ((), ("--by", "lid"), ("--sa",)):
+            nodes = self.said("discover", "--json", *way).json["nodes"]
+            for node in nodes:
+                node["route"] = node["nodeInfo"] = None  # these differ by who was asked, and how
+                for port in node["ports"]:
+                    port["portInfo"] = None
+            told.add(json.dumps(nodes))
+        self.assertEqual(len(told), 1)
+
+    def test_json(self) -> None:
+        """JSON has nodes, ports and where their links lead, by keys that stay."""
+        told = self.said("discover", "--json").json
+        self.assertEqual(list(told), ["nodes", "chassis", "problems"])
+        self.assertEqual((told["chassis"], told["problems"]), ([], []))
+        switch, host = told["nodes"][0], told["nodes"][1]
+        self.assertEqual((switch["type"], switch["name"], switch["numPorts"]), ("SWITCH", "leaf0000", 36))
+        self.assertEqual((host["type"], host["route"]), ("CHANNEL_ADAPTER", "DR 0"))
+        self.assertEqual(
+            host["ports"],
+            [
+                {
+                    "number": 1,
+                    "guid": "0000:0000:0010:0001",
+                    "lid": host["lid"],
+                    "lmc": 0,
+                    "state": "ACTIVE",
+                    "physicalState": "LINK_UP",
+                    "width": 4,
+                    "speed": "HDR",
+                    "gigabits": 212.5,
+                    "peer": {"guid": switch["guid"], "port": 1},
+                    "portInfo": host["ports"][0]["portInfo"],
+                }
+            ],
+        )
+
+    def test_names(self) -> None:
+        """A node-name map is read."""
+        path = self.file('# ours\n0x200000 "spine of it all" # old\n')
+        said = self.said("discover", "--node-names", path)
+        self.assertIn('# "spine of it all" base port 0', said.out)
+        self.assertNotIn("leaf0000", said.out)
+
+    def test_dot(self) -> None:
+        """The graph has every node, and every link once."""
+        lines = self.said("discover", "--format", "dot").out.splitlines()
+        self.assertEqual(len([line for line in lines if " -- " in line]), 8)
+        self.assertEqual(len([line for line in lines if "label=" in line and " -- " not in line]), 9)
+        self.assertTrue(all(line.count("{") == line.count("}") for line in lines[1:-1]))
+
+    def test_slurm(self) -> None:
+        """Slurm is told leaves with their hosts, and switches with those below them."""
+        lines = self.said("discover", "--format", "slurm", device=SMALL_TREE).out.splitlines()
+        told = dict(line.removeprefix("SwitchName=").split(" ") for line in lines)
+        self.assertEqual(told["leaf0000"], "Nodes=h[00000-00001]")
+        self.assertEqual(
+            {name: each for name, each in told.items() if "Nodes" in each}.keys(),
+            {f"leaf{number:04}" for number in range(8)},
+        )
+        above = [each for name, each in told.items() if not name.startswith("leaf")]
+        self.assertTrue(above)
+        self.assertTrue(all(each.startswith("Switches=") for each in above))
+
+    def test_net(self) -> None:
+        """A simulator makes the same fabric of the net file."""
+        path = self.file(self.said("discover", "--format", "net").out, ".net")
+        again = self.said("discover", "--format", "slurm", device=f"sim:{path}").out
+        self.assertEqual(again, self.said("discover", "--format", "slurm").out)
+
+    def test_snapshot(self) -> None:
+        """What was saved is loaded again, and no port is opened for it."""
+        path = self.mktemp()
+        swept = self.said("discover", "--save", path)
+        loaded = self.said("discover", "--load", path, device="sim:no such net")
+        self.assertEqual(loaded, swept)
+        self.assertEqual(len(load(json.loads(Path(path).read_text())).nodes), 9)
+
+    def test_noSnapshot(self) -> None:
+        """Files that are no snapshots are refused in one line."""
+        for path in (self.file("{}"), self.file("no JSON"), "/nowhere"):
+            said = self.said("discover", "--load", path)
+            self.assertIn(f"txrdma discover: snapshot {path}: ", str(said.status))
+
+    def test_problems(self) -> None:
+        """What is not found out is told on standard error, and is the exit status; the rest is there."""
+        device = self.device + ":loss=0.05:seed=2:managed=no"
+        said = self.said("discover", "-t", "0.1", "--retries", "0", device=device)
+        self.assertEqual(said.status, 1)
+        self.assertIn("unreachable at DR 0", said.errors)
+        self.assertIn("Switch\t36", said.out)
+
+    def test_hops(self) -> None:
+        """The sweep goes as far as it is told."""
+        path = self.file(TWO_SWITCHES)
+        nodes = self.said("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
+        self.assertEqual([node["name"] for node in nodes], ["left", "a"])
+
+    def test_svg(self) -> None:
+        """Graphviz draws it."""
+        arguments = [sys.executable, "-m", "txrdma", "discover", "-d", "sim:fattree:4", "-f", "svg"]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("</svg>", done.stdout)
+        self.assertIn("leaf0000", done.stdout)
+
+    if shutil.which("dot") is None:
+        test_svg.skip = "Graphviz is not installed"  # type: ignore[attr-defined]  # trial's way
+
+
+class FabricsTests(CommandTestCase):
+    """Options and errors, which all commands about fabrics have in common."""
+
+    def test_device(self) -> None:
+        """Ports that there are not are told in one line."""
+        self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
+        self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
+        self.assertIn("say numbers", str(self.said("discover", device="sim:fattree:many").status))
+
+    def test_mistakes(self) -> None:
+        """Values that have no meaning are refused before anything is opened."""
+        for arguments, words in (
+            (("--by", "hand"), "dr, lid, sa"),
+            (("--format", "pdf"), "svg"),
+            (("--timeout", "0"), "3600"),
+            (("--outstanding", "0"), "without a question"),
+            (("--nope",), "nope"),
+        ):
+            options = Options()
+            error = self.assertRaises(UsageError, options.parseOptions, ["discover", *arguments])
+            self.assertIn(words, str(error))
+
+    def test_noAnswer(self) -> None:
+        """Nobody there: one line says who was asked what."""
+        said = self.said("smpquery", "NI", "77", "-t", "0.5")
+        self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(said.status))
+
+    def test_debug(self) -> None:
+        """Datagrams are shown by level: a line, fields, bytes."""
+        sizes = []
+        for level in range(4):
+            said = self.said("smpquery", "NI", "0,1", *["--debug"] * level)
+            sizes.append(len(said.errors.splitlines()))
+            if level:
+                self.assertIn("-> DR 0,1: SUBN_DIRECTED GET NodeInfo modifier 0x0", said.errors)
+                self.assertIn("<- SUBN_DIRECTED GET_RESP NodeInfo", said.errors)
+        self.assertEqual(sizes[:2], [0, 2])
+        self.assertTrue(sizes[1] < sizes[2] < sizes[3], sizes)
+
+    def test_debuggedError(self) -> None:
+        """With C{--debug} an error tells path, request and reply."""
+        said = self.said("query", "SubnGet", "SwitchInfo", "1", "--debug")
+        self.assertIn("request: SUBN_LID GET SwitchInfo", str(said.status))
+        self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", str(said.status))
+
+    def test_retries(self) -> None:
+        """It is asked as often, and as long, as the options say."""
+        before = self.clock.seconds()
+        said = self.said("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
+        self.assertEqual(said.errors.count("-> lid 77"), 5)
+        self.assertTrue(10 <= self.clock.seconds() - before < 11)
+
+    def test_patience(self) -> None:
+        """A subnet that wants to be waited for by the hour is not."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.said("query", "SubnSet", "PortInfo", "--change", "--yes", "subnetTimeOut=31")
+        self.assertEqual(keep.refresh().subnetTimeout, 31)
+        before = self.clock.seconds()
+        said = self.said("smpquery", "NI", "77", "--retries", "1")
+        self.assertIn("no answer", str(said.status))
+        self.assertTrue(8 <= self.clock.seconds() - before < 9)
+
+    def test_targets(self) -> None:
+        """A port is a LID, a directed route, a GID or a port GUID; nothing is the port itself."""
+        for target in ("2", "lid 2", "0x2", "0,1,2", "DR 0,1,2", "fe80::10:3", "0x0000000000100003"):
+            self.assertEqual(self.said("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
+        self.assertEqual(self.said("smpquery", "ND").fields, {"nodeString": "h00000"})
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "h00001!").status))
+
+    def test_namedTargets(self) -> None:
+        """A node is found by its description, or by its name in the node-name map."""
+        self.assertEqual(self.said("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
+        self.assertEqual(self.said("perfquery", "h00001", "--json").json["path"], "lid 2")
+        path = Path(self.mktemp())
+        path.write_text('0x100004 "login node"\n0x100006 "twin"\n0x100008 "twin"\n')
+        names = ("--node-names", str(path))
+        self.assertEqual(self.said("smpquery", "ND", "login node", *names).fields, {"nodeString": "h00002"})
+        self.assertIn("several nodes", str(self.said("smpquery", "ND", "twin", *names).status))
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "nobody", *names).status))
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "x" * 99).status))
+
+    def test_unmanaged(self) -> None:
+        """Without a subnet manager, what needs one says so."""
+        device = self.device + ":managed=no"
+        self.assertEqual(self.said("smpquery", "ND", "0,1", device=device).fields, {"nodeString": "leaf0000"})
+        toGID = ("smpquery", "ND", "fe80::10:3")
+        for arguments in (("saquery",), ("sminfo",), ("smpquery", "ND", "--sa"), toGID):
+            self.assertIn("no subnet manager is known", str(self.said(*arguments, device=device).status))
+        self.assertIn("has no LID", str(self.said("perfquery", device=device).status))
+        self.assertIn("has no LID", str(self.said("perfquery", "0,1", device=device).status))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends a command that waits for an answer, or sweeps, without a traceback."""
+        start = [sys.executable, "-m", "txrdma"]
+        for arguments in (
+            ["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"],
+            ["discover", "-d", "sim:fattree:8:latency=1", "-t", "30"],
+        ):
+            process = subprocess.Popen(
+                [*start, *arguments, "--debug"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            self.addCleanup(process.kill)
+            assert process.stderr is not None
+            self.assertIn("-> ", process.stderr.readline())
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+            self.assertNotIn("Traceback", said)
+
+    def test_interruptedEarly(self) -> None:
+        """So does Ctrl-C while the reactor starts, which logs what is raised then, and goes on."""
+        program = """
+import os, signal
+from twisted.internet import reactor
+from txrdma.command import main
+reactor.addSystemEventTrigger("before", "startup", os.kill, os.getpid(), signal.SIGINT)
+main(["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"])
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+        self.assertEqual((done.returncode, done.stderr), (130, ""))
+
+    def test_optionsBehind(self) -> None:
+        """Options may stand behind arguments."""
+        self.assertEqual(self.said("smpquery", "ND", "2", "--json").json["path"], "lid 2")

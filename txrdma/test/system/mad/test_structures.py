@@ -1,0 +1,226 @@
+"""
+Every structure has its fields where others have them: libibmad, tshark, python-rdma, and what else is public.
+
+What none of them knows stands on a list with the reason; a structure that is not there and has no witness
+fails.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from itertools import pairwise
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, LID
+from txrdma.mad.core.frames import managementPacket
+from txrdma.mad.layouts import messages, smp, traps
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.test.support.mad.oracles import placesOf, tshark
+from txrdma.test.support.mad.structures import (
+    ERRORS,
+    innerOf,
+    misnamed,
+    missing,
+    Seen,
+    strangers,
+    structures,
+    UNSEEN,
+    witnesses,
+)
+from txrdma.test.support.mad.structures_kit import _SYNONYMS
+from txrdma.wire import bits, Field, Layout, wire
+
+
+class _Shifted(SynchronousTestCase):
+    """What the checks above say of structures that are wrong."""
+
+    def seen(self, wrong: type[Layout], right: type[Layout]) -> Seen:
+        """What the witnesses of the right one say of the wrong one."""
+        return {wrong: witnesses()[right]}
+
+
+class MutationTests(_Shifted):
+    """The checks find what is wrong."""
+
+    def test_noWitness(self) -> None:
+        """A structure that nobody knows, and that no list names, is found."""
+
+        @wire(4)
+        class Invented(Attribute):
+            number: int = bits(32)
+
+        self.assertEqual(missing([Invented], {}, UNSEEN), ["Invented.number at 0, 32 bits"])
+        self.assertEqual(missing([Invented], {}, {"Invented": ("*", "a reason")}), [])
+
+    def test_removedFromList(self) -> None:
+        """Whatever the list names fails without it."""
+        for name in ("BKeyInfo", "XRCETH", "OpenIBPing", "BMFormat"):
+            listed = {key: value for key, value in UNSEEN.items() if key != name}
+            self.assertIn(
+                name, {line.partition(".")[0] for line in missing(structures(), witnesses(), listed)}
+            )
+
+    def test_shifted(self) -> None:
+        """A field that is a bit too long, and all behind it too late, are found, from both sides."""
+
+        @wire(4)
+        class Shifted(Layout):
+            lid: LID = bits(16)
+            valid: bool = bits(1)
+            lmc: int = bits(4)
+            reserved: int = bits(3)
+            port: int = bits(8)
+
+        seen = self.seen(Shifted, smp.LIDPort)
+        self.assertEqual(missing([Shifted], seen, {}), ["Shifted.lmc at 17, 4 bits"])
+        self.assertEqual(len(strangers(seen, {})), 1)
+
+    def test_exchanged(self) -> None:
+        """Two neighbours of the same length that stand in each other's place are found by their names."""
+
+        @wire(24)
+        class Exchanged(Layout):
+            baseVersion: int = bits(8)
+            managementClass: int = bits(8)
+            method: int = bits(8)
+            classVersion: int = bits(8)
+            status: int = bits(16)
+            classSpecific: int = bits(16)
+            transactionID: int = bits(64)
+            attributeID: int = bits(16)
+            reserved: int = bits(16)
+            attributeModifier: int = bits(32)
+
+        seen = self.seen(Exchanged, messages.MADHeader)
+        self.assertEqual(missing([Exchanged], seen, {}), [])
+        self.assertEqual(
+            misnamed((Exchanged,), seen),
+            {"Exchanged.method is MadClassVersion, classVersion", "Exchanged.classVersion is method"},
+        )
+
+    def test_everyExchange(self) -> None:
+        """
+        Any two neighbours in a structure can exchange their places: it is found, but for what stands here.
+        """
+        unnoticed = set()
+        tried = 0
+        for kind in structures():
+            if kind.__name__ in UNSEEN:
+                continue
+            for first, second in pairwise(kind.fields):
+                if first.reserved and second.reserved:
+                    continue
+                tried += 1
+                wrong = exchanged(kind, first, second)
+                seen = self.seen(wrong, kind) if kind in witnesses() else {}
+                inner = {part: witnesses()[part] for part in innerOf(kind) if part in witnesses()}
+                found = [*missing([wrong], {**inner, **seen}, UNSEEN), *strangers(seen, ERRORS)]
+                if not found and not misnamed((wrong,), seen) - _SYNONYMS:
+                    unnoticed.add(f"{kind.__name__}: {first.name}, {second.name}")
+        self.assertGreater(tried, 600)
+        self.assertEqual(unnoticed, _ALIKE)
+
+
+def exchanged(kind: type[Layout], first: Field, second: Field) -> type[Layout]:
+    """The same structure, but these two neighbours stand in each other's place."""
+    moved = {field.name: copy(field) for field in (first, second)}
+    moved[first.name].offset += second.width * (second.count or 1)
+    moved[second.name].offset = first.offset
+    fields = tuple(moved.get(field.name, field) for field in kind.fields)
+    return type(kind.__name__, (Layout,), {"fields": fields, "size": kind.size})
+
+
+_ALIKE: Final = {"PortInfoExtended: hdrFECModeEnabled, ndrFECModeSupported"}
+"""What is not found: libibmad's error (see C{ERRORS}) is the same exchange."""
+
+
+class NoticeTests(SynchronousTestCase):
+    """What notices tell."""
+
+    def test_tshark(self) -> None:
+        """tshark has the fields of all traps where we have them, but for what stands here."""
+        known = [
+            number
+            for number in sorted(traps.Trap, key=int)
+            if traps.detailsOf(messages.Notice(isGeneric=True, trapNumber=number))
+        ]
+        self.assertEqual(known, sorted(traps.Trap, key=int))
+        notices = [messages.Notice(isGeneric=True, trapNumber=number) for number in known]
+        datagrams = [
+            managementPacket(Method.TRAP, 7, 2, 0, notice.encode(), IBPath(), 0) for notice in notices
+        ]
+        for notice, places in zip(notices, tshark(datagrams), strict=True):
+            details = traps.detailsOf(notice)
+            assert details is not None
+            seen = {(place.offset, place.width) for place in places}
+            shown = [place for place in places if place.name.startswith("trap.")]
+            lost = {
+                place.name
+                for place, isReserved in placesOf(type(details), (64 + 10) * 8)
+                if not isReserved and (place.offset, place.width) not in seen
+            }
+            if shown:
+                self.assertEqual(lost - _NEWER_IN_TRAPS, set(), traps.Trap(notice.trapNumber))
+
+    def test_otherClasses(self) -> None:
+        """Traps of other classes have their own numbers."""
+        notice = messages.ReportedNotice(isGeneric=True, trapNumber=259)
+        self.assertIsInstance(traps.detailsOf(notice), traps.SwitchPKeyDetails)
+        self.assertIsInstance(traps.detailsOf(notice, ManagementClass.BM), traps.BadBKeyDetails)
+        self.assertIsNone(traps.detailsOf(notice, ManagementClass.CONG_MGT))
+        congested = messages.ReportedNotice(isGeneric=True, trapNumber=0)
+        self.assertIsInstance(traps.detailsOf(congested, ManagementClass.CONG_MGT), traps.BadCCKeyDetails)
+        self.assertIsNone(traps.detailsOf(congested))
+
+    def test_describe(self) -> None:
+        """A notice names its trap and its details."""
+        details = traps.LinkDetails(lid=LID(7)).encode()
+        notice = messages.Notice(isGeneric=True, trapNumber=128, details=details)
+        told = traps.describe(notice)
+        self.assertEqual((told["trap"], told["details"]), ("LINK_STATE_CHANGE", {"lid": 7}))
+        strange = traps.describe(messages.Notice(trapNumber=128))
+        self.assertEqual((strange["trap"], strange["details"]), (None, bytes(54).hex()))
+        json.dumps([told, strange])
+
+    def test_otherNames(self) -> None:
+        """Traps of other classes have their own names."""
+        notice = messages.ReportedNotice(isGeneric=True, trapNumber=259)
+        names = {number: traps.describe(notice, number)["trap"] for number in (1, 3, 5, 0x21)}
+        self.assertEqual(
+            names,
+            {1: "BAD_PKEY_FROM_SWITCH", 3: "BAD_PKEY_FROM_SWITCH", 5: "BAD_BKEY", 0x21: "UNKNOWN_0x103"},
+        )
+
+    def test_issuer(self) -> None:
+        """A report says by its GID, too, who issued it; one that does not is read, too."""
+        gid = GID.fromString("fe80::2")
+        report = messages.ReportedNotice(isGeneric=True, trapNumber=64, issuerGID=gid)
+        self.assertEqual(report.encode()[:64], messages.Notice(isGeneric=True, trapNumber=64).encode())
+        self.assertEqual(report.encode()[64:], gid.raw)
+        self.assertEqual(str(traps.describe(report)["issuerGID"]), "fe80::2")
+
+    def test_changes(self) -> None:
+        """What trap 144 says has changed, bit by bit."""
+        raw = bytes((0, 0, 0, 7, 0, 1)) + (1 << 14).to_bytes(4, "big") + bytes((0, 0x2A, 4, 0)) + bytes(40)
+        told = traps.LocalChangeDetails.decode(raw)
+        self.assertEqual((told.lid, told.otherLocalChanges, told.capabilityMask), (7, True, 1 << 14))
+        self.assertEqual(
+            (told.capabilityMask2Change, told.hierarchyInfoChange, told.smPriorityChange), (True, False, True)
+        )
+        self.assertEqual(
+            (told.linkSpeedEnabledChange, told.linkWidthEnabledChange, told.nodeDescriptionChange),
+            (False, True, False),
+        )
+        self.assertEqual(told.capabilityMask2, 0x400)
+
+
+_NEWER_IN_TRAPS: Final = {
+    "capabilityMask2Change",
+    "hierarchyInfoChange",
+    "smPriorityChange",
+    "capabilityMask2",
+}

@@ -1,0 +1,110 @@
+"""
+Commands about whole fabrics: on snapshots of them, interrupted, and with what only some devices have.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+
+import txrdma
+from txrdma.command import INTERRUPTED
+from txrdma.fabric.errorcounters import CounterSurvey
+from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
+
+
+class InterruptedTests(FabricCommandTestCase):
+    """Ctrl-C while a fabric is swept."""
+
+    def interrupted(self, name: str, *arguments: str) -> tuple[str, str, object]:
+        """What a command says, that is cancelled in the middle of its sweep."""
+        self.fabric.wire.latencySeconds = 0.01
+        out, errors = io.StringIO(), io.StringIO()
+        ends: list[Any] = []
+        with redirect_stdout(out), redirect_stderr(errors):
+            done = self.begin(name, *arguments)
+            done.addBoth(ends.append)
+            self.pump(0.065)
+            self.assertEqual(ends, [])
+            done.cancel()
+        self.assertTrue(ends)
+        error = ends[0].value
+        return out.getvalue(), errors.getvalue(), getattr(error, "code", type(error).__name__)
+
+    def test_found(self) -> None:
+        """C{discover}, C{nodes} and C{links} tell what was found until then, and that it is not all."""
+        for name, words in (("discover", '"left"'), ("nodes", "left"), ("links", "left")):
+            out, errors, status = self.interrupted(name)
+            self.assertIn(words, out)
+            self.assertNotIn('"c"', out)
+            self.assertIn("interrupted at the sweep: until then 4 nodes were found", errors)
+            self.assertEqual(status, INTERRUPTED)
+
+    def test_nothing(self) -> None:
+        """C{check}, C{errors} and C{diff} judge nothing that they have not seen, and say so."""
+        before = self.mktemp()
+        self.said("discover", "--save", before)
+        for name, *arguments in (("check",), ("errors",), ("diff", before)):
+            out, errors, status = self.interrupted(name, *arguments)
+            self.assertEqual(out, "")
+            self.assertIn("interrupted", errors)
+            self.assertIn("until then 4 nodes were found", errors)
+            self.assertIn(status, (INTERRUPTED, "CancelledError"))
+
+    def test_counters(self) -> None:
+        """The same while counters are asked for."""
+        begun: list[object] = []
+        plain = CounterSurvey.run
+
+        def run(survey: CounterSurvey, nodes: Any) -> Any:
+            begun.append(survey)
+            return plain(survey, nodes)
+
+        self.patch(CounterSurvey, "run", run)
+        self.fabric.wire.latencySeconds = 0.01
+        for name in ("check", "errors"):
+            errors = io.StringIO()
+            ends: list[Any] = []
+            with redirect_stderr(errors):
+                done = self.begin(name)
+                done.addBoth(ends.append)
+                while not begun:
+                    self.pump(0.01)
+                self.pump(0.015)
+                done.cancel()
+            begun.clear()
+            self.assertTrue(ends[0].check(CancelledError))
+            self.assertRegex(errors.getvalue(), r"interrupted: until then \d nodes had told their counters")
+
+    def test_notSaved(self) -> None:
+        """Half a fabric is not saved as one."""
+        path = self.mktemp()
+        self.interrupted("discover", "--save", path)
+        self.assertFalse(Path(path).exists())
+
+    def test_process(self) -> None:
+        """A process that gets the signal prints, says so, and ends with its status."""
+        words = ["-m", "txrdma", "discover", "-d", "sim:fattree:128:latency=0.2", "--debug"]
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=Path(txrdma.__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        while "<- SUBN_DIRECTED GET_RESP NodeInfo" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertIn("vendid=", out)
+        self.assertIn("interrupted at the sweep", errors)
+        self.assertNotIn("Traceback", errors)

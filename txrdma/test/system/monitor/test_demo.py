@@ -1,0 +1,76 @@
+"""
+The demonstration: its weather, and the command that serves it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import TestCase
+from twisted.web.client import Agent, readBody
+
+from txrdma.commands.demo_fabric import CommandOptions
+
+reactor: Any = theReactor
+
+
+class CommandTests(TestCase):
+    """C{txrdma demo-fabric} in a process of its own."""
+
+    timeout = 120
+
+    def test_hosts(self) -> None:
+        """A number of hosts that no such fat tree has is refused."""
+        for hosts in ("0", "1000000"):
+            self.assertRaises(UsageError, CommandOptions().parseOptions, ["--hosts", hosts])
+
+    def test_listen(self) -> None:
+        """A page that others could see is refused by the option's name: nobody is asked for a password."""
+        for listen in ("nonsense", "tcp:0", "tcp:0:interface=0.0.0.0"):
+            error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
+            self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
+
+    def test_command(self) -> Deferred[None]:
+        """It tells where its page is, which is there, and ends with Ctrl-C, leaving nothing."""
+        return Deferred.fromCoroutine(self._command())
+
+    async def _command(self) -> None:
+        process = _Demo()
+        folder = self.mktemp()
+        os.mkdir(folder)
+        words = ["demo-fabric", "--hosts", "16", "--listen", "tcp:0:interface=127.0.0.1"]
+        command = [sys.executable, "-c", "from txrdma.command import main; main()", *words]
+        environment = {**os.environ, "TMPDIR": os.path.abspath(folder)}
+        reactor.spawnProcess(process, sys.executable, command, environment)
+        url = await process.told
+        response: Any = await Agent(reactor).request(b"GET", url.encode())
+        body = await readBody(response)
+        self.assertEqual((response.code, b"Fabric monitor" in body), (200, True))
+        assert process.transport is not None  # it is connected from its start on
+        process.transport.signalProcess(signal.SIGINT)
+        code = await process.ended
+        self.assertEqual((code, os.listdir(folder)), (0, []))
+
+
+class _Demo(ProcessProtocol):
+    def __init__(self) -> None:
+        self.told: Deferred[str] = Deferred()
+        self.ended: Deferred[int | None] = Deferred()
+        self._said = ""
+
+    def outReceived(self, data: bytes) -> None:
+        """Look for the address of the page."""
+        self._said += data.decode()
+        if "http://" in self._said and not self.told.called:
+            self.told.callback("http://" + self._said.partition("http://")[2].split()[0])
+
+    def processEnded(self, reason: Any) -> None:
+        """Tell the status."""
+        self.ended.callback(reason.value.exitCode)

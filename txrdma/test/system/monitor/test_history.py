@@ -1,0 +1,154 @@
+"""
+History: what is stored, what minutes and hours make of it, and what is there after a kill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+
+import txrdma
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor.historystore import HistoryStore, Level
+from txrdma.test.support.monitor import storecontract
+from txrdma.test.support.monitor.storecontract import reading, SHORT
+
+WRITES = """
+import sys
+from txrdma.monitor.historystore import HistoryStore
+from txrdma.test.monitor.storecontract import correction, reading
+store = HistoryStore(sys.argv[1])
+at = int(sys.argv[2])
+while True:
+    rows = [reading(second, 7) for second in range(at, at + 20)]
+    store.write([*rows, correction(at + 19, 5)], at + 20)
+    at += 20
+    print(at, flush=True)
+"""
+"""A process that stores readings, and tells until when they are committed."""
+
+
+class StoreTests(storecontract.StoreContract):
+    """A store in a file of SQLite."""
+
+    def where(self) -> str:
+        path: str = self.mktemp()
+        return path
+
+    def test_bounded(self) -> None:
+        """What is old is dropped, level by level, and its room is used again."""
+        self.store.close()
+        self.store = self.opened(*SHORT)
+        sizes = []
+        for at in range(0, 100_000, 50):
+            self.store.write([reading(at + second, 1) for second in range(0, 50, 10)], at + 50)
+            if not at % 10_000:
+                sizes.append(os.path.getsize(self.path))
+        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 99_500)
+        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 89_000)
+        self.assertLess(max(sizes[5:]), 2 * sizes[3])
+        self.assertRaises(
+            ValueError, HistoryStore, self.mktemp(), [Level("a", 0, 90, 1), Level("b", 60, 60, 1)]
+        )
+
+    def test_notAStore(self) -> None:
+        """A file of something else is refused, and left as it is."""
+        path = self.mktemp()
+        Path(path).write_bytes(b"something else" * 100)
+        self.assertRaises(DeviceUnavailable, HistoryStore, path)
+        self.assertEqual(Path(path).read_bytes(), b"something else" * 100)
+        for text in ("CREATE TABLE mine (a)", "PRAGMA user_version = 99"):
+            path = self.mktemp()
+            other = sqlite3.connect(path)
+            other.execute(text)
+            other.commit()
+            other.close()
+            self.assertRaises(DeviceUnavailable, HistoryStore, path)
+        self.assertRaises(DeviceUnavailable, HistoryStore, "/nowhere/at/all")
+
+    def test_killed(self) -> None:
+        """After each of several kills the file is whole, and has every batch that was told as written."""
+        self.store.close()
+        random = Random(6)
+        at = 0
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        for _ in range(int(os.environ.get("TXRDMA_KILLS", "4"))):
+            program = subprocess.Popen(
+                [sys.executable, "-c", WRITES, self.path, str(at)],
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+            )
+            assert program.stdout is not None
+            first = program.stdout.readline()
+            time.sleep(random.uniform(0.0, 0.1))  # the moment of the kill; a batch takes less
+            program.send_signal(signal.SIGKILL)
+            told = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
+            program.stdout.close()
+            program.wait()
+            self.store = self.opened()
+            check = self.store._database.execute("PRAGMA integrity_check")
+            self.assertEqual(check, [("ok",)])
+            stored = [second for second, _count in self.sent(0, 10**9, "readings")]
+            self.assertIn(stored[-1] + 1, (told[-1], told[-1] + 20))
+            self.assertEqual(self.corrected(0, 10**9, "readings")[-1][0], stored[-1])
+            minutes = self.sent(0, 10**9, "minutes")
+            whole = (told[-1] - 30) // 60
+            self.assertEqual(minutes[:whole], [(60 * minute, 420) for minute in range(whole)])
+            blocks = [(at, grown) for at, _seconds, grown in self.corrected(0, 10**9, "minutes")]
+            self.assertEqual(blocks[:whole], [(60 * minute, 15) for minute in range(whole)])
+            at = stored[-1] + 1
+            self.store.close()
+
+
+class GenericStoreTests(storecontract.StoreContract):
+    """The same in a file by way of SQLAlchemy, which has no need of a server."""
+
+    if find_spec("sqlalchemy") is None:
+        skip = "SQLAlchemy is not installed"
+
+    def where(self) -> str:
+        return f"sqlite:///{os.path.abspath(self.mktemp())}"
+
+    def test_refused(self) -> None:
+        """URLs that mean nothing, or need what is not there, are refused, without their passwords."""
+        for url, why in (
+            ("nonsense://host/x", "nonsense"),
+            ("oracle+nodriver://joe:secret@host/x", "nodriver"),
+            ("postgresql+psycopg2://joe:secret@127.0.0.1:1/x", ""),
+        ):
+            error = self.assertRaises(DeviceUnavailable, HistoryStore, url)
+            self.assertIn(why, str(error))
+            self.assertNotIn("secret", str(error))
+
+    def test_notAHistory(self) -> None:
+        """A database of something else is refused, and so is another version's."""
+        for text in ("CREATE TABLE mine (a)", "CREATE TABLE history_version (version)"):
+            path = os.path.abspath(self.mktemp())
+            other = sqlite3.connect(path)
+            other.execute(text)
+            if "version" in text:
+                other.execute("INSERT INTO history_version VALUES (99)")
+            other.commit()
+            other.close()
+            self.assertRaises(DeviceUnavailable, HistoryStore, f"sqlite:///{path}")
+
+    def test_notInstalled(self) -> None:
+        """Without SQLAlchemy a URL is refused, with what to do."""
+        program = (
+            "import sys; sys.modules['sqlalchemy'] = None\n"
+            "from txrdma.monitor.historystore import HistoryStore\n"
+            "try: HistoryStore('postgresql://host/x')\n"
+            "except Exception as error: print(type(error).__name__, error)"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        self.assertIn("DeviceUnavailable", said)
+        self.assertIn("pip install 'txrdma[postgres]'", said)

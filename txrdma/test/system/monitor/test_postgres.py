@@ -1,0 +1,64 @@
+"""
+A history in PostgreSQL: the promises of every store, on a real server, and what only a server can do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from txrdma.error import DeviceUnavailable
+from txrdma.test.support.monitor import storecontract
+from txrdma.test.support.monitor.postgres import Postgres, why
+from txrdma.test.support.monitor.storecontract import reading
+
+
+class PostgresTests(storecontract.StoreContract):
+    """A store in a database of PostgreSQL."""
+
+    if why():
+        skip = why()
+
+    server: ClassVar[Postgres | None] = None
+
+    def where(self) -> str:
+        if PostgresTests.server is None:
+            PostgresTests.server = Postgres()
+        return PostgresTests.server.newURL()
+
+    def test_again(self) -> None:
+        """A history is opened again; of two histories each needs a database of its own."""
+        self.store.write([reading(600, 1)], 601)
+        other = self.opened()
+        self.assertEqual(other.series((reading(0, 0).place), "portXmitData", 0, 999, "readings")[0].grown, 1)
+
+    def test_connectionLost(self) -> None:
+        """A batch that meets a lost connection is not written, or wholly; the next one is."""
+        self.store.write([reading(600, 1)], 601)
+        self.ended()
+        try:
+            self.store.write([reading(650, 2)], 651)
+        except DeviceUnavailable:
+            self.store.write([reading(650, 2)], 651)
+        self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (650, 2)])
+
+    def ended(self) -> None:
+        """Have the server end all connections to the database, as one does that restarts."""
+        import psycopg
+
+        assert self.server is not None
+        with psycopg.connect(host=str(self.server.folder), user="txrdma", dbname="postgres") as connection:
+            name = self.path.partition("@/")[2].partition("?")[0]
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
+
+    def test_serverGone(self) -> None:
+        """A server that is gone is a reason, not a crash; whoever waits for it gets it back."""
+        gone = Postgres()
+        self.addCleanup(gone.stop)
+        self.path = gone.newURL()
+        store = self.opened()
+        gone.stop()
+        error = self.assertRaises(DeviceUnavailable, store.write, [reading(600, 1)], 601)
+        self.assertIn("history postgresql", str(error))
+        self.assertRaises(DeviceUnavailable, self.opened)

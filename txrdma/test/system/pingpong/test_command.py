@@ -1,0 +1,192 @@
+"""
+C{txrdma pingpong} as people use it: options, results in all forms, and how it ends.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.pingpong.plan import Measure, Transfer
+
+PATIENCE = 120
+
+
+class ProcessTests(SynchronousTestCase):
+    """Real processes of the command, on this host."""
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """One of them."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma", "pingpong", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Who runs us in the background may have us ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.addCleanup(self._end, process)
+        return process
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def server(self, *words: str) -> tuple[subprocess.Popen[str], str]:
+        """One that listens, and where."""
+        process = self.start("--listen", r"tcp:0:interface=127.0.0.1", *words)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"port=(\d+)", line)
+        assert found is not None, line
+        return process, f"tcp:127.0.0.1:{found[1]}"
+
+    def rows(self, text: str) -> Sequence[dict[str, str]]:
+        """Those of CSV."""
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def underWay(self, *words: str) -> tuple[subprocess.Popen[str], str]:
+        """A client that is in its second test, and what it has told of the first."""
+        client = self.start(
+            "--csv", "-", "--measure", "latency", "--size", "64,128", "--seconds", "3", *words
+        )
+        assert client.stdout is not None
+        return client, client.stdout.readline() + client.stdout.readline()
+
+    def checkUnfinished(self, text: str) -> None:
+        """The first test has its end; the second has not, if there is any of it; there is no third."""
+        first, *others = self.rows(text)
+        self.assertEqual(first["interrupted"], "False")
+        self.assertLessEqual(len(others), 1)
+        for other in others:
+            self.assertEqual((other["bytes"], other["interrupted"]), ("128", "True"))
+            self.assertGreater(int(other["messages"]), 0)
+
+    def test_local(self) -> None:
+        """One command measures everything, with right contents, and leaves no process behind."""
+        process = self.start("--local", "--json", "--check", "--iterations", "30", "--measure", "all")
+        out, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual((process.returncode, err), (0, ""))
+        told = json.loads(out)
+        kinds = {(each["test"], each["measure"]) for each in told}
+        self.assertEqual(kinds, {(t.value, m.value) for t in Transfer for m in Measure})
+        for each in told:
+            self.assertEqual(each["wrong"], 0, each)
+            if each["test"] != "ud":
+                expected = 60 if each["measure"] == "bidirectional" else 30
+                self.assertEqual((each["messages"], each["lost"]), (expected, 0))
+                self.assertEqual(each["route"], "shared-memory")
+
+    def test_serverForOne(self) -> None:
+        """A server serves whoever comes, over the route that its device says; C{--once}, only one."""
+        server, where = self.server("--once", "--device", "soft:127.0.0.1:route=rocev2")
+        client = self.start("--csv", "-", "-n", "20", "-t", "send,ud", where)
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual((client.returncode, err), (0, ""))
+        self.assertEqual({row["route"] for row in self.rows(out)}, {"rocev2"})
+        _out, err = server.communicate(timeout=PATIENCE)
+        self.assertEqual((server.returncode, err), (0, "txrdma pingpong: 127.0.0.1 measures\n"))
+
+    def test_interruptedClient(self) -> None:
+        """Ctrl-C tells what was measured so far, and exits as shells have it; the server serves the next."""
+        server, where = self.server()
+        client, first = self.underWay(where)
+        client.send_signal(signal.SIGINT)
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual((client.returncode, err), (130, ""))
+        self.checkUnfinished(first + out)
+        after = self.start("-n", "20", "--json", where)
+        out, err = after.communicate(timeout=PATIENCE)
+        self.assertEqual((after.returncode, err, len(json.loads(out))), (0, "", 2))
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=PATIENCE)
+        self.assertEqual(server.returncode, 0)
+
+    def test_interruptedServer(self) -> None:
+        """Ctrl-C ends a server well; its client says why it ends, after what it has measured."""
+        server, where = self.server()
+        client, first = self.underWay(where)
+        server.send_signal(signal.SIGINT)
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual(client.returncode, 1)
+        self.assertEqual(err, "txrdma pingpong: the other end says: the server is stopped\n")
+        self.checkUnfinished(first + out)
+        server.communicate(timeout=PATIENCE)
+        self.assertEqual(server.returncode, 0)
+
+    def test_killedServer(self) -> None:
+        """A server that is killed is one line at the client, and what was measured is not lost."""
+        server, where = self.server()
+        client, first = self.underWay(where)
+        server.kill()
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual(client.returncode, 1)
+        self.assertRegex(err, r"\Atxrdma pingpong: (the other end has gone|the peer does not answer.*)\n\Z")
+        self.checkUnfinished(first + out)
+
+    def test_progress(self) -> None:
+        """On a terminal, long work says how far it is, and leaves nothing of that behind."""
+        terminal, theirs = os.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "txrdma", "pingpong", "--local", "-t", "read", "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=theirs,
+            )
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            self.assertEqual(process.wait(PATIENCE), 0)
+            said = os.read(terminal, 1 << 16).decode()
+        finally:
+            os.close(theirs)
+            os.close(terminal)
+        self.assertRegex(said, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
+        self.assertTrue(said.endswith("\r\x1b[K"))
+
+    def test_nobodyReads(self) -> None:
+        """A server whose complaints nobody reads any more ends as any other."""
+        server, where = self.server("--once")
+        assert server.stderr is not None
+        server.stderr.close()
+        host, port = where.split(":")[1:]
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"nonsense\n")
+            self.assertIn(b"trouble", stranger.recv(4096))
+        self.assertEqual(server.wait(PATIENCE), 0)
+
+    def test_nobody(self) -> None:
+        """Nobody at the other end is one line."""
+        client = self.start("tcp:127.0.0.1:1")
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual((client.returncode, out), (1, ""))
+        self.assertRegex(err, r"\Atxrdma pingpong: no server at tcp:127.0.0.1:1: .*refused.*\n\Z")
+
+    def test_compatible(self) -> None:
+        """Two of us play as C{ibv_rc_pingpong} does, at addresses where nobody else has RoCE's port."""
+        more = ("--compatible", "--check", "--json", "-n", "20")
+        high, low = divmod(os.getpid() & 0xFFFF, 256)
+        server, where = self.server("--device", f"soft:127.{high}.{low}.2", *more)
+        client = self.start("--device", f"soft:127.{high}.{low}.3", *more, where)
+        for process in (client, server):
+            out, err = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 0, err)
+            (told,) = json.loads(out)
+            self.assertEqual(told["wrong"], 0)
+            self.assertIn(told["messages"], (19, 20))

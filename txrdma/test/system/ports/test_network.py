@@ -1,0 +1,100 @@
+"""
+Network interfaces by netlink: recorded dumps, a made-up socket, and this host itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.ports.network import HostNetwork
+
+FOLLOWING = """
+import subprocess, sys
+from twisted.internet import reactor
+from txrdma.ports.network import HostNetwork
+
+network = HostNetwork.open()
+assert network.interfaceOf("10.99.0.1") is None
+steps = iter([
+    ("ip link set lo up", lambda: network.interface("lo").isRunning),
+    ("ip addr add 10.99.0.1/32 dev lo", lambda: network.interfaceOf("10.99.0.1")),
+    ("ip addr add fd00::1/128 dev lo", lambda: network.interfaceOf("fd00::1")),
+    ("ip link set lo mtu 1500", lambda: network.interface("lo").mtu == 1500),
+    ("ip addr del 10.99.0.1/32 dev lo", lambda: not network.interfaceOf("10.99.0.1")),
+    ("ip link set lo down", lambda: not network.interface("lo").isRunning),
+])
+holds = lambda: True
+
+def told():
+    global holds
+    if not holds():
+        return
+    command, holds = next(steps, (None, None))
+    if command is None:
+        print("all told")
+        network.close()
+        reactor.stop()
+    else:
+        subprocess.run(command.split(), check=True)
+
+network.watch(reactor, told)
+reactor.callWhenRunning(told)
+reactor.callLater(30, reactor.stop)
+reactor.run()
+"""
+
+
+class HostTests(SynchronousTestCase):
+    """The kernel of this host, over real sockets."""
+
+    if sys.platform != "linux":
+        skip = "netlink is of Linux"
+
+    def test_loopback(self) -> None:
+        """Every host has itself, and its own address is on it."""
+        here = HostNetwork.open()
+        self.addCleanup(here.close)
+        found = here.interfaceOf("127.0.0.1")
+        assert found is not None
+        self.assertTrue(found.isLoopback)
+        self.assertEqual(found.index, socket.if_nametoindex(found.name))
+        self.assertEqual(
+            {each.name for each in here.interfaces()}, {name for _index, name in socket.if_nameindex()}
+        )
+
+    def test_following(self) -> None:
+        """In a network namespace of its own every change of addresses and links is told, and then true."""
+        if not shutil.which("ip"):
+            raise SkipTest("there is no ip command")
+        alone = ["unshare", "--user", "--map-root-user", "--net"]
+        try:
+            subprocess.run([*alone, "true"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SkipTest(f"no network namespace of one's own can be had: {error}") from None
+        done = subprocess.run(
+            [*alone, sys.executable, "-c", FOLLOWING], capture_output=True, text=True, timeout=120
+        )
+        self.assertEqual((done.stderr, done.stdout), ("", "all told\n"))
+
+    def test_namespace(self) -> None:
+        """What was opened in one namespace goes on telling of that one when the thread is in another."""
+        program = (
+            "import ctypes, os\n"
+            "from txrdma.ports.network import HostNetwork\n"
+            "here = HostNetwork.open()\n"
+            "before = here.interfaces()\n"
+            "if ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000):\n"  # NEWUSER, NEWNET
+            "    print('skip', os.strerror(ctypes.get_errno()))\n"
+            "else:\n"
+            "    there = HostNetwork.open()\n"
+            "    print(here.interfaceOf('127.0.0.1').isUp, there.interface('lo').isUp)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        if done.stdout.startswith("skip"):
+            raise SkipTest(f"no network namespace of one's own can be had: {done.stdout[5:].strip()}")
+        self.assertEqual((done.stderr, done.stdout), ("", "True False\n"))

@@ -1,0 +1,128 @@
+"""
+Tests for L{txrdma.smc.wire.clc}: recorded messages, lies about lengths, every code.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import tempfile
+from typing import Any
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GID, MACAddress
+from txrdma.smc.wire.clc import (
+    Accept,
+    AnswerV2,
+    Confirm,
+    Decline,
+    decode,
+    Diagnosis,
+    enterpriseID,
+    FirstContact,
+    FirstContactV21,
+    IPv6Prefix,
+    Message,
+    OSType,
+    Path,
+    Proposal,
+    ProposalV2,
+    SMCDArea,
+)
+from txrdma.test.support.captures import SMC_GO
+from txrdma.test.support.smc.clc import ends
+
+
+class TsharkTests(SynchronousTestCase):
+    """Our messages of version 2, as tshark reads them."""
+
+    gid = GID.fromIP("10.77.0.1")
+    mac = MACAddress(b"client")
+    eid = enterpriseID("EXAMPLE.COM")
+
+    def shown(self, message: Message, *fields: str) -> list[str]:
+        """
+        The values of fields that tshark finds in a message.
+
+        @raise SkipTest: it is not installed.
+        """
+        program = shutil.which("tshark")
+        if program is None:
+            raise SkipTest("tshark is not installed")
+        content = message.encode()
+        tcp = struct.pack(">HHIIBBHHH", 40000, 5001, 1, 1, 0x50, 0x18, 1000, 0, 0) + content
+        ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, 0x0A4D0001, 0x0A4D0002)
+        packet = bytes.fromhex("0200000000010200000000020800") + ip + tcp
+        with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
+            capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+            capture.write(struct.pack("<IIII", 0, 0, len(packet), len(packet)) + packet)
+            capture.flush()
+            wanted = [word for field in ("_ws.malformed", *fields) for word in ("-e", field)]
+            done = subprocess.run(
+                [program, "-r", capture.name, "-T", "fields", *wanted],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        malformed, *found = done.stdout.rstrip("\n").split("\t")
+        self.assertEqual(malformed, "")
+        return found
+
+    def test_proposal(self) -> None:
+        """Both versions in one Proposal, with an IPv6 prefix and two EIDs."""
+        extension = ProposalV2(self.gid, (self.eid, enterpriseID("B")), 1, maxConnections=255, maxLinks=1)
+        prefix = IPv6Prefix(prefix=GID.fromIP("2001:db8::").raw, length=64)
+        proposal = Proposal(b"12345678", self.gid, self.mac, ipv6Prefixes=(prefix,), version=2,
+                            smcd=SMCDArea(), v2=extension)  # fmt: skip
+        found = self.shown(
+            proposal,
+            *("smc.length", "smc.proposal.smc.version", "smc.proposal.smc.type", "smc.proposal.smcv2.type"),
+            *("smc.proposal.sender.client.peer.id", "smc.proposal.client.preferred.gid"),
+            *("smc.proposal.smcv1_subnet_ext_offset", "smc.proposal.smcv2_ext_offset"),
+            *("smc.proposal.ipv6.prefix.value", "smc.proposal.ipv6.prefix.length"),
+            *("smc.proposal.smc.version.relnum", "smc.proposal.rocev2.gid.ipv4", "smc.proposal.eid"),
+        )
+        expected = [str(len(proposal.encode())), "2", "0", "0", "0x3132333435363738", "::ffff:10.77.0.1"]
+        expected += ["0x0028", "0x0035", "2001:db8::", "64", "1", "10.77.0.1"]
+        self.assertEqual(found[:-1], expected)
+        self.assertEqual([each.rstrip() for each in found[-1].split(",")], ["EXAMPLE.COM", "B"])
+
+    def test_onlyVersion2(self) -> None:
+        """A Proposal without version 1 has no subnet, and its extension comes at once."""
+        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, typeV1=Path.NONE,
+                            smcd=SMCDArea(), v2=ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
+        fields = ("smc.proposal.smc.type", "smc.proposal.smcv2_ext_offset", "smc.proposal.rocev2.gid.ipv4")
+        self.assertEqual(self.shown(proposal, *fields), ["2", "0x001c", "10.77.0.1"])
+
+    def test_answers(self) -> None:
+        """Accept and Confirm of a first contact, with their extension and the client's GID."""
+        end: dict[str, Any] = {name: getattr(decode(SMC_GO["accept"]), name) for name in ends}
+        end |= {"gid": self.gid, "mac": self.mac, "firstContact": True, "version": 2}
+        contact = FirstContact(
+            True, OSType.LINUX, 1, b"host", FirstContactV21(maxConnections=255, maxLinks=1)
+        )
+        accept = Accept(**end, v2=AnswerV2(self.eid, contact))
+        names = ("first.contact", "eid", "v2_lg.type", "os.type", "smc.version.relnum", "peer.host.name")
+        common = ["2", "1", "host"]
+        found = [each.rstrip() for each in self.shown(
+            accept, "smc.length", "smc.accept.server.qp.number", "smc.accept.initial.psn",
+            *(f"smc.accept.{name}" for name in names[1:]))]  # fmt: skip
+        self.assertEqual(found, ["160", "0x0000e4", "0x72f5fe", "EXAMPLE.COM", "1", *common])
+        confirm = Confirm(**end, v2=AnswerV2(self.eid, contact, (self.gid,)))
+        found = [each.rstrip() for each in self.shown(
+            confirm, "smc.length", "smc.confirm.client.qp.number", "smc.initial.psn",
+            "smc.confirm.gid.list.entry",
+            *(f"smc.confirm.{name}" for name in (*names[:2], *names[3:])))]  # fmt: skip
+        expected = ["180", "0x0000e4", "0x72f5fe", "::ffff:10.77.0.1", "1", "EXAMPLE.COM", *common]
+        self.assertEqual(found, expected)
+
+    def test_decline(self) -> None:
+        """A Decline, with five words of diagnosis in version 2 and one in version 1."""
+        fields = ("smc.length", "smc.decline.smc.version", "smc.decline.osync", "smc.peer.diag.info")
+        found = self.shown(Decline.inVersion(2, b"12345678", Diagnosis.SYNCERR), *fields)
+        self.assertEqual(found, ["44", "2", "1", ",".join(["0x04000000"] + 4 * ["0x00000000"])])
+        found = self.shown(Decline.inVersion(1, b"12345678", Diagnosis.NOUEID), *fields)
+        self.assertEqual(found, ["28", "1", "0", "0x03030008"])

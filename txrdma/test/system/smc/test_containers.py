@@ -1,0 +1,255 @@
+"""
+Two processes in two network namespaces that share nothing but a directory and a wire, as containers do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+import txrdma
+from txrdma.test.support.namespaces import reasonToSkip, Wire
+from txrdma.test.support.smc.ends import reactor
+
+PROGRAM = """
+import importlib, os, pkgutil, sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from txrdma.verbs.devices import openDevice
+
+role, text, user, group, *groups = sys.argv[1:]
+
+# Python may be where other users can't read it: all that is imported later is imported now.
+importlib.import_module("encodings.idna")  # which Python does when it looks up a name
+for room in ("iba", "ports", "smc", "soft", "verbs"):
+    package = importlib.import_module("txrdma." + room)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not {"pyverbs", "metrics"} & set(module.name.split(".")):  # which want what may not be here
+            importlib.import_module(module.name)
+endpoint = None
+if role != "tcp":
+    endpoint = (clientFromString if role == "client" else serverFromString)(reactor, text)
+openDevice(reactor, "soft").close()
+os.setgroups([int(each) for each in groups])
+os.setgid(int(group))
+os.setuid(int(user))
+SIZE = 1 << 20
+DATA = bytes(range(256)) * (SIZE // 256)
+
+class Server(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"hello")
+
+    def dataReceived(self, data):
+        self.transport.write(data)
+
+class Client(Protocol):
+    heard = b""
+
+    def dataReceived(self, data):
+        self.heard += data
+        if self.heard == b"hello":
+            self.transport.write(DATA)
+        elif len(self.heard) == SIZE + 5:
+            smc = getattr(self.transport, "smc", None)
+            print(smc.mode, smc.route, self.heard[5:] == DATA, flush=True)
+
+def failed(failure):
+    print("failed", failure.value, flush=True)
+
+if role == "tcp":  # a server that knows nothing of SMC, and says what it hears
+    class Plain(Protocol):
+        def connectionMade(self):
+            self.transport.write(b"hello")
+
+        def dataReceived(self, data):
+            if not DATA.startswith(data) and data not in DATA:
+                print("stray", data[:20], flush=True)
+            self.transport.write(data)
+
+    reactor.listenTCP(int(text), Factory.forProtocol(Plain))
+    print("listening", flush=True)
+elif role == "server":
+    endpoint.listen(Factory.forProtocol(Server)).addCallbacks(
+        lambda port: print("listening", flush=True), failed)
+else:
+    endpoint.connect(Factory.forProtocol(Client)).addErrback(failed)
+reactor.run()
+"""
+
+ALICE, BOB = 64101, 64102
+GUESTS = 64200
+
+
+class Program(ProcessProtocol):
+    """One of the processes."""
+
+    transport: Any
+
+    def __init__(self) -> None:
+        self.ended: Deferred[None] = Deferred()
+        self._said = b""
+        self._waiting: Deferred[str] | None = None
+
+    def line(self) -> Deferred[str]:
+        """The next line that it says."""
+        self._waiting = Deferred()
+        self._tell()
+        return self._waiting
+
+    def outReceived(self, data: bytes) -> None:
+        self._said += data
+        self._tell()
+
+    def _tell(self) -> None:
+        if b"\n" in self._said and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            line, _, self._said = self._said.partition(b"\n")
+            waiting.callback(line.decode())
+
+    @property
+    def isQuiet(self) -> bool:
+        """Whether it has said nothing more."""
+        return not self._said
+
+    def errReceived(self, data: bytes) -> None:
+        sys.stderr.buffer.write(data)
+
+    def processEnded(self, reason: Failure) -> None:
+        self.ended.callback(None)
+        if self._waiting is not None:
+            self._waiting.errback(reason)
+
+
+class ContainersTests(TestCase):
+    """A server and a client in namespaces of their own."""
+
+    skip = reasonToSkip()
+    timeout = 110
+
+    def setUp(self) -> None:
+        self.wire = self.between()
+        self.directory = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(rmtree, self.directory)
+        os.chmod(self.directory, 0o711)
+        self.place = str(Path(self.directory, "run"))
+        os.mkdir(self.place)
+        self.open(0o700)
+
+    def between(self) -> Wire:
+        wire = Wire()
+        self.addCleanup(wire.close)
+        return wire
+
+    def open(self, mode: int, user: int = 0, group: int = 0) -> None:
+        """Say who may meet in the directory."""
+        os.chown(self.place, user, group)
+        os.chmod(self.place, mode)
+
+    def run_(
+        self,
+        namespace: str,
+        role: str,
+        text: str,
+        user: int = 0,
+        group: int = 0,
+        groups: tuple[int, ...] = (),
+    ) -> Program:
+        program = Program()
+        numbers = [str(each) for each in (user, group, *groups)]
+        reactor.spawnProcess(
+            program,
+            "ip",
+            ["ip", "netns", "exec", namespace, sys.executable, "-c", PROGRAM, role, text, *numbers],
+            env={**os.environ, "TXRDMA_RUNTIME": self.place},
+            path=str(Path(txrdma.__file__).parent.parent),
+        )
+        self.addCleanup(self._kill, program)
+        return program
+
+    async def _kill(self, program: Program) -> None:
+        if not program.ended.called:
+            program.transport.signalProcess("KILL")
+            await program.ended
+
+    async def serving(self, wire: Wire | None = None, role: str = "server", **who: Any) -> Program:
+        text = "8080" if role == "tcp" else "smc:8080"
+        server = self.run_((wire or self.wire).names[1], role, text, **who)
+        self.assertEqual(await server.line(), "listening")
+        return server
+
+    async def heard(self, **who: Any) -> str:
+        """A client's word on its connection to the server."""
+        return await self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080", **who).line()
+
+    async def test_sharedMemory(self) -> None:
+        """They share memory, whatever the server says first, and leave nothing in the directory."""
+        server = await self.serving()
+        for _ in range(2):
+            self.assertEqual(await self.heard(), "SMC-R shared-memory True")
+        server.transport.signalProcess("TERM")
+        await server.ended
+        left = [each for each in os.listdir(self.place) if each.startswith("smc-")]
+        self.assertEqual(left, [])
+
+    async def test_withoutDirectory(self) -> None:
+        """Without the directory it is plain TCP."""
+        await self.serving()
+        client = self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080:runtime=")
+        self.assertEqual(await client.line(), "TCP  True")
+
+    async def test_killed(self) -> None:
+        """A killed server's socket is found by the next client, and removed."""
+        server = await self.serving()
+        server.transport.signalProcess("KILL")
+        await server.ended
+        [left] = os.listdir(self.place)
+        await self.serving()
+        self.assertEqual(await self.heard(), "SMC-R shared-memory True")
+        self.assertNotIn(left, os.listdir(self.place))
+
+    async def test_otherUser(self) -> None:
+        """In a directory that everybody may use, users still share nothing with each other."""
+        self.open(0o1777)
+        server = await self.serving(user=ALICE, group=ALICE)
+        self.assertEqual(await self.heard(user=BOB, group=BOB), "TCP  True")
+        self.assertEqual(await self.heard(user=ALICE, group=ALICE), "SMC-R shared-memory True")
+        self.assertTrue(server.isQuiet)
+
+    async def test_group(self) -> None:
+        """With the set-group-ID bit the directory's group shares memory, be it a second group of theirs."""
+        self.open(0o2770, group=GUESTS)
+        await self.serving(user=ALICE, group=ALICE, groups=(GUESTS,))
+        self.assertEqual(await self.heard(user=BOB, group=BOB, groups=(GUESTS,)), "SMC-R shared-memory True")
+        self.assertEqual(await self.heard(user=BOB + 1, group=GUESTS), "SMC-R shared-memory True")
+        self.assertEqual(await self.heard(user=BOB, group=BOB), "TCP  True")
+
+    async def test_twin(self) -> None:
+        """
+        A listener with the same address and port in another network is not believed, not by one stray byte.
+        """
+        other = self.between()
+        await self.serving(other)
+        plain = await self.serving(role="tcp")
+        for _ in range(3):
+            self.assertEqual(await self.heard(), "TCP  True")
+        self.assertTrue(plain.isQuiet)
+
+    async def test_twins(self) -> None:
+        """Of two listeners with the same address and port, each client finds the one that it connects to."""
+        other = self.between()
+        await self.serving(other)
+        await self.serving()
+        for wire in (self.wire, other):
+            client = self.run_(wire.names[0], "client", "smc:10.99.0.2:8080")
+            self.assertEqual(await client.line(), "SMC-R shared-memory True")

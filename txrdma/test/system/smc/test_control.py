@@ -1,0 +1,226 @@
+"""
+What processes tell about their connections, and whom.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from zope.interface import implementer
+
+from twisted.internet.task import deferLater
+from twisted.python.runtime import platform
+from twisted.trial.unittest import TestCase
+
+from txrdma import unixanswers, unixsockets
+from txrdma.interfaces import ISMCStatus
+from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.insight import control as introspection
+from txrdma.smc.insight.control import Answer, answer, answering, askAll, controlName
+from txrdma.test.support.smc.control import NAMESPACE, reactor
+from txrdma.unixsockets import Credentials
+
+
+@implementer(ISMCStatus)
+class ToldStatus:
+    """A connection with something to tell."""
+
+    mode = "SMC-R"
+    fallbackReason = None
+    peerDiagnosis = None
+    version = 1
+    eid = ""
+    device = "soft"
+    route = "shared-memory"
+    linkGroup = "0001"
+    state = "ACTIVE"
+    bytesSent = bytesReceived = writes = messagesSent = messagesReceived = 0
+
+    def toDict(self) -> dict[str, object]:
+        return {"mode": self.mode, "state": self.state, "linkGroup": self.linkGroup}
+
+
+SERVE = """
+import sys
+from twisted.internet import reactor
+from txrdma.smc.insight import control as introspection
+from txrdma.smc.insight.control import answer, Answer, answering, appear, askAll, controlName
+from txrdma.test.smc.test_control import ToldStatus
+
+introspection.NAMESPACE = sys.argv[2]
+told = {"connections": [ToldStatus().toDict()] * int(sys.argv[1])}
+assert answer(reactor, lambda: told) is not None
+reactor.callWhenRunning(lambda: print("ready", flush=True))
+reactor.run()
+"""
+
+
+SERVICE = """
+import os
+from twisted.application.internet import StreamServerEndpointService
+from twisted.application.service import Application
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+endpoint = serverFromString(reactor, "smc:0:interface=127.0.0.1")
+application = Application("test")
+StreamServerEndpointService(endpoint, Factory.forProtocol(Protocol)).setServiceParent(application)
+reactor.callWhenRunning(reactor.callLater, 0, os.write, 1, b"ready\\n")
+"""
+
+ASK = """
+import os, sys
+from twisted.internet import reactor
+from twisted.internet.task import react
+from txrdma.smc.insight.control import askAll
+
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+
+async def main(reactor):
+    for told in await askAll(reactor, 5.0):
+        print(told.pid, told.error)
+
+react(main)
+"""
+
+NOBODY = 65534
+
+
+@contextmanager
+def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of our own user that answers."""
+    command = [sys.executable, "-c", SERVE, str(connections), NAMESPACE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+class AskingTests(TestCase):
+    """Real sockets and real processes."""
+
+    if not platform.isLinux():
+        skip = "abstract UNIX sockets are Linux's"
+
+    def setUp(self) -> None:
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
+
+    def listen(self, connections: int = 2) -> None:
+        control = answer(reactor, lambda: {"connections": [ToldStatus().toDict()] * connections})
+        assert control is not None
+        self.addCleanup(control.close)
+
+    async def ours(self, pid: int) -> list[Answer]:
+        return [told for told in await askAll(reactor, 5.0) if told.pid == pid]
+
+    async def test_asksItself(self) -> None:
+        """A process finds itself, and is told what its connections tell."""
+        self.listen()
+        [told] = await self.ours(os.getpid())
+        self.assertEqual(told.error, "")
+        self.assertEqual(told.connections, [ToldStatus().toDict()] * 2)
+
+    async def test_silentPeers(self) -> None:
+        """It is told which peers did not answer, too."""
+        self.listen()
+        silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
+        self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
+        [told] = await self.ours(os.getpid())
+        [silent] = [each for each in told.silent if each["peer"] == "127.0.0.1:1"]
+        self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
+
+    async def test_secondReactor(self) -> None:
+        """A process answers once; trying again does no harm."""
+        self.listen()
+        self.assertIs(answer(reactor, dict), None)
+
+    async def test_otherProcess(self) -> None:
+        """Another process of ours is found, and a long answer arrives whole."""
+        with otherProcess(3000) as process:
+            [told] = await self.ours(process.pid)
+        self.assertEqual((told.error, len(told.connections)), ("", 3000))
+        self.assertEqual(told.command[1], "-c")
+
+    def test_givenUpPrivileges(self) -> None:
+        """A service that C{twistd --uid} has given to another user answers that user, and root no more."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can become somebody else")
+        tac = os.path.abspath(self.mktemp())
+        with open(tac, "w") as file:
+            file.write(SERVICE)
+        twistd = "from twisted.scripts.twistd import run; run()"
+        command = [sys.executable, "-c", twistd, "--nodaemon", "--pidfile=", "--no_save"]
+        command += ["--logfile=/dev/null", f"--uid={NOBODY}", f"--gid={NOBODY}", f"--python={tac}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as service:
+            self.addCleanup(service.kill)
+            assert service.stdout is not None
+            self.assertEqual(service.stdout.readline(), b"ready\n")
+            told = [
+                subprocess.run(
+                    [sys.executable, "-c", ASK, str(user)], capture_output=True, text=True, timeout=50
+                ).stdout.splitlines()
+                for user in (NOBODY, 0)
+            ]
+            service.kill()
+        self.assertIn(f"{service.pid} ", told[0])
+        self.assertEqual([line for line in told[1] if line.startswith(f"{service.pid} ")], [])
+
+    async def test_killed(self) -> None:
+        """After SIGKILL there is nothing left to find."""
+        with otherProcess(1) as process:
+            process.kill()
+            process.wait()
+            self.assertNotIn(process.pid, answering())
+
+    async def test_hanging(self) -> None:
+        """A process that does not answer is told as such, after a while."""
+        with otherProcess(1) as process:
+            process.send_signal(signal.SIGSTOP)
+            [told] = [told for told in await askAll(reactor, 0.2) if told.pid == process.pid]
+        self.assertIn("no answer", told.error)
+
+    async def test_inattentive(self) -> None:
+        """Who asks and does not listen to a long answer holds up nobody."""
+        self.listen(20_000)
+        with socket.socket(socket.AF_UNIX) as inattentive:
+            inattentive.connect(controlName(os.getpid()))
+            [told] = await self.ours(os.getpid())
+            self.assertEqual((told.error, len(told.connections)), ("", 20_000))
+
+    async def test_hasty(self) -> None:
+        """Who asks and goes away at once does no harm."""
+        self.listen(20_000)
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(controlName(os.getpid()))
+        [told] = await self.ours(os.getpid())
+        self.assertEqual(told.error, "")
+
+    async def test_otherUserAsks(self) -> None:
+        """Another user's process is told nothing."""
+        self.listen()
+        self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(controlName(os.getpid()))
+            await deferLater(reactor, 0.05)
+            other.setblocking(False)
+            self.assertEqual(other.recv(100), b"")
+
+    async def test_otherUserAnswers(self) -> None:
+        """Another user's process is not believed, whatever its name."""
+        self.listen()
+        self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        [told] = await self.ours(os.getpid())
+        self.assertIn("belongs to user", told.error)

@@ -1,0 +1,64 @@
+"""
+Failover between two processes in network namespaces of their own: see L{txrdma.test.support.smc.cutting}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+
+def prefix() -> list[str]:
+    """The words before a command that shall have a network of its own."""
+    wanted = ["unshare", "nsenter", "ip"]
+    if sys.platform == "linux" and all(map(which, wanted)):
+        for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
+            veth = [*words, "ip", "link", "add", "a0", "type", "veth", "peer", "name", "b0"]
+            if subprocess.run(veth, capture_output=True).returncode == 0:
+                return words
+    return []
+
+
+BEFORE = prefix()
+
+
+class CuttingTests(SynchronousTestCase):
+    """Real processes, real sockets, real networks: two, which fail and return under load."""
+
+    skip = None if BEFORE else "veth pairs in a network namespace are wanted"
+
+    def play(self, end: str) -> dict[str, Any]:
+        """What both ends saw."""
+        ran = subprocess.run(
+            [*BEFORE, sys.executable, "-m", "txrdma.test.support.smc.cutting", end],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            cwd=Path(txrdma.__file__).parent.parent,
+            env={**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)},
+        )
+        self.assertEqual(ran.returncode, 0)
+        seen: dict[str, Any] = json.loads(ran.stdout)
+        self.assertEqual([one["mode"] for one in seen["ends"]], ["SMC-R", "SMC-R"])
+        return seen
+
+    def test_whole(self) -> None:
+        """Each network fails and returns, told and untold: nothing is lost, and nothing comes twice."""
+        one, other = self.play("whole")["ends"]
+        for here, there in ((one, other), (other, one)):
+            self.assertEqual((here["sent"], here["sentHash"]), (there["heard"], there["heardHash"]))
+            self.assertEqual(here["reason"], "ConnectionDone")
+
+    def test_both(self) -> None:
+        """When both networks are cut, both protocols hear an error."""
+        seen = self.play("broken")
+        self.assertEqual([one["reason"] for one in seen["ends"]], ["ConnectionLost", "ConnectionLost"])

@@ -1,0 +1,102 @@
+"""
+Connections that are announced before they are made, and those that can't be: on the real reactor.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+SCARCE = """
+import json, subprocess, sys
+from collections import Counter
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+from twisted.protocols.wire import Echo
+
+class Client(Protocol):
+    def __init__(self):
+        self.heard, self.lost = Deferred(), Deferred()
+
+    def connectionMade(self):
+        self.transport.write(b"x")
+
+    def dataReceived(self, data):
+        self.heard.callback(None)
+
+    def connectionLost(self, reason):
+        self.lost.callback(None)
+
+async def serve(reactor):
+    port = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(Factory.forProtocol(Echo))
+    print(port.getHost().port, flush=True)
+    await Deferred()
+
+async def connect(reactor, text, count):
+    modes = Counter()
+    endpoint = clientFromString(reactor, text)
+    for _ in range(count):
+        client = await endpoint.connect(Factory.forProtocol(Client))
+        modes[client.transport.smc.mode] += 1
+        await client.heard
+        client.transport.loseConnection()
+        await client.lost
+    print(json.dumps(modes))
+
+Factory.noisy = False
+if len(sys.argv) == 1:
+    react(serve)
+elif len(sys.argv) == 3:
+    react(connect, [sys.argv[1], int(sys.argv[2])])
+else:
+    low, high, count = map(int, sys.argv[1:])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
+        file.write(f"{low} {high}")
+    server = subprocess.Popen([sys.executable, "-c", sys.orig_argv[2]], stdout=subprocess.PIPE, text=True)
+    try:
+        text = f"smc:127.0.0.1:{int(server.stdout.readline())}"
+        subprocess.run([sys.executable, "-c", sys.orig_argv[2], text, str(count)], check=True)
+    finally:
+        server.kill()
+"""
+
+
+class ScarcePortsTests(SynchronousTestCase):
+    """Two processes in a network namespace of their own, where clients have few ports."""
+
+    PORTS, CONNECTIONS = 100, 350
+
+    def namespace(self) -> list[str]:
+        """What makes one: with privileges, or with those that a user namespace gives."""
+        reasons = ["unshare(1) and ip(8) are wanted"]
+        for command in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
+            if which("unshare") and which("ip"):
+                done = subprocess.run([*command, "ip", "link"], capture_output=True, text=True)
+                if not done.returncode:
+                    return command
+                reasons.append(done.stderr.strip())
+        raise SkipTest(f"no network namespace can be made here: {reasons[-1]}")
+
+    def test_oftenInARow(self) -> None:
+        """Ports of old connections serve again: several times as many connections as ports are all made."""
+        low, high = 40_000, 40_000 + self.PORTS - 1
+        command = [sys.executable, "-c", SCARCE, str(low), str(high), str(self.CONNECTIONS)]
+        where = str(Path(txrdma.__file__).parent.parent)
+        done = subprocess.run(
+            [*self.namespace(), *command], capture_output=True, text=True, timeout=100, cwd=where
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        modes = json.loads(done.stdout)
+        self.assertEqual(sum(modes.values()), self.CONNECTIONS)
+        self.assertGreater(modes["SMC-R"], 2 * self.PORTS)  # nearly all; who can't announce goes by TCP

@@ -1,0 +1,268 @@
+"""
+The two ends in two processes, on the real reactor: what a user has.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+import txrdma
+from txrdma.smc.carriers import announcing
+from txrdma.smc.handshake import _silence
+from txrdma.smc.insight.control import askAll
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+
+SERVER = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
+
+class Echo(Protocol):
+    def connectionMade(self):
+        self.transport.write(sys.argv[2].encode())
+
+    def dataReceived(self, data):
+        self.transport.write(data)
+
+if len(sys.argv) > 3:
+    log.startLogging(open(sys.argv[3], "w"), setStdout=False)
+
+def listening(port):
+    print(port.getHost().port, flush=True)
+
+serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo)).addCallback(listening)
+reactor.run()
+"""
+
+
+CLIENT = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
+
+log.startLogging(open(sys.argv[2], "w"), setStdout=False)
+
+class Client(Protocol):
+    def dataReceived(self, data):
+        print(1, flush=True)
+
+clientFromString(reactor, sys.argv[1]).connect(Factory.forProtocol(Client))
+reactor.run()
+"""
+
+
+class Process(ProcessProtocol):
+    """A server in a process of its own."""
+
+    transport: Any
+
+    def __init__(self) -> None:
+        self.listening: Deferred[int] = Deferred()
+        self.ended: Deferred[None] = Deferred()
+        self._said = b""
+
+    def outReceived(self, data: bytes) -> None:
+        self._said += data
+        if b"\n" in self._said and not self.listening.called:
+            self.listening.callback(int(self._said))
+
+    def errReceived(self, data: bytes) -> None:
+        sys.stderr.buffer.write(data)
+
+    def processEnded(self, reason: Failure) -> None:
+        self.ended.callback(None)
+
+
+class TwoProcessesTests(EndsTestCase):
+    """A server in another process."""
+
+    async def start(
+        self, text: str = "smc:127.0.0.1:0", greeting: str = "", *more: str
+    ) -> tuple[Process, int]:
+        process = Process()
+        reactor.spawnProcess(
+            process,
+            sys.executable,
+            [sys.executable, "-c", SERVER, text, greeting, *more],
+            env=None,
+            path=str(Path(txrdma.__file__).parent.parent),
+        )
+        self.addCleanup(self._kill, process)
+        return process, await process.listening
+
+    async def _kill(self, process: Process) -> None:
+        if not process.ended.called:
+            process.transport.signalProcess("KILL")
+            await process.ended
+
+    async def test_echo(self) -> None:
+        """Megabytes there and back by shared memory."""
+        _, port = await self.start()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        self.assertEqual(one.smc.route, "shared-memory")
+        data = bytes(range(256)) * 20_000
+        one.transport.write(data)
+        self.assertEqual(await one.hearing(len(data)), data)
+
+    async def test_burst(self) -> None:
+        """
+        More connections at once than a link group takes, and many more than the server's backlog, are SMC-R.
+        """
+        _, port = await self.start(greeting="hello")
+        connecting = [self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(400)]
+        ends = await gatherResults([Deferred.fromCoroutine(each) for each in connecting])
+        self.assertEqual({(end.smc.mode, end.smc.route) for end in ends}, {("SMC-R", "shared-memory")})
+        for end in ends:
+            end.transport.write(b" again")
+        for end in ends:
+            self.assertEqual(await end.hearing(11), b"hello again")
+
+    async def test_rocev2(self) -> None:
+        """The same by UDP, where port 4791 can be had by one of the two only."""
+        _, port = await self.start(r"smc:127.0.0.1:0:device=soft\:route\=rocev2")
+        one = await self.connect(rf"smc:127.0.0.1:{port}:fallback=no:device=soft\:route\=rocev2")
+        self.assertEqual(one.smc.route, "rocev2")
+        data = bytes(range(256)) * 2_000
+        one.transport.write(data)
+        self.assertEqual(await one.hearing(len(data)), data)
+
+    async def test_killed(self) -> None:
+        """A server that is killed is gone at once with all its connections, as by TCP; a new one serves."""
+        process, port = await self.start()
+        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
+        for end in ends:
+            end.transport.write(b"x")
+            await end.hearing(1)
+        begun = reactor.seconds()
+        process.transport.signalProcess("KILL")
+        for end in ends:
+            await end.lost
+            end.reason.trap(ConnectionDone)
+        self.assertLess(reactor.seconds() - begun, 1.5)
+        _, port = await self.start()
+        again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        again.transport.write(b"hello")
+        self.assertEqual(await again.hearing(5), b"hello")
+
+    async def test_silent(self) -> None:
+        """
+        A server that does not answer costs its time once; what it has accepted meanwhile it serves by TCP.
+        """
+        self.patch(announcing, "PATIENCE", 0.5)
+        self.patch(_silence, "SPAN", 2.0)
+        process, port = await self.start(greeting="hello")
+        process.transport.signalProcess("STOP")
+        begun = reactor.seconds()
+        first = await self.connect(f"smc:127.0.0.1:{port}")
+        waited = reactor.seconds() - begun
+        self.assertGreaterEqual(waited, 0.5)
+        others = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(5)]
+        self.assertLess(reactor.seconds() - begun - waited, 0.5)
+        [told] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
+        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in told.silent])
+        process.transport.signalProcess(signal.SIGCONT)
+        for end in (first, *others):
+            self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+            end.transport.write(b", who are you?")
+            self.assertEqual(await end.hearing(19), b"hello, who are you?")
+        await deferLater(reactor, max(2.0 - (reactor.seconds() - begun - waited), 0.0) + 0.1)
+        again = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual(again.smc.mode, "SMC-R")
+
+    async def test_busy(self) -> None:
+        """A server that was too busy to say that it has a connection does not wait for a Proposal then."""
+        self.patch(announcing, "PATIENCE", 0.5)
+        process, port = await self.start(greeting="hello")
+        begun = reactor.seconds()
+        connecting = []
+        real = announcing.Announcement.expected
+
+        def expected(announcement: announcing.Announcement, user: int) -> None:
+            process.transport.signalProcess("STOP")
+            connecting.append(user)
+            real(announcement, user)
+
+        self.patch(announcing.Announcement, "expected", expected)
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
+        process.transport.signalProcess(signal.SIGCONT)
+        self.assertEqual(await one.hearing(5), b"hello")
+        self.assertLess(reactor.seconds() - begun, 5.0)  # a Proposal would have been waited for longer
+
+    async def test_log(self) -> None:
+        """A server's log is text, and tells of many clients once for each kind."""
+        path = Path(self.mktemp()).absolute()
+        process, port = await self.start("smc:127.0.0.1:0", "", str(path))
+        for kind in ("smc", "tcp") * 3:
+            end = await self.connect(f"{kind}:127.0.0.1:{port}")
+            end.transport.write(b"hello")
+            await end.hearing(5)
+            end.transport.loseConnection()
+            await end.lost
+        process.transport.signalProcess("TERM")
+        await process.ended
+        text = path.read_text()
+        self.assertNotIn("\0", text)
+        self.assertNotIn("\\x00", text)
+        lines = [line for line in text.splitlines() if f"connection at 127.0.0.1:{port}" in line]
+        self.assertEqual(len(lines), 2, text)
+        self.assertIn("SMC-R by soft", lines[0])
+        self.assertIn("plain TCP, because PEERNOSMC", lines[1])
+
+    async def test_orderlyEnd(self) -> None:
+        """Two processes that end one after the other, as programs do, have no error in their logs."""
+        for keys in ("", r":device=soft\:route\=rocev2"):
+            paths = [Path(self.mktemp()).absolute() for _ in range(2)]
+            server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
+            client = Process()
+            command = [sys.executable, "-c", CLIENT, f"smc:127.0.0.1:{port}{keys}:fallback=no", str(paths[1])]
+            where = str(Path(txrdma.__file__).parent.parent)
+            reactor.spawnProcess(client, sys.executable, command, env=None, path=where)
+            self.addCleanup(self._kill, client)
+            await client.listening
+            for process in (client, server):
+                process.transport.signalProcess("TERM")
+                await process.ended
+            for path in paths:
+                text = path.read_text()
+                self.assertIn("SMC-R by soft", text)
+                for sign in (
+                    "Traceback",
+                    "rror",
+                    "non-clean",
+                    "lost",
+                    "Lost",
+                    "gone",
+                    "<Soft",
+                    "<Link",
+                    "GID table",
+                ):
+                    self.assertNotIn(sign, text)
+
+    async def test_stopped(self) -> None:
+        """A server that is stopped can be given up by abortConnection, without waiting for it."""
+        process, port = await self.start()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        process.transport.signalProcess("STOP")
+        one.transport.write(b"x" * (16 << 20))
+        await deferLater(reactor, 0.05)
+        begun = reactor.seconds()
+        one.transport.abortConnection()
+        await one.lost
+        self.assertLess(reactor.seconds() - begun, 1.0)
+        process.transport.signalProcess(signal.SIGCONT)

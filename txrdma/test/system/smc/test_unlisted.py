@@ -1,0 +1,98 @@
+"""
+Attributes of Twisted's TCP ports and transports that programs use, though no interface of streams lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+import txrdma
+from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor
+
+ADOPTING = """
+import sys
+from socket import AF_INET
+from twisted.internet import reactor
+from twisted.internet.protocol import Factory, Protocol
+
+class Greeter(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"adopted")
+
+reactor.adoptStreamPort(int(sys.argv[1]), AF_INET, Factory.forProtocol(Greeter))
+print("listening", flush=True)
+reactor.run()
+"""
+
+
+class _Adopting(ProcessProtocol):
+    """A process that serves at a descriptor that it was given."""
+
+    def __init__(self) -> None:
+        self.listening: Deferred[None] = Deferred()
+        self.ended: Deferred[None] = Deferred()
+
+    def outReceived(self, data: bytes) -> None:
+        if not self.listening.called:
+            self.listening.callback(None)
+
+    def errReceived(self, data: bytes) -> None:
+        sys.stderr.buffer.write(data)
+
+    def processEnded(self, reason: Failure) -> None:
+        self.ended.callback(None)
+
+
+class PortTests(EndsTestCase):
+    """A listening port."""
+
+    async def test_adopted(self) -> None:
+        """Another process serves by plain TCP at the descriptor that it got, to clients of both kinds."""
+        _, number, port = await self.listening(Greeter)
+        process: Any = _Adopting()
+        descriptor = port.fileno()
+        above = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        words = [sys.executable, "-c", ADOPTING, str(descriptor)]
+        descriptors: Any = {0: "w", 1: "r", 2: "r", descriptor: descriptor}
+        reactor.spawnProcess(process, sys.executable, words, above, childFDs=descriptors)
+        await process.listening
+        port.pauseProducing()  # so that it is the other one who accepts
+        try:
+            for kind in ("tcp", "smc"):
+                one = await self.connect(f"{kind}:127.0.0.1:{number}")
+                self.assertEqual(await one.hearing(7), b"adopted")
+        finally:
+            process.transport.signalProcess("KILL")
+            await process.ended
+
+    async def test_paused(self) -> None:
+        """A port that is paused accepts nobody, until it is resumed; then it serves by SMC-R as before."""
+        factory, number, port = await self.listening(Greeter)
+        self.assertTrue(IPushProducer.providedBy(port))
+        port.pauseProducing()
+        connecting = Deferred.fromCoroutine(self.connect(f"tcp:127.0.0.1:{number}"))
+        await deferLater(reactor, 0.02)
+        self.assertEqual(factory.protocols, [])
+        port.resumeProducing()
+        waited = await connecting
+        self.assertEqual(await waited.hearing(11), b"220 hello\r\n")
+        after = await self.connect(f"smc:127.0.0.1:{number}")
+        self.assertEqual(after.smc.mode, "SMC-R")
+
+    async def test_socket(self) -> None:
+        """The socket is the one that listens, as long as there is one."""
+        _, number, port = await self.listening(Echo)
+        self.assertEqual(port.socket.getsockname(), ("127.0.0.1", number))
+        self.assertEqual(port.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)
+        await port.stopListening()
+        self.assertEqual(port.fileno(), -1)

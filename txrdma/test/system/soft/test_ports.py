@@ -1,0 +1,238 @@
+"""
+Ports of the software device: what they tell of themselves, and what commands and the host make of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.ports.network import HostNetwork
+from txrdma.soft.hostinterfaces import HostInterfaces
+
+FOLLOWING = """
+import subprocess
+from twisted.internet import defer, reactor, task
+from txrdma.soft.device import openSoftDevice
+
+def ip(command):
+    subprocess.run(["ip", *command.split()], check=True)
+
+def state():
+    port = device.portAttributes(1)
+    return port.state.name, port.netdev, port.rate, str(device.gids(1)[0])
+
+ip("link set lo up")
+ip("link add v0 type veth peer name v1")
+ip("addr add 10.98.0.1/24 dev v0")
+ip("addr add 10.99.0.3/24 dev v0")
+ip("link set v0 up")
+ip("link set v1 up")
+device = openSoftDevice(reactor, ["10.99.0.3", "127.0.0.1"], route="rocev2")
+device.subscribe(lambda event: heard.append((event.kind.name, event.port)))
+heard = []
+
+async def follow():
+    print(*state())
+    for command in (
+        "link set v1 down",
+        "link set v1 up",
+        "link set v0 down",
+        "link set v0 up",
+        "addr del 10.99.0.3/24 dev v0",
+        "addr add 10.99.0.3/24 dev v0",
+        "addr del 10.98.0.1/24 dev v0",
+    ):
+        ip(command)
+        for _ in range(300):
+            await task.deferLater(reactor, 0.01)
+            if heard:
+                break
+            if "10.98.0.1/" in command and _ > 20:
+                break
+        await task.deferLater(reactor, 0.01)
+        print(command, *state(), *heard)
+        heard.clear()
+    device.close()
+
+defer.ensureDeferred(follow()).addBoth(lambda result: (result and print(result), reactor.stop()))
+reactor.run()
+"""
+
+FOLLOWED = """\
+ACTIVE v0 10000000000 ::ffff:10.99.0.3
+link set v1 down DOWN v0 10000000000 ::ffff:10.99.0.3 ('PORT_ERROR', 1)
+link set v1 up ACTIVE v0 10000000000 ::ffff:10.99.0.3 ('PORT_ACTIVE', 1)
+link set v0 down DOWN v0 10000000000 ::ffff:10.99.0.3 ('PORT_ERROR', 1)
+link set v0 up ACTIVE v0 10000000000 ::ffff:10.99.0.3 ('PORT_ACTIVE', 1)
+addr del 10.99.0.3/24 dev v0 DOWN  0 :: ('PORT_ERROR', 1) ('GID_CHANGE', 1)
+addr add 10.99.0.3/24 dev v0 ACTIVE v0 10000000000 ::ffff:10.99.0.3 ('GID_CHANGE', 1) ('PORT_ACTIVE', 1)
+addr del 10.98.0.1/24 dev v0 ACTIVE v0 10000000000 ::ffff:10.99.0.3
+"""
+
+
+LOSING = """
+import subprocess
+from twisted.internet import defer, reactor, task
+from txrdma.iba.verbs import Operation
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.soft.pairs import connected
+
+def ip(command):
+    subprocess.run(["ip", *command.split()], check=True)
+
+ip("link set lo up")
+ip("link add v0 type veth peer name v1")
+ip("link set v0 up")
+ip("link set v1 up")
+ip("addr add 10.98.0.1/24 dev v0")
+ip("addr add 10.99.0.1/24 dev v1")
+devices = [openSoftDevice(reactor, address, route="rocev2") for address in ("10.98.0.1", "10.99.0.1")]
+carriers = [device.routes[0]._carrier for device in devices]
+alice, bob = connected(*devices, timeout=16)
+length = 1 << 20
+alice.region.view[:] = bytes(range(256)) * (length // 256)
+
+async def until(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await task.deferLater(reactor, 0.01)
+    print("too long")
+
+async def lose():
+    batches = [carrier.segments > 1 for carrier in carriers]
+    for remove, add in (
+        ("addr del 10.98.0.1/24 dev v0", "addr add 10.98.0.1/24 dev v0"),
+        ("addr del 10.99.0.1/24 dev v1", "addr add 10.99.0.1/24 dev v1"),
+    ):
+        bob.region.view[:] = bytes(length)
+        before = sum(carrier.dropped for carrier in carriers)
+        for part in range(16):
+            alice.write(bob, part, part << 16, 1 << 16, part << 16)
+        ip(remove)
+        await until(lambda: sum(carrier.dropped for carrier in carriers) > before)
+        ip(add)
+        done = []
+        await until(lambda: done.extend(alice.poll()) or len(done) == 16)
+        print({completion.status.name for completion in done}, alice.region.view == bob.region.view)
+    print(batches == [carrier.segments > 1 for carrier in carriers])
+    for device in devices:
+        device.close()
+
+defer.ensureDeferred(lose()).addBoth(lambda result: (result and print(result), reactor.stop()))
+reactor.run()
+"""
+
+
+class HostTests(SynchronousTestCase):
+    """The interfaces of this host, and, in a network namespace of its own, what becomes of them."""
+
+    if sys.platform != "linux":
+        skip = "netlink is of Linux"
+
+    def test_loopback(self) -> None:
+        """The loopback interface is found, by all its addresses."""
+        here = HostInterfaces()
+        self.addCleanup(here.close)
+        self.assertIs(here.known, here)
+        for address in ("127.0.0.1", "127.8.9.10"):
+            found = here.interfaceOf(address)
+            assert found is not None
+            self.assertEqual((found.name, found.isRunning, here.rate(found.name)), ("lo", True, 0))
+        self.assertIsNone(here.interfaceOf("192.0.2.213"))
+
+    def test_elsewhere(self) -> None:
+        """Where the system does not tell, nothing is known."""
+        self.patch(sys, "platform", "plan9")
+        here = HostInterfaces()
+        self.addCleanup(here.close)
+        self.assertIsNone(here.known)
+        self.assertEqual(here.rate("eth0"), 0)
+        self.assertRaises(DeviceUnavailable, here.interfaceOf, "127.0.0.1")
+
+    def test_forbidden(self) -> None:
+        """Where the system does not answer, nothing is known, and nothing stays open."""
+
+        def refuse(network: HostNetwork) -> None:
+            raise DeviceUnavailable("no answer")
+
+        self.patch(HostNetwork, "interfaces", refuse)
+        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        before = len(os.listdir("/dev/fd"))
+        self.assertIsNone(HostInterfaces().known)
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+
+    def test_ofNoInterface(self) -> None:
+        """An address that is ours by a route, though no interface has it, makes a port that is up."""
+        program = """
+import subprocess
+from twisted.internet.testing import MemoryReactorClock
+from txrdma.soft.device import openSoftDevice
+
+for command in ("link set lo up", "route add local 192.0.2.0/24 dev lo"):
+    subprocess.run(["ip", *command.split()], check=True)
+device = openSoftDevice(MemoryReactorClock(), "192.0.2.7")
+device.look()
+port = device.portAttributes(1)
+print(port.state.name, port.netdev, device.gids(1)[0])
+device.close()
+"""
+        self.assertEqual(self.alone(program), "ACTIVE  ::ffff:192.0.2.7\n")
+
+    def test_otherNamespace(self) -> None:
+        """A device sees the interfaces of the namespace that it was opened in, wherever its thread goes."""
+        program = """
+import ctypes, subprocess
+from twisted.internet.testing import MemoryReactorClock
+from txrdma.soft.device import openSoftDevice
+
+def ip(command):
+    subprocess.run(["ip", *command.split()], check=True)
+
+def state():
+    port = device.portAttributes(1)
+    print(port.state.name, port.netdev, port.activeMTU.bytes, port.rate)
+
+ip("link add v0 mtu 9000 type veth peer name v1")
+ip("addr add 10.99.0.1/24 dev v0")
+ip("link set v0 up")
+ip("link set v1 up")
+device = openSoftDevice(MemoryReactorClock(), "10.99.0.1", route="rocev2")
+state()
+assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
+ip("link add v0 mtu 1500 type veth peer name v1")
+state()
+device.close()
+"""
+        self.assertEqual(self.alone(program), "ACTIVE v0 4096 10000000000\n" * 2)
+
+    def test_followed(self) -> None:
+        """Links and addresses that go and come are told, and are true; second addresses are found, too."""
+        self.assertEqual(self.alone(FOLLOWING), FOLLOWED)
+
+    def test_comesBack(self) -> None:
+        """A connection outlives that either end's address is gone for a while: what can't be sent is lost."""
+        self.assertEqual(self.alone(LOSING), "{'SUCCESS'} True\n" * 2 + "True\n")
+
+    def alone(self, program: str) -> str:
+        """What a program says in a network namespace of its own."""
+        if not shutil.which("ip"):
+            raise SkipTest("there is no ip command")
+        alone = ["unshare", "--user", "--map-root-user", "--net"]
+        try:
+            subprocess.run([*alone, "ip", "link", "add", "type", "veth"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SkipTest(f"no network namespace with links of one's own can be had: {error}") from None
+        done = subprocess.run(
+            [*alone, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+        )
+        self.assertEqual(done.stderr, "")
+        return done.stdout

@@ -1,0 +1,50 @@
+"""
+What is told of a run: failures with both transcripts, tables, results for programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+class CommandTests(SynchronousTestCase):
+    """C{python -m txrdma.testing.streams}, as a process."""
+
+    def run_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it."""
+        command = [sys.executable, "-m", "txrdma.testing.streams", *arguments]
+        return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
+
+    def test_run(self) -> None:
+        """A run ends with its counts, and leaves results and a table."""
+        folder = os.path.abspath(self.mktemp())
+        where = ["--folder", folder, "--route", "shared-memory", "--reactor", "epoll"]
+        done = self.run_(*where, "nobody-listens")
+        self.assertEqual(done.stdout.splitlines()[-1:], ["1 passed, 0 failed, 0 skipped"], done.stderr)
+        self.assertEqual(done.returncode, 0)
+        results = json.loads(Path(folder, "results.json").read_text())
+        [result] = results["conversations"]
+        self.assertEqual(result["tcp"], [result["ours"]])
+        self.assertIn("nobody-listens", Path(folder, "table.md").read_text())
+
+    def test_list(self) -> None:
+        """All conversations of a chapter are told on request."""
+        done = self.run_("--list", "sizes")
+        self.assertIn("client-writes-300MB: ", done.stdout)
+
+    def test_unknown(self) -> None:
+        """Names that nothing has are refused, before anything is played."""
+        for arguments in (["--route", "tin-can"], ["--reactor", "fusion"], ["no-such-thing"]):
+            done = self.run_(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(arguments[-1], done.stderr)

@@ -1,0 +1,196 @@
+"""
+The stage writes down what real processes do, however they end, and leaves none of them behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.test.support.streams.stages import theStage
+from txrdma.testing.streams import stage as stageModule
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.comparison import complaintsAboutTCP
+from txrdma.testing.streams.conversation import Conversation, Way
+from txrdma.testing.streams.player import REACTORS
+from txrdma.testing.streams.provider import TCP
+from txrdma.testing.streams.stage import Closed, Performance, Stage
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+ENDLESS = """
+from txrdma.testing.streams.conversation import Conversation
+from txrdma.testing.streams.provider import TCP
+from txrdma.testing.streams.stage import Stage
+
+stage = Stage()
+print(stage.path, flush=True)
+stage.play(Conversation("endless", "", "made: block 100", "made: fork 100; block 100"), TCP)
+"""
+
+
+def playersOf(path: str) -> list[int]:
+    """PIDs of what runs in front of a stage, with what it has forked: their output goes to its folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "fd" / "1").startswith(path):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    """Look again and again; whether it came to be."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class PlayTests(SynchronousTestCase):
+    """Plays over TCP."""
+
+    def play(self, client: str, server: str, reactor: str = "epoll", way: Way = Way.DIRECT) -> Performance:
+        """Play something."""
+        return theStage().play(Conversation("played", "", client, server, way=way), TCP, reactor)
+
+    def calls(self, performance: Performance, end: str) -> tuple[str, ...]:
+        """What the only connection of an end saw."""
+        [seen] = performance.views[end].connections
+        return seen.calls
+
+    def test_reactors(self) -> None:
+        """Players run on the reactors that they are told."""
+        for name, module in REACTORS.items():
+            performance = self.play("made: write 300kB; lose", "lost: stop", name)
+            self.assertEqual(complaintsAboutTCP([performance]), [])
+            for entries in performance.entries.values():
+                [runs] = [entry.about for entry in entries if entry.kind == transcript.RUNS]
+                self.assertTrue(
+                    hasattr(sys.modules.get(module) or __import__(module, fromlist=[""]), runs), name
+                )
+
+    def test_killed(self) -> None:
+        """What a process did before SIGKILL is there, up to the last step."""
+        performance = self.play("made: write 5; write 5; kill", "lost: stop")
+        client = [(entry.kind, entry.about) for entry in performance.entries["client"]]
+        self.assertEqual(client[-3:], [("wrote", "10"), ("does", "kill"), ("ended", "SIGKILL")])
+
+    def test_ends(self) -> None:
+        """How a process has ended is told."""
+        ended = {
+            way: self.play(f"made: settle; {way}", "lost: stop").views["client"].ended
+            for way in ("stop", "term", "kill", "exit")
+        }
+        self.assertEqual(ended, {"stop": "exit 0", "term": "exit 0", "kill": "SIGKILL", "exit": "exit 0"})
+
+    def test_cues(self) -> None:
+        """A cue reaches the other end, and comes by itself when a process has ended."""
+        performance = self.play(
+            "made: await go; write 5; lose", "made: settle; cue go; pause; await peer-ended; resume"
+        )
+        server = performance.entries["server"]
+        client = performance.entries["client"]
+        cue = next(entry.at for entry in server if entry.kind == transcript.CUE)
+        wrote = next(entry.at for entry in client if entry.kind == transcript.WROTE)
+        ended = next(entry.at for entry in client if entry.kind == transcript.ENDED)
+        heard = next(entry.at for entry in server if entry.kind == transcript.DATA)
+        self.assertEqual(sorted([cue, wrote, ended, heard]), [cue, wrote, ended, heard])
+
+    def test_frozen(self) -> None:
+        """A process that is stopped by SIGSTOP goes on when its time has come."""
+        performance = self.play("made: write 5; lose", "made: freeze 0.5")
+        server = performance.entries["server"]
+        frozen = next(entry.at for entry in server if entry.kind == transcript.FREEZES)
+        heard = next(entry.at for entry in server if entry.kind == transcript.DATA)
+        self.assertGreaterEqual(heard - frozen, 0.5)
+        self.assertEqual(self.calls(performance, "server"), ("made", "lost ConnectionDone"))
+
+    def test_forked(self) -> None:
+        """The end of a process is told while its child lives on, and the child ends with the play."""
+        performance = self.play("made: fork 30; settle; exit", "made: await peer-ended; stop")
+        self.assertLess(performance.seconds, 10)
+        self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))
+
+    def test_tls(self) -> None:
+        """With TLS around it, both ends say which transport serves below."""
+        performance = self.play("made: write 300kB; lose", "lost: stop", way=Way.TLS)
+        self.assertEqual(complaintsAboutTCP([performance]), [])
+        self.assertEqual(performance.views["server"].connections[0].heard, 300_000)
+
+    def test_proxies(self) -> None:
+        """A proxy between the ends passes everything on, and is ended when both have."""
+        for way in (Way.NEAR_PROXY, Way.FAR_PROXY):
+            performance = self.play("made: write 300kB; lose", "lost: stop", way=way)
+            self.assertEqual(complaintsAboutTCP([performance]), [])
+            self.assertEqual(performance.views["server"].connections[0].heard, 300_000)
+            self.assertIn("300000 bytes forwards", performance.logs["proxy"])
+
+    def test_mistake(self) -> None:
+        """What a player raises is in its log."""
+        performance = self.play("made: write 5", "data: raise")
+        self.assertIn("Mistake: as the script says", performance.logs["server"])
+
+    def test_outOfTime(self) -> None:
+        """A play that does not end is ended, with all its processes."""
+        self.patch(stageModule, "PATIENCE", 0.02)
+        performance = self.play("made: block 100", "made: wait 100")
+        self.assertEqual({view.ended for view in performance.views.values()}, {transcript.OUT_OF_TIME})
+        self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))
+
+
+class EndTests(SynchronousTestCase):
+    """Whatever happens to the stage, nothing of it is left."""
+
+    def test_closed(self) -> None:
+        """Who closes a stage ends its plays and their processes."""
+        stage = Stage()
+        raised: list[BaseException] = []
+
+        def play() -> None:
+            try:
+                stage.play(Conversation("endless", "", "made: block 100", "made: block 100"), TCP)
+            except Closed as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=play)
+        thread.start()
+        self.assertTrue(waitFor(lambda: len(playersOf(stage.path)) == 2))
+        stage.close()
+        thread.join()
+        self.assertEqual(len(raised), 1)
+        self.assertTrue(waitFor(lambda: not playersOf(stage.path)))
+        self.assertFalse(os.path.exists(stage.path))
+
+    def _endedBy(self, how: signal.Signals) -> None:
+        """End a process that plays something endless, and look whether anything is left of it."""
+        command = [sys.executable, "-c", ENDLESS]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet, cwd=CHECKOUT) as process:
+            assert process.stdout is not None
+            path = process.stdout.readline().decode().strip()
+            self.assertTrue(waitFor(lambda: len(playersOf(path)) == 3))
+            process.send_signal(how)
+        self.assertTrue(waitFor(lambda: not playersOf(path)))
+        self.assertTrue(waitFor(lambda: not os.path.exists(path)))
+
+    def test_killed(self) -> None:
+        """When the process that has a stage is killed, so are all players, and what they have forked."""
+        self._endedBy(signal.SIGKILL)
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends everything, too."""
+        self._endedBy(signal.SIGINT)

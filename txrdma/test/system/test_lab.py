@@ -1,0 +1,462 @@
+"""
+The lab without its guest: what it makes of results, what it asks of the machine, what it hands to QEMU.
+
+The guest itself is looked at from inside, by L{txrdma.test.system.kernel.test_box}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+import txrdma
+from lab import environment, guest, initramfs, joined, kernel, needs, network, suites
+from lab.guest import OUT_OF_TIME, startScript, Wish
+from txrdma.test.system.kernel import Box
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+GIVEN = """
+from twisted.trial.unittest import SynchronousTestCase, SkipTest
+from txrdma.test.kernel import Box, record, Witness
+
+BOXES = (Box(mtu=4200), Box(rxe=False, mtu=1500))
+
+
+class ManyTests(SynchronousTestCase):
+    witness = Witness("software device", "rxe", "SEND")
+
+    def test_passes(self):
+        record("bytes", 5)
+
+    def test_fails(self):
+        self.addCleanup(self.fail, "later")
+        self.fail("for a reason")
+
+    def test_breaks(self):
+        1 / 0
+
+    def test_skips(self):
+        raise SkipTest("there is nothing")
+
+    def test_cleansUp(self):
+        record("bytes", 7)
+        self.addCleanup(self.fail, "only later")
+
+    def test_todo(self):
+        self.fail("not yet")
+    test_todo.todo = "tomorrow"
+
+
+class OtherTests(SynchronousTestCase):
+    def test_passes(self):
+        pass
+"""
+
+
+class ResultsTests(SynchronousTestCase):
+    """What becomes of tests is written down as it happens."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).resolve()
+        package = self.folder / "given"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "test_many.py").write_text(GIVEN)
+
+    def results(self, step: str, *names: str) -> int:
+        """Take one of the two steps; its exit status."""
+        command = [sys.executable, "-m", "txrdma.test.system.kernel.results", step, str(self.folder), *names]
+        settings = {**os.environ, "PYTHONPATH": os.pathsep.join((str(self.folder), str(CHECKOUT)))}
+        return subprocess.run(command, env=settings, cwd=self.folder, capture_output=True).returncode
+
+    def test_run(self) -> None:
+        """Each test has an outcome, a reason and its own facts."""
+        self.assertEqual(self.results("run", "given.test_many"), 1)
+        lines = (self.folder / "results.jsonl").read_text().splitlines()
+        found = {each["id"].rpartition("test_many.")[2]: each for each in map(json.loads, lines)}
+        self.assertEqual(
+            {name: (each["outcome"], each["reason"], each["facts"]) for name, each in found.items()},
+            {
+                "ManyTests.test_passes": ("passed", "", {"bytes": 5}),
+                "ManyTests.test_fails": ("failed", "for a reason", {}),
+                "ManyTests.test_breaks": ("failed", "division by zero", {}),
+                "ManyTests.test_skips": ("skipped", "there is nothing", {}),
+                "ManyTests.test_cleansUp": ("failed", "only later", {"bytes": 7}),
+                "ManyTests.test_todo": ("skipped", "to do: tomorrow", {}),
+                "OtherTests.test_passes": ("passed", "", {}),
+            },
+        )
+
+    def test_unknown(self) -> None:
+        """What can't be loaded fails under its own name."""
+        self.assertEqual(self.results("plan", "given.test_other"), 0)
+        [module] = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(module["tests"], ["given.test_other"])
+        self.assertEqual(self.results("run", "given.test_other"), 1)
+        [line] = (self.folder / "results.jsonl").read_text().splitlines()
+        self.assertEqual(
+            (json.loads(line)["id"], json.loads(line)["outcome"]), ("given.test_other", "failed")
+        )
+
+    def test_plan(self) -> None:
+        """A module's tests, guests and witnesses are known before it runs."""
+        self.assertEqual(self.results("plan", "given"), 0)
+        [module] = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(module["module"], "given.test_many")
+        self.assertEqual(len(module["tests"]), 7)
+        self.assertEqual([(box["rxe"], box["mtu"]) for box in module["boxes"]], [(True, 4200), (False, 1500)])
+        witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
+        self.assertEqual(module["witnesses"], {"given.test_many.ManyTests": witness})
+
+
+TAP_TESTS = ("WeBeginTests.test_read", "TheyBeginTests.test_send")
+
+
+class _FakeGuest:
+    """A guest that ends after the first of its tests."""
+
+    status = 0
+    wish: Wish
+
+    def __init__(self, wish: Wish) -> None:
+        type(self).wish = wish
+        self.console = "it said this"
+        assert wish.out is not None
+        with (wish.out / "results.jsonl").open("a") as results:
+            for process in wish.command[-1].split("; "):
+                words = shlex.split(process)
+                name = words[words.index("/run/lab/out") + 1]
+                line = {"id": name, "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
+                results.write("\n" + json.dumps(line) + "\n")
+            results.write('{"id": "cut o')
+
+    def wait(self, timeout: float) -> int:
+        return self.status
+
+    def __enter__(self) -> _FakeGuest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class SuitesTests(SynchronousTestCase):
+    """A run counts what it was asked for, whatever becomes of the guest."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).resolve()
+        self.patch(needs, "ensure", lambda: None)
+        self.patch(environment, "choose", lambda _: Path(sys.executable))
+        self.patch(suites, "Guest", _FakeGuest)
+        self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
+        self.patch(kernel, "unpackedPackage", lambda _, package: Path("/unpacked", package))
+        witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
+        box = asdict(Box(mtu=4200, memory=512, timeout=5))
+        self.plan: dict[str, Any] = {
+            "module": "m.test_some",
+            "boxes": [box],
+            "tests": [f"m.test_some.Some.test_{letter}" for letter in "abc"],
+            "witnesses": {"m.test_some.Some": witness},
+        }
+        self.patch(suites.Run, "plan", lambda _: [self.plan])
+
+    def run_(self) -> tuple[int, list[str]]:
+        """Exit status and lines."""
+        with redirect_stdout(io.StringIO()) as said:
+            status = suites.main(["--folder", str(self.folder), "something"])
+        return status, said.getvalue().splitlines()
+
+    def test_guestDies(self) -> None:
+        """Tests that two guests take with them have failed, and the console is shown."""
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 2 passed, 1 failed, 0 skipped"))
+        self.assertIn("it said this", lines)
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual(kept["kernel"], "6.66")
+        self.assertEqual([each["outcome"] for each in kept["tests"]], ["passed", "passed", "failed"])
+        for folder in ("test_some", "test_some-again"):
+            self.assertEqual((self.folder / folder / "console").read_text(), "it said this")
+
+    def test_secondTry(self) -> None:
+        """A test that passes when it is tried again has passed, and the output says how."""
+        del self.plan["tests"][2]
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (0, "kernel: 2 passed, 0 failed, 0 skipped"))
+        self.assertIn("kernel: 1 of those that passed did so when they were tried again", lines[-2])
+        self.assertIn("m.test_some.Some.test_b failed (did not come to its end", "\n".join(lines))
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertNotIn("again", kept["tests"][0])
+        self.assertIn("did not come to its end", kept["tests"][1]["again"])
+
+    def test_guestHangs(self) -> None:
+        """A guest that does not end is stopped, and the reason says so."""
+        self.patch(_FakeGuest, "status", OUT_OF_TIME)
+        self.run_()
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("stopped after 5 s", kept["tests"][2]["reason"])
+
+    def test_allPass(self) -> None:
+        """A run without failures ends with status 0, and makes its table."""
+        self.plan["tests"] = ["m.test_some.Some.test_a"]
+        self.assertEqual(self.run_()[0], 0)
+        text = (self.folder / "table.md").read_text()
+        line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
+        self.assertIn(line, text.splitlines())
+
+    def test_shared(self) -> None:
+        """Modules that want the same box run in one guest, each in a process with its own limit of time."""
+        other, alone = (
+            json.loads(json.dumps(self.plan).replace("test_some", name)) for name in ("test_b", "test_c")
+        )
+        alone["boxes"] = [{**alone["boxes"][0], "mtu": 1500}, {**alone["boxes"][0], "tap": True}]
+        other["boxes"][0]["timeout"] = 7
+        parts = suites.guests([self.plan, other, alone])
+        names = [[part.module["module"] for part in each] for each in parts]
+        self.assertEqual(names, [["m.test_some", "m.test_b"], ["m.test_c"], ["m.test_c"]])
+        del alone["boxes"][1]
+        self.patch(suites.Run, "plan", lambda _: [self.plan, other, alone])
+        commands: list[str] = []
+
+        class Told(_FakeGuest):
+            def __init__(self, wish: Wish) -> None:
+                super().__init__(wish)
+                commands.append(wish.command[-1])
+
+        self.patch(suites, "Guest", Told)
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 6 passed, 3 failed, 0 skipped"))
+        self.assertEqual([command.count("timeout -k 10 ") for command in commands], [2, 2, 0, 0])
+        self.assertIn("timeout -k 10 7 ", commands[0])
+        self.assertEqual(lines[0], "kernel: rxe-1-mtu4200")
+        kept = json.loads((self.folder / "results.json").read_text())
+        modules = [each["module"] for each in kept["tests"]]
+        self.assertEqual(modules, ["m.test_some"] * 3 + ["m.test_b"] * 3 + ["m.test_c"] * 3)
+
+    def test_guestDoesNotStart(self) -> None:
+        """A guest that can't be started, after all was there for it, is a failure, and no skip."""
+
+        def started(wish: Wish) -> None:
+            raise needs.Unavailable("there is no qemu-system-x86_64")
+
+        self.patch(suites, "Guest", started)
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 3 failed, 0 skipped"))
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("there is no qemu", kept["tests"][0]["reason"])
+
+    def test_noTap(self) -> None:
+        """Tests beside the guest skip where there are no TAP devices, and say why."""
+
+        def namespace() -> list[str]:
+            raise needs.Unavailable("no /dev/net/tun")
+
+        self.patch(joined, "namespace", namespace)
+        quiet = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.patch(suites, "subprocess", SimpleNamespace(run=quiet, DEVNULL=subprocess.DEVNULL))
+        self.plan["boxes"][0]["tap"] = True
+        self.plan["tests"] = [f"txrdma.test.system.kernel.test_tap.{name}" for name in TAP_TESTS]
+        self.assertEqual(self.run_()[1][-1], "kernel: 0 passed, 0 failed, 2 skipped")
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual([each["reason"] for each in kept["tests"]], ["no /dev/net/tun"] * 2)
+
+    def test_nginx(self) -> None:
+        """The guest learns where nginx is; where it can't be had, the run says so, and goes on."""
+        self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
+        self.assertEqual(_FakeGuest.wish.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
+
+        def unpacked(cache: Path, package: str) -> Path:
+            raise needs.Unavailable("apt knows no source")
+
+        self.patch(kernel, "unpackedPackage", unpacked)
+        _, lines = self.run_()
+        self.assertEqual(lines[0], "kernel: no nginx for the tests that want it: apt knows no source")
+        self.assertEqual(lines[-1], "kernel: 2 passed, 1 failed, 0 skipped")
+        self.assertNotIn("LAB_NGINX", _FakeGuest.wish.environment)
+
+    def test_unavailable(self) -> None:
+        """Where there can't be a guest the last line says why, and that is no failure."""
+
+        def ensure() -> None:
+            raise needs.Unavailable("missing: apt-get install qemu-system-x86")
+
+        self.patch(needs, "ensure", ensure)
+        expected = "kernel: 0 passed, 0 failed, 0 skipped (missing: apt-get install qemu-system-x86)"
+        self.assertEqual(self.run_(), (0, [expected]))
+
+    def test_occupied(self) -> None:
+        """Two runs at once do not share a folder."""
+        first = suites.Run(self.folder, ["x"], 10)
+        first.prepare()
+        second = suites.Run(self.folder, ["x"], 10)
+        second.prepare()
+        self.assertEqual(second.folder.name, f"{first.folder.name}-1")
+        self.assertTrue((first.folder / "path" / "pyverbs").is_symlink())
+
+
+class KernelTests(SynchronousTestCase):
+    """Kernels come from packages, once."""
+
+    def setUp(self) -> None:
+        self.cache = Path(self.mktemp()).resolve()
+        self.cache.mkdir()
+        self.asked: list[str] = []
+        self.suites = {"backports": "linux-image-6.66-test"}
+        case = self
+
+        class Apt:
+            def __init__(self, cache: Path, which: str) -> None:
+                case.asked.append(which)
+                if which not in case.suites:
+                    raise needs.Unavailable(f"no {which}")
+                self.package = case.suites[which]
+
+            def newestKernel(self) -> str:
+                return self.package
+
+            def download(self, package: str, folder: Path) -> Path:
+                return case.package(folder, package.split("-", 2)[2])
+
+        self.patch(kernel, "_Apt", Apt)
+
+    def package(self, folder: Path, version: str) -> Path:
+        """A package that looks like a kernel's."""
+        tree = folder / "source"
+        (tree / "DEBIAN").mkdir(parents=True)
+        control = "Package: test\nVersion: 1\nArchitecture: all\nMaintainer: test <test@example.org>\n"
+        (tree / "DEBIAN" / "control").write_text(control + "Description: test\n")
+        (tree / "boot").mkdir()
+        (tree / "boot" / f"vmlinuz-{version}").write_text("image")
+        modules = tree / "usr" / "lib" / "modules" / version
+        modules.mkdir(parents=True)
+        (modules / "modules.order").write_text("")
+        (modules / "modules.builtin").write_text("")
+        made = folder / "made.deb"
+        subprocess.run(["dpkg-deb", "--build", tree, made], check=True, capture_output=True)
+        return made
+
+    def unpacked(self, wanted: str) -> kernel.Kernel:
+        """One that is there to be had, which takes the programs that unpack it."""
+        for program in ("dpkg-deb", "depmod"):
+            if shutil.which(program, path=needs.SEARCHED) is None:
+                raise SkipTest(f"there is no {program}")
+        return self.obtain(wanted)
+
+    def obtain(self, wanted: str) -> kernel.Kernel:
+        """One, and what is said on the way."""
+        with redirect_stderr(io.StringIO()) as self.said:
+            return kernel.obtain(self.cache, wanted)
+
+    def test_unpacked(self) -> None:
+        """Image and modules are found, with what modprobe needs."""
+        made = self.unpacked("backports")
+        self.assertEqual((made.version, made.image.read_text()), ("6.66-test", "image"))
+        self.assertTrue((made.modules / "6.66-test" / "modules.dep.bin").exists())
+
+    def test_package(self) -> None:
+        """Another package's files are unpacked once, and whoever can't have them is told why."""
+        if shutil.which("dpkg-deb", path=needs.SEARCHED) is None:
+            raise SkipTest("there is no dpkg-deb")
+        self.suites["stable"] = ""
+        with redirect_stderr(io.StringIO()):
+            homes = {kernel.unpackedPackage(self.cache, "some-program-1.0") for _ in range(2)}
+        [home] = homes
+        self.assertEqual((home / "boot" / "vmlinuz-1.0").read_text(), "image")
+        self.assertEqual(self.asked, ["stable"])
+        self.suites.clear()
+        self.assertRaises(needs.Unavailable, kernel.unpackedPackage, self.cache, "other")
+
+    def test_kept(self) -> None:
+        """On the same day nobody is asked again; later, what is here serves when nobody answers."""
+        made = self.unpacked("backports")
+        self.assertEqual(self.unpacked("backports"), made)
+        self.assertEqual(self.asked, ["backports"])
+        os.utime(self.cache / "newest-backports", (0, 0))
+        self.suites.clear()
+        self.assertEqual(self.unpacked("backports"), made)
+        self.assertIn("going on with linux-image-6.66-test", self.said.getvalue())
+
+    def test_noBackports(self) -> None:
+        """A suite without backports has its own kernel taken, and that is said."""
+        self.suites = {"stable": "linux-image-6.6-old"}
+        self.assertEqual(self.unpacked("backports").version, "6.6-old")
+        self.assertIn("taking the suite's own", self.said.getvalue())
+
+    def test_none(self) -> None:
+        """Where there is none at all, the reason comes out."""
+        self.suites.clear()
+        self.assertRaises(needs.Unavailable, self.obtain, "backports")
+
+
+class GuestTests(SynchronousTestCase):
+    """What the guest is given."""
+
+    def test_turns(self) -> None:
+        """There is room for one guest on two processors; the next one waits, but not for ever."""
+        cache = Path(self.mktemp())
+        cache.mkdir()
+        self.patch(os, "cpu_count", lambda: 2)
+        self.patch(guest, "TURN_SECONDS", 0.3)
+        with redirect_stderr(io.StringIO()) as said:
+            first = guest._turn(cache)
+            self.assertEqual(said.getvalue(), "")
+            begun = time.monotonic()
+            guest._turn(cache).close()
+            self.assertGreaterEqual(time.monotonic() - begun, 0.3)
+            self.assertIn("waiting for another guest", said.getvalue())
+            first.close()
+            guest._turn(cache).close()
+        self.assertEqual(said.getvalue().count("waiting"), 1)
+
+    def test_archive(self) -> None:
+        """The first file system is one that another program can read."""
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            raise SkipTest("there is no busybox")
+        archive = initramfs._Archive()
+        archive.folder("etc")
+        archive.file("etc/some", b"12345")
+        archive.program("run", b"#!/bin/sh\n")
+        told = subprocess.run([busybox, "cpio", "-tv"], input=archive.finished(), capture_output=True)
+        words = [line.split() for line in told.stdout.decode().splitlines()]
+        self.assertEqual(
+            [(line[0], line[2], line[-1]) for line in words],
+            [("drwxr-xr-x", "0", "etc"), ("-rw-r--r--", "5", "etc/some"), ("-rwxr-xr-x", "10", "run")],
+        )
+
+    def test_pairs(self) -> None:
+        """A guest with two pairs has both, and SMC knows each side as one physical network."""
+        lines = startScript(Wish(["true"], smc=True, pairs=2)).splitlines()
+        for line in network.pairs(1500, 2):
+            self.assertIn(line, lines)
+        self.assertIn("rdma link add rxe3 type rxe netdev v3", lines)
+        [setup] = [line for line in lines if " -m lab.smc " in line]
+        self.assertTrue(setup.endswith(" -m lab.smc v0,rxe0,v2,rxe2 v1,rxe1,v3,rxe3)"), setup)
+
+    def test_script(self) -> None:
+        """Command, folder and environment come through the guest's shell as they are."""
+        self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
+        command = ["echo", "it's", "$HOME", "a  b"]
+        script = startScript(Wish(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space")))
+        checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
+        self.assertEqual(checked.stderr, b"")
+        self.assertNotIn("SECRET", script)
+        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pairs(1500)):
+            self.assertIn(line, script.splitlines())
+        last = script.splitlines()[-1].replace("exec setsid -w ", "")
+        said = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
+        self.assertEqual(said, "it's $HOME a  b\n")

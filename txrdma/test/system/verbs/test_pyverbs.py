@@ -1,0 +1,133 @@
+"""
+Devices by pyverbs, as far as they can be tested without one: with a fake in its place.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+from twisted.trial.unittest import SynchronousTestCase
+
+
+def program(text: str, *path: str) -> subprocess.CompletedProcess[str]:
+    """Run it in an interpreter of its own."""
+    setup = f"import sys; sys.path[:0] = {list(path)!r}\n"
+    return subprocess.run(
+        [sys.executable, "-c", setup + dedent(text)],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+class ImportTests(SynchronousTestCase):
+    """pyverbs is imported when a device is opened, not before, and then quietly."""
+
+    def test_notBefore(self) -> None:
+        """Neither importing our modules nor listing devices imports it."""
+        done = program(
+            """
+            import pkgutil, txrdma.verbs, txrdma.command, txrdma.smc.strings
+            for module in pkgutil.iter_modules(txrdma.verbs.__path__, "txrdma.verbs."):
+                __import__(module.name)
+            from txrdma.verbs.devices import availableDevices
+            availableDevices()
+            print([name for name in sys.modules if name.split(".")[0] == "pyverbs"])
+            """
+        )
+        self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))
+
+    def test_missing(self) -> None:
+        """Where it is not installed, opening a device says so, and how to get it."""
+        done = program(
+            """
+            sys.modules["pyverbs"] = None
+            from txrdma.verbs.devices import openDevice
+            from txrdma.error import DeviceUnavailable
+            try:
+                openDevice(None, "pyverbs:mlx5_0")
+            except DeviceUnavailable as error:
+                print(error)
+            """
+        )
+        self.assertEqual(done.stderr, "")
+        self.assertIn("pyverbs can't be imported", done.stdout)
+        self.assertIn("python3-pyverbs", done.stdout)
+
+    def fake(self) -> str:
+        """A folder with a package that greets logging as pyverbs does."""
+        folder = Path(self.mktemp())
+        package = folder / "pyverbs"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "base.py").write_text(
+            "import logging\nlogging.basicConfig(format='%(message)s', level=logging.INFO)\n"
+        )
+        for module, names in {
+            "addr": "AH AHAttr GID GlobalRoute",
+            "cq": "CompChannel CQ",
+            "device": "Context",
+            "mr": "MR",
+            "pd": "PD",
+            "pyverbs_error": "PyverbsError",
+            "qp": "QP QPAttr QPCap QPInitAttr",
+            "srq": "SRQ SrqAttr SrqInitAttr",
+            "wr": "RecvWR SendWR SGE",
+        }.items():
+            lines = ["import pyverbs.base", *(f"class {name}(Exception): pass" for name in names.split())]
+            (package / f"{module}.py").write_text("\n".join(lines))
+        return str(folder.absolute())
+
+    def test_logging(self) -> None:
+        """The root logger is as it was: without handlers, or with those that it had."""
+        done = program(
+            """
+            import logging
+            from txrdma.verbs.pyverbs.bindings import loadPyverbs
+            root = logging.getLogger()
+            loadPyverbs()
+            print(root.handlers, root.level == logging.WARNING)
+            import pyverbs.base
+            """,
+            self.fake(),
+        )
+        self.assertEqual((done.stdout, done.stderr), ("[] True\n", ""))
+        done = program(
+            """
+            import logging
+            from txrdma.verbs.pyverbs.bindings import loadPyverbs
+            root = logging.getLogger()
+            mine = logging.StreamHandler()
+            root.addHandler(mine)
+            root.setLevel(logging.ERROR)
+            loadPyverbs()
+            print(root.handlers == [mine], root.level == logging.ERROR)
+            """,
+            self.fake(),
+        )
+        self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))
+
+    def test_failedImport(self) -> None:
+        """A pyverbs that does not fit the system's library is as good as none; logging is as it was, too."""
+        folder = self.fake()
+        (Path(folder) / "pyverbs" / "mr.py").write_text("raise ImportError('IBVERBS_PRIVATE_59 not found')")
+        done = program(
+            """
+            import logging
+            from txrdma.error import DeviceUnavailable
+            from txrdma.verbs.devices import openDevice
+            try:
+                openDevice(None, "pyverbs:mlx5_0")
+            except DeviceUnavailable as error:
+                print(error)
+            print(logging.getLogger().handlers)
+            """,
+            folder,
+        )
+        self.assertEqual(done.stderr, "")
+        self.assertIn("IBVERBS_PRIVATE_59", done.stdout)
+        self.assertTrue(done.stdout.endswith("[]\n"))

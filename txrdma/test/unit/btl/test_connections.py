@@ -1,0 +1,713 @@
+"""
+Connections by the byte transfer layer on simulated hosts: messages, memory, back pressure, ends and faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionAborted
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.testing import AccumulatingProtocol
+from twisted.python.failure import Failure
+
+from txrdma.btl import connections, lifeline
+from txrdma.btl._flow import Flow, WINDOW
+from txrdma.btl._module import MANY_WAIT
+from txrdma.btl._peer import Peer
+from txrdma.btl.channels import MOST_UNTOLD
+from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
+from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
+from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
+from txrdma.btl.transport import LARGEST_TAG
+from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
+from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.messages import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
+from txrdma.sim.network import Faults
+from txrdma.test.support.btl.hosts import HostsCase, Making, Noting, ORDERED, TAG
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+
+
+@implementer(IMessageProtocolFactory)
+class Several:
+    """A factory that keeps all its protocols."""
+
+    def __init__(self) -> None:
+        self.made: list[Noting] = []
+
+    def buildProtocol(self, peer: object) -> Noting:
+        self.made.append(Noting())
+        return self.made[-1]
+
+
+class MessageTests(HostsCase):
+    """What is sent arrives."""
+
+    def test_interfaces(self) -> None:
+        """The transport and the base class are what protocols of messages expect."""
+        client, _server = self.connected()
+        verifyObject(IMessageTransport, client.transport)
+        verifyObject(IMessageProtocol, client)
+
+    def test_inOrder(self) -> None:
+        """Messages of all sizes come in order, with their immediate data, both ways."""
+        client, server = self.connected()
+        said = [
+            (bytes([n]) * size, n if n % 2 else None) for n, size in enumerate((0, 1, 600, 990, 5000, 70000))
+        ]
+        for data, immediate in said:
+            client.transport.sendMessage(data, immediate)
+            server.transport.sendMessage(data, immediate)
+        self.wait(lambda: len(client.messages) == len(server.messages) == len(said))
+        self.assertEqual((client.messages, server.messages), (said, said))
+
+    def test_answers(self) -> None:
+        """An answer takes the acknowledgement of what it answers along."""
+        client, server = self.connected()
+        server.transport.receive(TAG, lambda data: server.transport.post(TAG, data))
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
+        before = counters.ackSends
+        for number in range(20):
+            client.transport.post(TAG, b"ping")
+            self.wait(lambda count=number + 1: len(client.tagged) == count)  # type: ignore[misc]  # an int
+        self.assertEqual(counters.ackSends, before)
+
+    def test_longBatch(self) -> None:
+        """A long batch is acknowledged before it is told of: its sender goes on meanwhile."""
+        client, server = self.connected()
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
+        before, seen = counters.ackSends, list[int]()
+        server.transport.receive(TAG, lambda data: seen.append(counters.ackSends))
+        for _each in range(32):
+            client.transport.post(TAG, bytes(900))
+        self.wait(lambda: len(seen) == 32)
+        self.assertGreater(seen[0], before)
+
+    def test_longTurn(self) -> None:
+        """What a program sends in one long turn is on its way, in full packets, before the turn has ended."""
+        client, server = self.connected()
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        before, alone = counters.packSends, counters.fragSends
+        said = [b"%d" % number * 20 for number in range(2000)]
+        for data in said:
+            client.transport.post(ORDERED, data)
+        self.assertGreaterEqual(counters.packSends - before, MANY_WAIT - 1)
+        self.wait(lambda: len(server.tagged) == len(said))
+        self.assertEqual([data for _tag, data in server.tagged], said)
+        length = sum(len(data) + ENTRY_LENGTH for data in said)
+        peer = client.transport._peer
+        assert isinstance(peer, Peer)
+        longest = peer.mtu - HEADER_LENGTH
+        self.assertLessEqual(
+            counters.packSends - before, length / (longest - len(said[-1]) - ENTRY_LENGTH) + 1
+        )
+        self.assertEqual(counters.fragSends, alone + 1)  # the first one; the last one waits for others
+
+    def test_inline(self) -> None:
+        """Of a device that takes few bytes inline longer packets are sent from registered memory."""
+        device: Any = self.hosts[0].device
+        device.limits = replace(device.limits, maxInline=64)
+        client, server = self.connected()
+        sizes = [10, 46, 47, 600, 5000, 0]
+        for number, size in enumerate(sizes):
+            client.transport.sendPriority(ORDERED, bytes((number,)) * size)
+            self.pause(0.001)
+        self.wait(lambda: len(server.tagged) == len(sizes))
+        said = [(ORDERED, bytes((number,)) * size) for number, size in enumerate(sizes)]
+        self.assertEqual(server.tagged, said)
+        channels = moduleOf(self.hosts[0], device)._channels
+        self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
+
+    def test_credits(self) -> None:
+        """Of packets that were sent one by one all but a few are known to have left."""
+        client, _server = self.connected()
+        for _each in range(3 * MOST_UNTOLD):
+            self.outcome(client.transport.send(TAG, b"x"))
+        module = moduleOf(self.hosts[0], self.hosts[0].device)
+        for credits, depth in zip(module.core.credits, (COMMAND_DEPTHS[0], DATA_DEPTHS[0]), strict=True):
+            self.assertTrue(depth - MOST_UNTOLD < credits <= depth, (credits, depth))
+
+    def test_byTag(self) -> None:
+        """A message comes to the handler of its tag; its sender is told."""
+        client, server = self.connected()
+        for size in (0, 10, 3000, 200_000):
+            self.assertIsNone(self.outcome(client.transport.send(TAG, bytes(size))))
+            self.assertEqual(server.tagged.pop(), (TAG, bytes(size)))
+        self.outcome(server.transport.sendPriority(ORDERED, b"soon"))
+        self.assertEqual(client.tagged, [(ORDERED, b"soon")])
+        told: list[object] = []
+        client.transport.post(TAG, b"x", told.append)
+        self.wait(lambda: told == [None])
+
+    def test_noHandler(self) -> None:
+        """What nobody takes is dropped, and the connection goes on."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(9, b"for nobody"))
+        server.transport.receive(TAG, None)
+        self.outcome(client.transport.send(TAG, b"for nobody any more"))
+        self.outcome(client.transport.send(ORDERED, b"for somebody"))
+        self.assertEqual(server.tagged, [(ORDERED, b"for somebody")])
+
+    def test_badCalls(self) -> None:
+        """Tags and lengths that do not exist are refused at once."""
+        client, _server = self.connected()
+        transport = client.transport
+        self.assertRaises(InvalidRequest, transport.send, LARGEST_TAG + 1, b"")
+        self.assertRaises(InvalidRequest, transport.receive, -1, lambda data: None)
+        self.assertRaises(InvalidRequest, transport.send, 1, bytes((64 << 20) + 1))
+        self.assertRaises(InvalidRequest, transport.sendMessage, bytes((64 << 20) + 1))
+        self.assertRaises(InvalidRequest, transport.get, 1 << 32, 0, 1)
+        self.assertRaises(InvalidRequest, transport.put, 1, -1, b"x")
+
+    def test_cancelled(self) -> None:
+        """Who cancels a send hears no more of it; the message arrives."""
+        client, server = self.connected()
+        sent = client.transport.send(TAG, b"x")
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        self.wait(lambda: server.tagged)
+
+    def test_failing(self) -> None:
+        """A handler that raises ends its own connection, and no other one."""
+        client, server = self.connected()
+        others = self.connected()
+
+        def fail(data: memoryview) -> None:
+            raise RuntimeError("a test's")
+
+        server.transport.receive(TAG, fail)
+        client.transport.send(TAG, b"x").addErrback(lambda failure: None)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual((client.why(), server.why()), ("ConnectionLost", "ConnectionAborted"))
+        self.outcome(others[0].transport.send(TAG, b"y"))
+        self.assertEqual(others[1].tagged, [(TAG, b"y")])
+
+
+class MemoryTests(HostsCase):
+    """Puts and gets."""
+
+    def test_putAndGet(self) -> None:
+        """What was put is in the peer's memory, and is read from there."""
+        client, server = self.connected()
+        memory = bytearray(100_000)
+        region = server.transport.registerMemory(memory)
+        data = Random(3).randbytes(50_000)
+        self.outcome(client.transport.put(region, 1000, data))
+        self.assertEqual(memory[1000:51_000], data)
+        self.assertEqual(memory[:1000] + memory[51_000:], bytes(50_000))
+        self.assertEqual(self.outcome(client.transport.get(region, 1000, 50_000)), data)
+        self.assertEqual(self.outcome(client.transport.get(region, 5, 0)), b"")
+
+    def test_refused(self) -> None:
+        """Memory that is not registered, any more or for this peer, is neither written nor read."""
+        self.hosts.append(self.host("10.0.1.3"))
+        client, server = self.connected()
+        third, _server = self.connected(2, 1)
+        region = server.transport.registerMemory(bytearray(100))
+        for each in (client.transport.put(region, 99, b"xx"), client.transport.put(region + 77, 0, b"x"),
+                     third.transport.put(region, 0, b"x"), client.transport.get(region, 90, 11),
+                     third.transport.get(region, 0, 1)):  # fmt: skip
+            self.wait(lambda each=each: each.called)  # type: ignore[misc]  # a lambda
+            self.failureResultOf(each, MessageFailed)
+        server.transport.deregisterMemory(region)
+        server.transport.deregisterMemory(region)
+        late = client.transport.put(region, 0, b"x")
+        self.wait(lambda: late.called)
+        self.failureResultOf(late, MessageFailed)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def test_cancelledGet(self) -> None:
+        """Who cancels a get gives its memory back at once; the peer's bytes come too late."""
+        client, server = self.connected()
+        region = server.transport.registerMemory(bytearray(100))
+        answer = client.transport.get(region, 0, 100)
+        answer.cancel()
+        self.failureResultOf(answer, CancelledError)
+        self.assertEqual(client.transport._regions, set())
+        self.pause(1.0)
+        self.outcome(client.transport.send(TAG, b"still here"))
+
+
+@implementer(IPushProducer)
+class Producing:
+    """A producer that sends as long as it may."""
+
+    def __init__(self, transport: Any, post: Callable[[int, bytes], None] | None = None) -> None:
+        self.calls: list[str] = []
+        self.sent = 0
+        self._send = transport.sendMessage if post is None else partial(post, TAG)
+        self.isPaused = False
+
+    def produce(self) -> None:
+        while not self.isPaused and self.sent < 300:
+            self.sent += 1
+            self._send(bytes(50_000))
+
+    def pauseProducing(self) -> None:
+        self.isPaused = True
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.isPaused = False
+        self.calls.append("resume")
+        self.produce()
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
+
+
+class PressureTests(HostsCase):
+    """A program that takes nothing holds up its peer, whose program is told."""
+
+    def test_pause(self) -> None:
+        """Not more than a window comes while messages are not taken, and all of them in the end."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        for number in range(200):
+            client.transport.sendMessage(number.to_bytes(4, "big") + bytes(50_000))
+        self.pause(5.0)
+        self.assertEqual(server.messages, [])
+        kept = sum(len(data) for data, _immediate in server.transport._untaken)
+        self.assertTrue(WINDOW // 2 < kept <= WINDOW, kept)
+        server.transport.resumeProducing()
+        self.wait(lambda: len(server.messages) == 200)
+        self.assertEqual([int.from_bytes(data[:4], "big") for data, _ in server.messages], list(range(200)))
+
+    def test_longerThanWindow(self) -> None:
+        """A message that is longer than the window goes alone."""
+        client, server = self.connected()
+        for size in (10, WINDOW + 1, 10):
+            client.transport.sendMessage(bytes(size))
+        self.wait(lambda: len(server.messages) == 3)
+        self.assertEqual([len(data) for data, _ in server.messages], [10, WINDOW + 1, 10])
+
+    def test_producer(self) -> None:
+        """A producer is paused and resumed, and the connection ends when it is done."""
+        client, server = self.connected()
+        producer = Producing(client.transport)
+        client.transport.registerProducer(producer, True)
+        self.assertRaises(RuntimeError, client.transport.registerProducer, producer, True)
+        producer.produce()
+        self.assertEqual(producer.calls, ["pause"])
+        self.wait(lambda: producer.sent == 300 and not producer.isPaused)
+        self.assertGreater(producer.calls.count("resume"), 5)
+        client.transport.loseConnection()
+        self.pause(1.0)
+        self.assertEqual(client.lost, [])
+        client.transport.unregisterProducer()
+        self.wait(lambda: client.lost)
+        self.assertEqual(len(server.messages), 300)
+        self.assertNotIn("stop", producer.calls)
+
+    def test_producerByTag(self) -> None:
+        """A producer whose messages go by tag is resumed when they have arrived; nothing is answered."""
+        client, server = self.connected()
+        producer = Producing(client.transport, client.transport.post)
+        client.transport.registerProducer(producer, True)
+        producer.produce()
+        self.wait(lambda: producer.sent == 300 and len(server.tagged) == 300)
+
+
+class EndTests(HostsCase):
+    """How connections end."""
+
+    def test_sendsAndEnds(self) -> None:
+        """Who sends and ends at once is told when all has arrived; nothing is left anywhere."""
+        client, server = self.connected()
+        for number in range(50):
+            client.transport.sendMessage(bytes([number]) * 3000)
+        client.transport.loseConnection()
+        client.transport.sendMessage(b"too late")
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual([data[0] for data, _ in server.messages], list(range(50)))
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+    def test_bothEnd(self) -> None:
+        """Both ends may close at once, with messages on their way."""
+        client, server = self.connected()
+        for end in (client, server):
+            end.transport.sendMessage(bytes(100_000))
+            end.transport.loseConnection()
+            end.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((len(client.messages), len(server.messages)), (1, 1))
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+    def test_busy(self) -> None:
+        """A receiver that is busy for two minutes has all messages when it is back, and nobody gives up."""
+        client, server = self.connected()
+        self.hosts[1].sleep()
+        for number in range(500):
+            client.transport.sendMessage(number.to_bytes(2, "big") + bytes(2000))
+        outcome = client.transport.send(TAG, b"later")
+        self.pause(120.0)
+        self.assertNoResult(outcome)
+        self.hosts[1].wake()
+        self.outcome(outcome)
+        self.wait(lambda: len(server.messages) == 500)
+        self.assertEqual([int.from_bytes(data[:2], "big") for data, _ in server.messages], list(range(500)))
+
+    def test_asleep(self) -> None:
+        """A sender that was busy for a second hears what came meanwhile before it holds anything lost."""
+        client, _server = self.connected()
+        self.pause(0.1)
+        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        before, lost = counters.fragSends, counters.timeoutRetrans
+        outcome = client.transport.send(TAG, b"x")
+        self.wait(lambda: counters.fragSends > before)
+        self.hosts[0].sleep()
+        self.pause(1.0)
+        self.hosts[0].wake()
+        self.outcome(outcome)
+        self.assertEqual(counters.timeoutRetrans, lost)
+
+    def test_killed(self) -> None:
+        """A peer that is killed in the middle of a message is lost at once; what waits fails."""
+        client, server = self.connected()
+        outcomes = [client.transport.send(TAG, bytes(3 << 20)), client.transport.send(TAG, b"behind")]
+        got = client.transport.get(1, 0, 1)
+        self.pause(0.0001)
+        self.hosts[1].die(silently=False)
+        self.wait(lambda: client.lost, 1.0)
+        self.assertEqual(client.why(), "ConnectionLost")
+        for each in (*outcomes, got):
+            self.failureResultOf(each, MessageFailed)
+        self.failureResultOf(client.transport.send(TAG, b"too late"), MessageFailed)
+        self.failureResultOf(client.transport.put(1, 0, b"too late"), MessageFailed)
+        self.failureResultOf(client.transport.get(1, 0, 1), MessageFailed)
+        self.assertNothingLeft()
+
+    def test_vanished(self) -> None:
+        """A host that vanishes without a word is given up after three minutes."""
+        client, _server = self.connected()
+        self.hosts[1].die(silently=True)
+        outcome = client.transport.send(TAG, b"x")
+        self.wait(lambda: client.lost, 400.0)
+        self.assertEqual(client.why(), "ConnectionLost")
+        self.failureResultOf(outcome, MessageFailed)
+        self.assertGreater(self.world.clock.seconds(), 180.0)
+
+    def test_abort(self) -> None:
+        """Who aborts is told so, and the peer hears that the connection is lost."""
+        client, server = self.connected()
+        client.transport.send(TAG, bytes(1 << 20)).addErrback(lambda failure: None)
+        client.transport.abortConnection()
+        client.transport.abortConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionAborted", "ConnectionLost"))
+        self.assertNothingLeft()
+
+    def test_queuePairsFail(self) -> None:
+        """Queue pairs that fail begin anew: all messages arrive once, although packets were lost."""
+        client, server = self.connected()
+        outcomes = []
+        for number in range(6):
+            sizes = (10, 5000, 100_000)
+            outcomes += [client.transport.send(ORDERED, bytes([number]) * size) for size in sizes]
+            self.pause(0.0001)
+            pairs = list(self.hosts[number % 2].device._queuePairs)
+            self.assertEqual(len([pair for pair in pairs if pair.kind is QPKind.UD]), 2)
+            for pair in pairs:
+                pair.modify(QPAttributes(state=QPState.ERR))
+            self.pause(0.1 * number)
+        self.wait(lambda: len(server.tagged) == 18)
+        self.assertEqual([(data[0], len(data)) for _, data in server.tagged],
+                         [(number, size) for number in range(6) for size in sizes])  # fmt: skip
+        for outcome in outcomes:
+            self.successResultOf(outcome)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_queuePairsGone(self) -> None:
+        """Where queue pairs cannot begin anew all messages fail, and connections end."""
+        client, server = self.connected()
+        pairs = list(self.hosts[0].device._queuePairs)
+        for pair in pairs:
+            pair.modify(QPAttributes(state=QPState.ERR))
+        self.pause(0.01)
+        outcome = client.transport.send(TAG, b"never arrives")
+        for pair in pairs:
+            pair.close()
+        self.wait(lambda: client.lost and server.lost, 5.0)
+        self.failureResultOf(outcome, MessageFailed)
+        self.assertEqual(client.why(), "ConnectionLost")
+        self.assertNothingLeft()
+
+    def test_noRoom(self) -> None:
+        """A device without room for a module says so, and may have some the next time."""
+        host = self.hosts[0]
+
+        def none() -> None:
+            raise ResourceExhausted("no more")
+
+        create = host.device.createProtectionDomain
+        self.patch(host.device, "createProtectionDomain", none)
+        self.assertRaises(ResourceExhausted, moduleOf, host, host.device)
+        self.patch(host.device, "createProtectionDomain", create)
+        self.connected()
+
+    def test_handles(self) -> None:
+        """Handles of peers that have gone are closed while their module lives, but for a few."""
+        self.connected()
+        module = moduleOf(self.hosts[0], self.hosts[0].device)
+        for _each in range(2 * MOST_UNTOLD):
+            client, server = self.connected()
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertLess(len(module._unneeded), MOST_UNTOLD)
+
+    def test_many(self) -> None:
+        """Several connections share a module, which is closed with the last of them."""
+        pairs = [self.connected() for _ in range(5)]
+        self.assertEqual(len(self.hosts[0].device._queuePairs), 2)
+        for client, server in pairs:
+            client.transport.sendMessage(b"hello")
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual(server.messages, [(b"hello", None)])
+        self.assertNothingLeft()
+
+
+class LossTests(HostsCase):
+    """The same on a network that loses, doubles and reorders."""
+
+    faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
+
+    def test_all(self) -> None:
+        """Whatever gets lost, all messages arrive once, those in order in order, and both ends end well."""
+        for seed in range(4):
+            self.world.network.random = Random(seed)
+            client, server = self.connected()
+            random = Random(seed)
+            tagged = []
+            for number in range(100):
+                data = number.to_bytes(2, "big") + bytes(random.choice((0, 100, 5000)))
+                client.transport.sendMessage(data)
+                client.transport.send(TAG, data)
+                tagged.append((TAG, data))
+            server.transport.sendMessage(bytes(100_000))
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual(
+                [int.from_bytes(each[:2], "big") for each, _ in server.messages], list(range(100))
+            )
+            self.assertEqual(sorted(server.tagged), sorted(tagged), f"seed {seed}")
+            self.assertEqual(client.why(), "ConnectionDone", f"seed {seed}")
+        self.pause(1.0)  # packets that are late
+        self.assertNothingLeft()
+
+
+class ExchangeTests(HostsCase):
+    """What happens before the first message."""
+
+    def failures(self, seconds: float = 60.0) -> tuple[Failure, Failure]:
+        """Open a connection which fails at both ends."""
+        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        self.wait(lambda: all(answer.called for answer in answers), seconds)
+        one, other = (self.failureResultOf(answer) for answer in answers)
+        self.assertNothingLeft()
+        return one, other
+
+    def test_smallOnly(self) -> None:
+        """A path that swallows long packets is an error that names the interface and the MTU."""
+        self.world.network.drop(lambda packet: len(packet.payload) > 1000, 1 << 30)
+        for failure in self.failures():
+            failure.trap(Unreachable)
+            self.assertIn("packets of 1024 bytes, the MTU, do not pass from ", failure.getErrorMessage())
+            self.assertRegex(failure.getErrorMessage(), r"\(10\.0\.1\.[12]\) to 10\.0\.1\.[12]")
+
+    def test_nothing(self) -> None:
+        """Where no packet passes the error says that."""
+        self.world.network.partition("10.0.1.1", "10.0.1.2")
+        for failure in self.failures():
+            failure.trap(Unreachable)
+            self.assertIn("no packet passes from ", failure.getErrorMessage())
+
+    def test_smallerMTU(self) -> None:
+        """Two ends with different MTUs use the smaller one."""
+        from txrdma.iba.types import MTU
+
+        self.hosts[1].device.close()
+        self.hosts[1].device = self.world.network.device("10.0.1.2", mtu=MTU.MTU_256)
+        lengths: list[int] = []
+
+        def note(packet: RoCEPacket) -> bool:
+            lengths.append(len(packet.payload))
+            return False
+
+        self.world.network.drop(note, 1)
+        client, server = self.connected()
+        client.transport.sendMessage(bytes(10_000))
+        self.wait(lambda: server.messages)
+        self.assertEqual(max(lengths), 256)
+
+    def test_atOnce(self) -> None:
+        """Packets that overtake the introduction of their sender are not lost: no probe is sent again."""
+        for number, delay in enumerate((10e-6, 1e-3, 20e-3)):
+            self.hosts.append(self.host(f"10.0.2.{number}"))
+            began = self.world.clock.seconds()
+            client, server = self.connected(there=len(self.hosts) - 1, delay=delay)
+            self.assertLess(self.world.clock.seconds() - began, 10 * delay + 0.01)
+            for end, host in ((client, self.hosts[0]), (server, self.hosts[-1])):
+                counters = moduleOf(host, host.device).core.counters
+                self.assertEqual((counters.resends, counters.unkRecvs), (0, 0))
+                end.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+
+    def test_noProtocol(self) -> None:
+        """A factory may refuse: its own end fails by that, and the other end is connected, and lost."""
+        client = Noting()
+        openings = self.open(client, None)
+        self.wait(lambda: client.lost)
+        self.failureResultOf(openings[1].answer, Refused)
+        self.assertEqual(client.why(), "ConnectionLost")
+        self.assertNothingLeft()
+
+    def test_cancel(self) -> None:
+        """To cancel leaves nothing, at either end."""
+        openings = self.open(Noting(), Noting())
+        self.pause(0.00002)
+        openings[0].answer.cancel()
+        self.wait(lambda: openings[1].answer.called)
+        self.failureResultOf(openings[0].answer, CancelledError, ConnectionAborted)
+        self.failureResultOf(openings[1].answer, Unreachable, PeerLost)
+        self.assertNothingLeft()
+
+    def test_killedBefore(self) -> None:
+        """A peer that ends during the exchange is an error."""
+        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        self.pause(0.00005)
+        self.hosts[1].die(silently=False)
+        self.wait(lambda: answers[0].called)
+        self.failureResultOf(answers[0], PeerLost, Unreachable)
+        self.assertNothingLeft()
+
+    def test_turns(self) -> None:
+        """More clients at once than may have their exchanges wait for their turn; who leaves is forgotten."""
+        self.patch(connections, "MOST_OPENING", 2)
+        self.patch(connections, "MOST_WAITING", 4)
+        server, answers = Several(), []
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        for number in range(7):
+            port = 40000 + number
+            ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
+            accepted = accepting.buildProtocol(None)
+            if number == 6:
+                self.assertIs(accepted, None)
+                break
+            assert accepted is not None
+            opening = connections.Opening(self.hosts[0], self.hosts[0].device, Making(Noting()), True)
+            MemoryTCP(ends[1], accepted).begin()
+            MemoryTCP(ends[0], opening.lifeline).begin()
+            answers.append(opening.answer)
+        self.assertEqual(len(accepting.waiting), 4)
+        answers[4].cancel()
+        self.wait(lambda: all(answer.called for answer in answers))
+        self.failureResultOf(answers.pop(4), CancelledError, ConnectionAborted)
+        for answer in answers:
+            self.successResultOf(answer)
+        self.wait(lambda: len(server.made) == 5 and all(each.isMade for each in server.made))
+        self.assertEqual((len(accepting.waiting), accepting._opening), (0, 0))
+
+    def stranger(self, said: bytes) -> Failure:
+        """Let somebody else say this to a server."""
+        from twisted.internet.protocol import Protocol
+
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        MemoryTCP(ends[1], opening.lifeline).begin()
+        strange = MemoryTCP(ends[0], Protocol())
+        strange.begin()
+        strange.write(said)
+        answer: Deferred[Any] = opening.answer
+        self.wait(lambda: answer.called, 60.0)
+        failure: Failure = self.failureResultOf(answer)
+        strange.abortConnection()
+        self.assertNothingLeft()
+        return failure
+
+    def test_strangers(self) -> None:
+        """Whoever says something else, or nothing, is turned away."""
+        good = Introduction(
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=1, sequence=0,
+            gid=self.hosts[0].device.gids(1)[0],
+        )  # fmt: skip
+        self.stranger(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
+        self.stranger(good.replace(version=VERSION - 1).encode()).trap(WireError)  # it knows no packs
+        self.stranger(good.replace(mtu=40).encode()).trap(WireError)
+        self.stranger(b"").trap(Unreachable)
+        self.stranger(good.encode()[:20]).trap(Unreachable)
+        self.stranger(good.encode()).trap(Unreachable)
+        self.stranger(good.encode() + frame(FrameKind.READY)).trap(Unreachable)
+        self.stranger(good.encode() + frame(FrameKind.FAREWELL, bytes(600))).trap(Unreachable)
+        self.stranger(good.encode() + b"\1\0\xff\xff").trap(WireError)
+        failure = self.stranger(good.encode() + frame(FrameKind.FAILED, b"\xffwhy"))
+        self.assertIn("why", failure.getErrorMessage())
+        failure = self.stranger(frame(FrameKind.FAILED, b"there is no module"))
+        self.assertIn("there is no module", failure.getErrorMessage())
+
+    def test_noModule(self) -> None:
+        """An end that gets no module, for whatever reason, fails at once, and the other one hears why."""
+
+        def fail(*arguments: object) -> None:
+            raise OSError("there are no descriptors left")
+
+        self.patch(lifeline, "moduleOf", fail)
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        MemoryTCP(ends[1], opening.lifeline).begin()
+        self.failureResultOf(opening.answer, OSError)
+        MemoryTCP(ends[0], strange := AccumulatingProtocol()).begin()
+        self.wait(lambda: b"there are no descriptors left" in strange.data)
+
+
+class Greedy(Flow):
+    """A flow that keeps nothing back."""
+
+    def maySend(self, length: int) -> bool:
+        return True
+
+
+class LiarTests(HostsCase):
+    """Peers that break the rules of messages."""
+
+    def test_liars(self) -> None:
+        """A peer that breaks a rule loses its connection, and no other one is harmed."""
+        others = self.connected()
+        for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),
+                          (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123")):  # fmt: skip
+            client, server = self.connected()
+            client.transport._send(tag, data)
+            client.transport._soon()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual(server.why(), "ConnectionAborted", hex(tag))
+        self.outcome(others[0].transport.send(TAG, b"well"))
+
+    def test_tooMuch(self) -> None:
+        """A peer that sends more than may wait is cut off."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        client.transport._flow = Greedy()
+        for _ in range(120):
+            client.transport.sendMessage(bytes(50_000))
+        self.wait(lambda: server.lost)
+        self.assertEqual(server.why(), "ConnectionAborted")

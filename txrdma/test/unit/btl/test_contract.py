@@ -1,0 +1,31 @@
+"""
+The promises of connections that carry messages, kept by the byte transfer layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txrdma.sim.network import Faults
+from txrdma.test.support.btl.hosts import HostsCase
+from txrdma.testing.contracts import MessageContract
+from txrdma.testing.messages import NotingMessages
+
+
+class MessageContractTests(MessageContract, HostsCase):
+    """On simulated hosts."""
+
+    longest = 100_000
+
+    def connectedBy(self, one: NotingMessages, other: NotingMessages) -> None:
+        self.open(one, other)
+        self.wait(lambda: one.transport and other.transport)
+
+    def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        self.wait(condition, seconds)
+
+
+class LossyMessageContractTests(MessageContractTests):
+    """On a network that loses, doubles and reorders."""
+
+    faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.001)

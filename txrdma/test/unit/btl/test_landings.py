@@ -1,0 +1,541 @@
+"""
+Long messages between processes of one host: memory of the receiver where they are written, and its segments.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, cast
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import landings as landingsModule
+from txrdma.btl._counters import Counters
+from txrdma.btl._events import Event, LandingWanted, MessageReceived, SendCompleted
+from txrdma.btl._landing import FULL, Landing, LONG, UNREACHED, WORTH_WAITING
+from txrdma.btl._peer import Peer
+from txrdma.btl.introductions import frame, FrameKind, LandingPart, QueuePairPart
+from txrdma.btl.landings import HOLD_SECONDS, Landings
+from txrdma.btl.lifeline import Lifeline
+from txrdma.btl.module import moduleOf
+from txrdma.btl.wire import CHUNK_LENGTH, encodeLanded, LANDED, LANDED_PUT, Segment
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.sim.network import Faults
+from txrdma.sim.sharedmemory import SimulatedMemory
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.test.support.btl.hosts import HostsCase, Noting, ORDERED, TAG
+from txrdma.test.unit.btl.test_connections import (
+    EndTests,
+    LossTests,
+    MemoryTests,
+    MessageTests,
+    PressureTests,
+)
+from txrdma.test.unit.btl.test_contract import MessageContractTests
+from txrdma.test.unit.btl.test_module import ModuleTestCase
+from txrdma.testing.btl.world import BadNetwork
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.verbs.simulate import drawSeed
+from txrdma.wire import Buffer
+
+_SIZE = 65536
+
+
+class LandingTests(SynchronousTestCase):
+    """The room in a landing."""
+
+    def setUp(self) -> None:
+        self.memory = bytearray(_SIZE)
+        self.isReached = True
+
+    def write(self, place: int, data: Buffer) -> bool:
+        """Write into the landing's memory, which has an end."""
+        assert place >= 0 and place + len(data) <= _SIZE
+        if self.isReached:
+            self.memory[place : place + len(data)] = data
+        return self.isReached
+
+    def test_places(self) -> None:
+        """No piece stands where another one does, in whatever order they are given back."""
+        seed = drawSeed()
+        random, landing = Random(seed), Landing(_SIZE, self.write)
+        pieces: dict[int, bytes] = {}
+        refused = 0
+        for _each in range(3000):
+            data = random.randbytes(random.choice((1, 64, 5000, 9000, 30_000, _SIZE)))
+            place = landing.place(data)
+            if place == FULL:
+                refused += 1
+                self.assertTrue(pieces, f"seed {seed}")
+            else:
+                pieces[place] = data
+            for at, expected in pieces.items():
+                self.assertEqual(self.memory[at : at + len(expected)], expected, f"seed {seed}")
+            if place == FULL or random.random() < 0.3:
+                released = random.choice(list(pieces))
+                del pieces[released]
+                landing.release(released)
+        self.assertGreater(refused, 100, f"seed {seed}")
+
+    def test_unreached(self) -> None:
+        """A piece that cannot be written takes no room."""
+        landing = Landing(_SIZE, self.write)
+        self.isReached = False
+        self.assertEqual(landing.place(bytes(_SIZE)), UNREACHED)
+        self.isReached = True
+        self.assertEqual([landing.place(bytes(_SIZE)), landing.place(b"x")], [0, FULL])
+
+    def test_fitting(self) -> None:
+        """A message that fits goes in one piece; of a longer one several have room."""
+        landing = Landing(_SIZE + 63, self.write)
+        self.assertEqual([landing.fitting(0, _SIZE), landing.fitting(100, _SIZE)], [_SIZE, _SIZE - 100])
+        part = _SIZE // 4
+        self.assertEqual([landing.fitting(0, 100_000), landing.fitting(99_900, 100_000)], [part, 100])
+
+    def test_reused(self) -> None:
+        """Memory that came back last is used first, and none beside it: so caches have it."""
+        landing = Landing(_SIZE, self.write)
+        places = [landing.place(bytes(5000)) for _each in range(3)]
+        for _each in range(50):
+            landing.release(places.pop(1))
+            places.append(landing.place(bytes(5000)))
+        self.assertEqual(sorted(places), [0, 8192, 16384])
+
+    def test_sizes(self) -> None:
+        """A piece for which there is only memory of other sizes waits until nothing stands there."""
+        landing = Landing(_SIZE, self.write)
+        places = [landing.place(bytes(4096)) for _each in range(_SIZE // 4096)]
+        self.assertEqual(landing.place(b"x"), FULL)
+        landing.release(places.pop())
+        places.append(landing.place(b"x"))
+        for _each in range(2):
+            landing.release(places.pop())
+        self.assertEqual(landing.place(bytes(8192)), FULL)
+        self.assertEqual(landing.place(b"x"), FULL)  # else the longer one might wait for ever
+        for place in places:
+            landing.release(place)
+        self.assertEqual([landing.place(bytes(8192)), landing.place(b"x")], [0, 8192])
+
+
+class SegmentTests(ModuleTestCase):
+    """Segments that tell of bytes in a landing."""
+
+    def begin(self, network: BadNetwork, budget: Any = None) -> None:
+        super().begin(network, budget)
+        self.isReached = True
+        self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached)
+
+    @property
+    def counters(self) -> Counters:
+        """Counters of the sender."""
+        return self.alice.module.counters
+
+    def told(self) -> list[Any]:
+        """Contexts of messages that have arrived, as the sender was told."""
+        return [each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)]
+
+    def test_whole(self) -> None:
+        """A message that fits is one short packet, and a view of the landing; its sender hears of it."""
+        views: list[memoryview] = []
+
+        def heard(event: Event) -> None:
+            assert isinstance(event, MessageReceived)
+            views.append(event.data)
+
+        self.bob.heard = heard
+        self.send(b"long" * 1000, "told")
+        (packet,) = self.alice.module.outgoing(0.0)
+        self.assertEqual(len(packet.head) + len(packet.payload), CHUNK_LENGTH + 8)
+        self.bob.arrived(packet.channel, (0, 1), packet.head + bytes(packet.payload))
+        self.run_(1.0)
+        assert self.toAlice.ownLanding is not None
+        self.assertIs(views[0].obj, self.toAlice.ownLanding.obj)
+        self.assertEqual(bytes(views[0]), b"long" * 1000)
+        self.assertEqual(self.told(), ["told"])
+        counters = self.counters
+        self.assertEqual((counters.rdmaSends, counters.rdmaBytes, counters.chunkSends), (1, 4000, 0))
+        self.assertEqual(self.bob.module.counters.rdmaRecvs, 1)
+
+    def test_pieces(self) -> None:
+        """A message that is longer than the landing comes in pieces; short ones are as they were."""
+        data = Random(4).randbytes(300_001)
+        for each in (b"before", data, b"behind"):
+            self.send(each)
+        self.run_(1.0)
+        self.assertEqual(sorted(self.messages(), key=len), [b"before", b"behind", data])
+        self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
+
+    def test_busy(self) -> None:
+        """A receiver that is busy for two minutes keeps its landing full, and has all messages then, once."""
+        self.bob.busyUntil = 120.0
+        said = [bytes((number,)) * 1500 for number in range(30)]
+        for each in said:
+            self.send(each)
+        self.run_(119.0)
+        self.assertEqual((self.counters.rdmaSends, self.messages()), (16, []))
+        self.run_(60.0)
+        self.assertEqual(sorted(self.messages()), said)
+
+    def test_outOfReach(self) -> None:
+        """When the landing fails in the middle of a message the rest goes by packets, and all comes once."""
+        for each in range(3):
+            self.begin(BadNetwork(loss=0.05 * each, jitter=0.001))
+            data = Random(each).randbytes(600_000)
+            for tag in (1, 2):
+                self.send(data, tag, tag=tag)
+            self.world.call(0.0005, lambda: setattr(self, "isReached", False))
+            self.run_(20.0)
+            self.assertEqual(self.messages(), [data, data])
+            self.assertEqual(sorted(self.told()), [1, 2])
+            counters = self.counters
+            self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
+
+    def test_order(self) -> None:
+        """A tag that wants order has it, although some messages stand in the landing and packets are lost."""
+        self.begin(BadNetwork(loss=0.1, jitter=0.002))
+        self.toAlice.order.tags.add(7)
+        said = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
+        for each in said:
+            self.send(each)
+        self.run_(60.0)
+        self.assertEqual(self.messages(), said)
+
+    def test_puts(self) -> None:
+        """A put goes by the landing; one that leads nowhere is refused, and its room is given back."""
+        memory = bytearray(20_000)
+        region = self.bob.module.regions.register(memoryview(memory))
+        data = Random(5).randbytes(10_000)
+        self.alice.module.put(self.toBob, region, 5000, data, "put")
+        self.alice.module.put(self.toBob, region + 1, 0, data, "stale")
+        self.run_(1.0)
+        self.assertEqual(memory[5000:15_000], data)
+        self.assertEqual(self.told(), ["put"])
+        assert self.toBob.landing is not None
+        self.assertEqual(len(self.toBob.landing._orders), 0)
+        self.assertEqual((self.counters.rdmaSends, self.bob.module.counters.refusedRecvs), (2, 1))
+
+    def test_asks(self) -> None:
+        """The first long message makes a module ask, once; many bytes wait until the answer is known."""
+        self.toBob.landing, self.toBob.mayAsk = None, True
+        self.send(bytes(LONG - 1))
+        self.assertEqual(self.alice.module.events(), [])
+        self.send(bytes(LONG))
+        self.assertEqual(self.alice.module.events(), [LandingWanted(self.toBob)])
+        self.toBob.isAsking = True
+        self.run_(1.0)
+        self.assertEqual([len(each) for each in self.messages()], [LONG - 1, LONG])
+        for size in (LONG, WORTH_WAITING):
+            self.send(bytes(size))
+        self.run_(1.0)
+        self.assertEqual(len(self.messages()), 2)
+        self.alice.module.goOn(self.toBob)
+        self.run_(1.0)
+        self.assertEqual([len(each) for each in self.messages()][2:], [LONG, WORTH_WAITING])
+        self.assertEqual(self.alice.module.events(), [])
+
+    def test_liars(self) -> None:
+        """What would stand outside the landing, or nowhere, is refused, and nothing is delivered."""
+        landing = self.toAlice.ownLanding
+        for place, length, total, kind in (
+            (0, _SIZE + 1, _SIZE + 1, LANDED), (_SIZE, 1, 1, LANDED), (1 << 31, 1 << 31, 5, LANDED),
+            (0, 10, 5, LANDED), (0, 0, 0, LANDED), (0, 1, 0, LANDED_PUT), (4000, 200, 0, LANDED_PUT),
+        ):  # fmt: skip
+            self.lie(encodeLanded(place, length), total, kind)
+        self.lie(b"short", 100)
+        self.toAlice.ownLanding = None
+        self.lie(encodeLanded(0, 10), 10)
+        self.run_(0.1)
+        self.assertEqual(self.messages(), [])
+        self.assertEqual(self.bob.module.counters.badfragRecvs, 9)
+        self.toAlice.ownLanding = landing
+        self.send(b"true" * 500)
+        self.run_(1.0)
+        self.assertEqual(self.messages(), [b"true" * 500])
+
+    def lie(self, payload: bytes, total: int, kind: int = LANDED) -> None:
+        """Let Bob have a segment that Alice never sent."""
+        segment = Segment(
+            kind, self.toBob.sender, self.toBob.sent.base, payload=payload, total=total, fragment=9
+        )
+        self.bob.module.received(1, (0, 1), segment.encode(), self.world.now)
+
+
+class OneHostCase(HostsCase):
+    """
+    Two processes of one host, which share memory; their datagrams go by a network, which may be bad.
+
+    @ivar memory: the host's.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.memory = SimulatedMemory(self.world.clock, self.seed)
+        self.hosts = [self.process(address) for address in ("127.0.1.1", "127.0.1.2")]
+
+    def process(self, address: str) -> Host:
+        """Make one more process of the host."""
+
+        def device() -> SoftDevice:
+            made = self.memory.device(cast(SharingReactor, process), address)
+            carrier = self.world.network.carrier(address)
+            made.ports[0].routes.append(RoCEPort(self.world.clock, carrier, None, MTU.MTU_1024))
+            return made
+
+        process = Host(self.world, address, device)
+        process.openDevice()
+        self.addCleanup(self._leave, process)
+        die = process.die
+
+        def dies(silently: bool) -> None:
+            die(silently)
+            self.memory.kill(process)
+
+        process.die = dies  # type: ignore[method-assign]  # what is more than a host dies with a process
+        return process
+
+    def counters(self, number: int = 0) -> Counters:
+        """Counters of the module of a process."""
+        host = self.hosts[number]
+        return moduleOf(host, host.device).core.counters
+
+    def landing(self, end: Noting) -> Landing | None:
+        """The landing of an end's peer."""
+        peer = end.transport._peer
+        assert isinstance(peer, Peer)
+        return peer.landing
+
+    def reliable(self, number: int = 0) -> list[Any]:
+        """The reliable queue pairs of a process."""
+        return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
+
+
+class OneHostMessageTests(OneHostCase, MessageTests):
+    """What is sent arrives, long messages by shared memory."""
+
+    def test_landing(self) -> None:
+        """Both ends have a landing after the first long message, which is the only thing that goes there."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, b"short"))
+        self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
+        long = Random(1).randbytes(300_000)
+        self.outcome(client.transport.send(TAG, long))
+        self.outcome(server.transport.send(TAG, long))
+        self.assertEqual((server.tagged[-1], client.tagged), ((TAG, long), [(TAG, long)]))
+        for number in (0, 1):
+            counters = self.counters(number)
+            self.assertEqual((counters.rdmaSends, counters.rdmaBytes), (1, 300_000))
+            self.assertEqual((counters.rdmaRecvs, counters.chunkSends), (1, 0))
+            self.assertEqual(len(self.reliable(number)), 1)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_untold(self) -> None:
+        """Nothing is acknowledged before the program had its bytes, however much comes in a turn."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
+        seen: list[int] = []
+
+        def heard(data: memoryview) -> None:
+            seen.append(counters.ackSends)
+            for _each in range(20):
+                server.transport.post(TAG, bytes(900))  # what is posted may go at once
+
+        counters = self.counters(1)
+        self.pause(1.0)
+        before = counters.ackSends
+        server.transport.receive(ORDERED, heard)
+        landing = self.landing(client)
+        assert landing is not None
+        for number in range(16):
+            client.transport.post(ORDERED, bytes((number,)) * 2000)
+        self.wait(lambda: len(landing._orders) == 16)
+        self.wait(lambda: len(seen) == 16)
+        self.assertEqual(set(seen), {before})
+
+    def test_shares(self) -> None:
+        """Peers have smaller landings the more there are, and in the end none; all that they send comes."""
+        self.patch(landingsModule, "MOST_LANDINGS", 40 << 20)
+        self.patch(landingsModule, "SMALLEST_LANDING", 2 << 20)
+        sizes = []
+        for _each in range(6):
+            client, _server = self.connected()
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
+            landing = self.landing(client)
+            sizes.append(0 if landing is None else landing.size)
+        self.assertEqual(sizes[4:], [0, 0])
+        self.assertEqual(sizes[0], (40 << 20) // 16)
+        self.assertEqual(sorted(sizes, reverse=True), sizes)
+        self.assertGreater(sizes[3], 2 << 20)
+        self.assertEqual((self.counters().rdmaSends, self.counters().rdmaBytes), (4, 1_200_000))
+
+    def test_older(self) -> None:
+        """A peer whose version knows no landings has long messages by packets, after a moment."""
+        client, server = self.connected()
+        with mock.patch.object(Landings, "heard"):
+            begun = self.world.clock.seconds()
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.assertTrue(HOLD_SECONDS < self.world.clock.seconds() - begun < 2 * HOLD_SECONDS)
+        self.assertEqual(len(server.tagged), 1)
+        begun = self.world.clock.seconds()
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.assertLess(self.world.clock.seconds() - begun, HOLD_SECONDS)
+        self.assertEqual((self.counters().rdmaSends, self.counters().rdmaMisses), (0, 0))
+
+    def test_noMemory(self) -> None:
+        """Where reliable queue pairs share no memory both ends let go of them, and packets bring all."""
+        for host in self.hosts:
+            del host.device.ports[0].routes[0]
+        client, server = self.connected()
+        begun = self.world.clock.seconds()
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.assertLess(self.world.clock.seconds() - begun, HOLD_SECONDS)
+        self.outcome(server.transport.send(TAG, bytes(100_000)))
+        self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
+        self.assertEqual(self.counters().rdmaSends, 0)
+
+    def test_noQueuePair(self) -> None:
+        """A device that has no reliable queue pair left sends long messages by packets, at either end."""
+        from txrdma.error import ResourceExhausted
+
+        for number in (0, 1):
+            client, _server = self.connected()
+            domain = moduleOf(self.hosts[number], self.hosts[number].device).domain
+
+            def none(*args: object) -> None:
+                raise ResourceExhausted("a test's")
+
+            with mock.patch.object(domain, "createQueuePair", none):
+                self.outcome(client.transport.send(TAG, bytes(300_000)))
+            self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
+
+    def test_liars(self) -> None:
+        """A peer that tells nonsense of its queue pair or its landing has its long messages by packets."""
+        for content in (
+            frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
+            frame(FrameKind.LANDING, LandingPart(rkey=1, length=1 << 31, address=5).encode()),
+            frame(FrameKind.LANDING, LandingPart().encode()),
+        ):
+            client, server = self.connected()
+            lifeline = server.transport._lifeline
+            assert isinstance(lifeline, Lifeline)
+            lifeline.transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
+            self.pause(0.01)
+            for one, other in ((client, server), (server, client)):
+                self.outcome(one.transport.send(TAG, bytes(100_000)))
+                self.assertEqual(len(other.tagged), 1)
+        client, server = self.connected()
+        lifeline = server.transport._lifeline
+        assert isinstance(lifeline, Lifeline)
+        lifeline.transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]  # it is connected
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(client.why(), "WireError")
+
+
+class OneHostMemoryTests(OneHostCase, MemoryTests):
+    """Puts and gets by shared memory."""
+
+    def test_landing(self) -> None:
+        """Long puts, and what answers a long get, go by landings."""
+        client, server = self.connected()
+        memory = bytearray(300_000)
+        region = server.transport.registerMemory(memory)
+        data = Random(6).randbytes(300_000)
+        self.outcome(client.transport.put(region, 0, data))
+        self.assertEqual(memory, data)
+        self.assertEqual(self.outcome(client.transport.get(region, 0, 300_000)), data)
+        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
+
+    def test_refused(self) -> None:
+        """There is nothing about landings in short puts that are refused."""
+
+
+class OneHostPressureTests(OneHostCase, PressureTests):
+    """A program that takes nothing holds up its peer, though there is room in memory."""
+
+
+class OneHostEndTests(OneHostCase, EndTests):
+    """How connections end that have landings."""
+
+    def test_busyWithLong(self) -> None:
+        """A receiver that is busy for two minutes has all long messages when it is back; nobody gives up."""
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
+        self.hosts[1].sleep()
+        for number in range(40):
+            client.transport.sendMessage(number.to_bytes(2, "big") + bytes(100_000))
+        outcome = client.transport.send(TAG, b"later")
+        self.pause(120.0)
+        self.assertNoResult(outcome)
+        self.assertLess(self.counters().rdmaBytes, (1 << 20) + WORTH_WAITING)
+        self.hosts[1].wake()
+        self.wait(lambda: len(server.messages) == 40)
+        self.outcome(outcome)
+        self.assertEqual([int.from_bytes(data[:2], "big") for data, _ in server.messages], list(range(40)))
+        self.assertEqual(self.counters().chunkSends, 0)
+
+    def test_broken(self) -> None:
+        """A queue pair fails in the middle of a message, at either end: all arrives once, and in order."""
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        for number in (0, 1):
+            client, server = self.connected()
+            said = [Random(each).randbytes(3 << 20) for each in range(3)]
+            outcomes = [client.transport.send(ORDERED, each) for each in said]
+            before = self.counters().rdmaSends
+            self.wait(lambda before=before: self.counters().rdmaSends > before + 5)  # type: ignore[misc]  # an int
+            (pair,) = self.reliable(number)
+            pair.modify(QPAttributes(state=QPState.ERR))
+            for outcome in outcomes:
+                self.outcome(outcome)
+            self.assertEqual(server.tagged, [(ORDERED, each) for each in said])
+            self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+    def test_portDown(self) -> None:
+        """While a port is down nothing is written there; when it is up again all is as it was."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
+        self.hosts[1].device.setPortEnabled(1, False)
+        outcome = client.transport.send(TAG, bytes(50_000))
+        self.pause(2.0)
+        self.assertNoResult(outcome)
+        self.assertEqual(self.counters().rdmaSends, 1)
+        self.assertGreater(self.counters().rdmaMisses, 0)
+        self.hosts[1].device.setPortEnabled(1, True)
+        self.outcome(outcome)
+        misses = self.counters().rdmaMisses
+        self.outcome(client.transport.send(TAG, bytes(50_000)))
+        self.assertEqual((len(server.tagged), self.counters().rdmaMisses), (3, misses))
+
+
+class OneHostLossTests(OneHostCase, LossTests):
+    """The same where datagrams are lost, doubled and reordered."""
+
+    faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
+
+    def test_long(self) -> None:
+        """Whatever gets lost, all long messages arrive once, those in order in order."""
+        self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
+        for seed in range(3):
+            self.world.network.random = random = Random(seed)
+            client, server = self.connected()
+            said = [random.randbytes(random.choice((100, 20_000, 300_000, 2 << 20))) for _each in range(40)]
+            for data in said:
+                client.transport.post(ORDERED, data)
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost, 300.0)  # type: ignore[misc]  # a lambda
+            self.assertTrue(server.tagged == [(ORDERED, data) for data in said], f"seed {seed}")
+        self.pause(1.0)
+        self.assertNothingLeft()
+
+
+class OneHostContractTests(OneHostCase, MessageContractTests):
+    """The promises of connections that carry messages, by shared memory."""

@@ -1,0 +1,281 @@
+"""
+Several small messages in one packet: which go together, what their senders hear, and packs that lie.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txrdma.btl._events import MessageReceived, PackReceived, PeerLost, SendCompleted, SendFailed
+from txrdma.btl._module import COMMAND_MTU
+from txrdma.btl._window import COMMAND, DATA, GIVE_UP, UNHEARD
+from txrdma.btl.wire import (
+    decodePack,
+    encodePack,
+    ENTRY_LENGTH,
+    FRAG,
+    HEADER_LENGTH,
+    PACK,
+    PackEntry,
+    REFUSED,
+    Segment,
+)
+from txrdma.test.unit.btl.test_module import ModuleTestCase
+from txrdma.testing.btl.world import BadNetwork
+
+_MTU = 1024
+_TAGS = st.integers(0, 0xFFFF)
+_MESSAGES = st.lists(st.tuples(_TAGS, st.binary(max_size=40)), max_size=30)
+
+
+def packed(messages: list[tuple[int, bytes]]) -> bytes:
+    """The bytes of a pack of these messages."""
+    return encodePack([tag for tag, _data in messages], [data for _tag, data in messages])
+
+
+class WireTests(ModuleTestCase):
+    """The bytes of packs."""
+
+    def test_bytes(self) -> None:
+        """The entries come first, each a tag and a length, then the messages, with nothing between them."""
+        raw = packed([(0x0102, b"abc"), (3, b""), (0xFFFF, b"d")])
+        self.assertEqual(raw, bytes.fromhex("0102 0003 0003 0000 ffff 0001") + b"abcd")
+
+    @given(_MESSAGES)
+    def test_roundTrip(self, messages: list[tuple[int, bytes]]) -> None:
+        """What was packed comes out again, and the declared layout reads the same entries."""
+        raw = packed(messages)
+        self.assertEqual(decodePack(len(messages), memoryview(raw)), messages)
+        entries = [PackEntry.decode(raw, ENTRY_LENGTH * number) for number in range(len(messages))]
+        self.assertEqual([(each.tag, each.length) for each in entries], [(t, len(d)) for t, d in messages])
+        self.assertEqual(PackEntry.size, ENTRY_LENGTH)
+
+    @given(_MESSAGES, st.data())
+    def test_lies(self, messages: list[tuple[int, bytes]], data: st.DataObject) -> None:
+        """Whatever is altered, all the bytes are that many messages, or there are none."""
+        raw, count = bytearray(packed(messages)), len(messages)
+        for _lie in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, 2))
+            if at == 0:
+                count = data.draw(st.integers(max(0, count - 2), count + 2) | _TAGS)
+            elif at == 1 and raw:
+                raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+            else:
+                raw = raw[: data.draw(st.integers(0, len(raw)))] + data.draw(st.binary(max_size=5))
+        found = decodePack(count, memoryview(raw))
+        if found is not None:
+            self.assertEqual(len(found), count)
+            self.assertEqual(packed([(tag, bytes(each)) for tag, each in found]), raw)
+
+    @given(st.lists(st.tuples(_TAGS, st.binary(max_size=40)), min_size=1, max_size=30), st.data())
+    def test_lengths(self, messages: list[tuple[int, bytes]], data: st.DataObject) -> None:
+        """A pack with one wrong length, a wrong count, or a byte more or less, is none."""
+        raw, count = packed(messages), len(messages)
+        view = memoryview(raw)
+        at = data.draw(st.integers(0, count - 1))
+        length = data.draw(_TAGS.filter(lambda each: each != len(messages[at][1])))
+        begin = ENTRY_LENGTH * at + 2
+        self.assertIsNone(
+            decodePack(count, memoryview(raw[:begin] + length.to_bytes(2, "big") + raw[begin + 2 :]))
+        )
+        self.assertIsNone(decodePack(count, view[:-1]))
+        self.assertIsNone(decodePack(count, memoryview(raw + b"x")))
+        self.assertIsNone(decodePack(len(raw) // ENTRY_LENGTH + 1, view))
+
+
+class SendTests(ModuleTestCase):
+    """What goes together, and what its senders hear."""
+
+    def kinds(self) -> list[tuple[int, int, int]]:
+        """Kind, channel and length of the packets that Alice sends now."""
+        packets = self.alice.module.outgoing(self.world.now)
+        return [(each.head[0] & 15, each.channel, len(each.head) + len(each.payload)) for each in packets]
+
+    def sendAll(self, count: int, size: int = 8, isUrgent: bool = False) -> list[bytes]:
+        """Send so many numbered messages, each of which wants to hear of its outcome."""
+        said = [bytes((number,)) * size for number in range(count)]
+        for data in said:
+            self.send(data, data, isUrgent, tag=data[0])
+        return said
+
+    def test_together(self) -> None:
+        """Small messages of one turn go in one packet; each is delivered and told of once, in order."""
+        said = self.sendAll(20)
+        self.run_(0.01)
+        self.assertEqual(self.messages(), said)
+        self.assertEqual(self.heard["alice"], [SendCompleted(self.toBob, each) for each in said])
+        self.assertEqual((self.alice.module.counters.totalSends, self.toBob.queuedBytes), (1, 0))
+        self.assertEqual((self.alice.module.counters.packSends, self.bob.module.counters.packRecvs), (1, 1))
+
+    def test_alone(self) -> None:
+        """A message that is alone in its turn is a segment of its own."""
+        self.send(b"alone")
+        self.assertEqual(self.kinds(), [(FRAG, COMMAND, HEADER_LENGTH + 5)])
+
+    def test_behindTheWindow(self) -> None:
+        """Messages of many turns that wait for an open window go together when it opens."""
+        while self.toBob.sent.isOpen():
+            self.send(bytes(900))
+            self.alice.module.outgoing(0.0)
+        for number in range(30):
+            self.send(b"%d" % number)
+            self.assertEqual(self.kinds(), [])
+        self.toBob.sent.congestion.size += 1
+        self.alice.module._makeReady(self.toBob)
+        ((kind, _channel, _length),) = self.kinds()
+        self.assertEqual(kind, PACK)
+
+    def test_channels(self) -> None:
+        """A short packet of several messages goes by the command channel, a longer one by the other."""
+        room = COMMAND_MTU - HEADER_LENGTH - 2 * ENTRY_LENGTH
+        for size, channel in ((room, COMMAND), (room + 1, DATA)):
+            self.send(bytes(size - 10))
+            self.send(bytes(10))
+            self.assertEqual(self.kinds(), [(PACK, channel, COMMAND_MTU + (channel == DATA))])
+
+    def test_full(self) -> None:
+        """Packets are filled up to the MTU, and not beyond, with long messages between."""
+        room = _MTU - HEADER_LENGTH
+        sizes = [room, room - 4, 500, 500 - 12, 6, 5 * room, 0, 0, room - 8, 1, *[20] * 60]
+        for number, size in enumerate(sizes):
+            self.send(bytes((number,)) * size, number, tag=number)
+        lengths = [length for _kind, _channel, length in self.kinds()]
+        self.assertLessEqual(max(lengths), _MTU)
+        self.assertEqual(lengths[2], _MTU)
+        self.alice.module.lose(self.toBob, "enough")
+
+    def test_mixed(self) -> None:
+        """Small messages before, between and behind long ones arrive all, as they were."""
+        sizes = [7, 9, 3000, 0, 5, 900, 80, 80, 20_000, 4, 4, 4]
+        for number, size in enumerate(sizes):
+            self.send(bytes((number,)) * size, number, tag=number)
+        self.run_(1.0)
+        self.assertEqual(sorted(self.messages()), sorted(bytes((n,)) * size for n, size in enumerate(sizes)))
+        told = {each.context for each in self.heard["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual((told, len(self.heard["alice"])), (set(range(len(sizes))), len(sizes)))
+
+    def test_urgent(self) -> None:
+        """Urgent messages go in packets of their own, before the others."""
+        usual = self.sendAll(5)
+        urgent = self.sendAll(5, 9, isUrgent=True)
+        self.run_(0.01)
+        self.assertEqual(self.messages(), urgent + usual)
+        self.assertEqual(self.alice.module.counters.packSends, 2)
+
+    def test_lost(self) -> None:
+        """Messages of a packet that is lost, and of one that comes twice, come once."""
+        self.begin(BadNetwork(loss=0.3, duplication=0.3))
+        said: list[bytes] = []
+        for _turn in range(40):
+            said += self.sendAll(6)
+            self.run_(0.001)
+        self.run_(10.0)
+        self.assertEqual(sorted(self.messages()), sorted(said))
+        self.assertEqual(len(self.of("alice", SendCompleted)), len(said))
+        self.assertGreater(self.alice.module.counters.resends, 5)
+        self.assertGreater(self.bob.module.counters.dupRecvs + self.bob.module.counters.oowLowRecvs, 5)
+
+    def test_dies(self) -> None:
+        """Each message of a packet that never arrives fails once, before the peer is lost."""
+        self.bob.isDead = True
+        said = self.sendAll(9)
+        self.run_(GIVE_UP + 5)
+        *failed, last = self.heard["alice"]
+        why = "the peer does not answer"
+        self.assertEqual(failed, [SendFailed(self.toBob, each, why) for each in said])
+        self.assertEqual(last, PeerLost(self.toBob, why))
+
+    def test_closedMeanwhile(self) -> None:
+        """Messages that wait together when the peer closes fail, each once."""
+        while self.toBob.sent.isOpen():
+            self.send(bytes(900))
+            self.alice.module.outgoing(0.0)
+        said = self.sendAll(9)
+        self.bob.module.close(self.toAlice)
+        self.run_(0.0005)
+        failed = self.of("alice", SendFailed)
+        self.assertEqual(failed, [SendFailed(self.toBob, each, "the peer has closed") for each in said])
+
+    def test_close(self) -> None:
+        """Who sends and closes in one turn has all of a packet delivered before the end."""
+        said = self.sendAll(9)
+        self.alice.module.close(self.toBob)
+        self.run_(0.01)
+        self.assertEqual(self.messages(), said)
+        self.assertEqual(len(self.of("alice", SendCompleted)), 9)
+
+    def test_refused(self) -> None:
+        """Each message of a packet that the peer refuses fails once; what is behind it arrives."""
+
+        def altered(number: int, packet: bytes) -> bytes:
+            isPack = number == 0 and packet[0] & 15 == PACK
+            return packet[: HEADER_LENGTH + 3] + b"\xff" + packet[HEADER_LENGTH + 4 :] if isPack else packet
+
+        self.world.alter = altered
+        said = self.sendAll(5)
+        self.run_(0.01)
+        self.send(b"behind", b"behind")
+        self.run_(0.01)
+        self.assertEqual(self.messages(), [b"behind"])
+        failed = [SendFailed(self.toBob, each, "the peer has refused it") for each in said]
+        self.assertEqual(self.heard["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
+
+    def test_unheard(self) -> None:
+        """Who wants to hear of failure only is told of that, and of nothing else."""
+        for _each in range(3):
+            self.send(b"x", UNHEARD)
+        self.run_(0.01)
+        self.assertEqual((self.messages(), self.heard["alice"]), ([b"x"] * 3, []))
+        self.send(b"y", UNHEARD)
+        self.send(b"z")
+        self.alice.module.lose(self.toBob, "why not")
+        self.alice.turn()
+        self.assertEqual(self.of("alice", SendFailed), [SendFailed(self.toBob, UNHEARD, "why not")])
+
+
+class ReceiveTests(ModuleTestCase):
+    """Packs that come to Bob's module."""
+
+    def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
+        """Have a pack of Alice's come, so many segments ahead of the next one."""
+        sequence = (self.toAlice.received.following + ahead) & 0xFFFF
+        raw = Segment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
+        self.bob.module.received(DATA, (0, DATA), raw, self.world.now)
+
+    def test_one(self) -> None:
+        """A pack is one event."""
+        said = [(1, b"a"), (2, b""), (1, b"ccc")]
+        self.put(3, packed(said))
+        self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, said)])  # type: ignore[arg-type]  # views are equal to their bytes
+
+    def test_bad(self) -> None:
+        """A pack that contradicts itself is counted and refused, and nothing of it is delivered."""
+        good = packed([(1, b"a"), (2, b"bb")])
+        for count, payload in (
+            (1, good),
+            (3, good),
+            (2, good[:-1]),
+            (2, good + b"x"),
+            (0xFFFF, good),
+            (1, b""),
+        ):
+            self.put(count, payload)
+        self.assertEqual((self.bob.module.counters.badfragRecvs, self.bob.module.events()), (6, []))
+        refusals = [each for each in self.bob.module.outgoing(0.0) if each.head[0] & 15 == REFUSED]
+        self.assertEqual(len(refusals), 6)
+        self.put(2, good)
+        self.assertEqual(len(self.bob.module.events()), 1)
+
+    def test_order(self) -> None:
+        """Behind a gap messages of tags that want order wait, in their order; the others of a pack do not."""
+        self.toAlice.order.tags.add(1)
+        for ahead in (2, 1):
+            said = [(1, b"z%d" % ahead), (2, b"now"), (1, b"a%d" % ahead), (1, b"a%d" % ahead)]
+            self.put(4, packed(said), ahead)
+            self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, [(2, b"now")])])  # type: ignore[list-item]  # a view is equal to its bytes
+        self.put(1, packed([(1, b"first")]))
+        first, *others = self.bob.module.events()
+        self.assertEqual(first, PackReceived(self.toAlice, [(1, b"first")]))  # type: ignore[list-item]  # a view is equal to its bytes
+        came = [bytes(each.data) for each in others if isinstance(each, MessageReceived)]
+        self.assertEqual(came, [b"z1", b"a1", b"a1", b"z2", b"a2", b"a2"])

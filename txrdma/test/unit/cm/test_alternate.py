@@ -1,0 +1,314 @@
+"""
+Tests for L{txrdma.cm._alternate}: every interleaving that a hostile network allows, and each rule alone.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm._alternate import Alternate
+from txrdma.cm._exchange import LONGEST_SERVICE, Outgoing
+from txrdma.cm.events import (
+    AlternatePathAbandoned,
+    AlternatePathCancelled,
+    AlternatePathLoaded,
+    AlternatePathRejected,
+    AlternatePathRequested,
+    AlternatePathTimedOut,
+    MigrationUnexpected,
+    PathMigrated,
+    QPArmed,
+    QPDisarmed,
+)
+from txrdma.cm.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.paths import alternateOf, lapFor, reversedPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import lifetimeSeconds
+from txrdma.iba.types import QPN
+from txrdma.test.support.cm.searching import FIRST, made, path, PRIMARY, REQUEST, search, SECOND
+
+SECONDS = lifetimeSeconds(20) + 2 * lifetimeSeconds(18)
+
+
+class SearchTests(SynchronousTestCase):
+    """All that two LAPs and a migration can come to, whatever the network loses, doubles and delays."""
+
+    def test_twoPaths(self) -> None:
+        """Both ends always agree on the paths of the queue pairs, and each LAP has one outcome."""
+        found = search()
+        self.assertIsNone(found.fault, found.story)
+        self.assertEqual((found.worlds, found.steps), (475, 2531))
+        self.assertEqual((found.loaded, found.migrated), (104, 204))
+
+    def test_reload(self) -> None:
+        """So it is where an alternate path is replaced before it was used."""
+        found = search(mayReload=True)
+        self.assertIsNone(found.fault, found.story)
+        self.assertEqual((found.worlds, found.steps), (647, 3585))
+
+    def test_backAndForth(self) -> None:
+        """Three LAPs and two migrations, the last one back to the first path, are as safe."""
+        for mayReload, worlds, steps in ((False, 2063, 15283), (True, 2939, 22445)):
+            found = search((FIRST, SECOND, PRIMARY), migrations=2, mayReload=mayReload)
+            self.assertIsNone(found.fault, found.story)
+            self.assertEqual((found.worlds, found.steps), (worlds, steps))
+            self.assertGreater(found.migrated, 1000)
+
+    def test_samePath(self) -> None:
+        """A path that is loaded again is the same one, asked for again."""
+        found = search((FIRST, FIRST))
+        self.assertIsNone(found.fault, found.story)
+        self.assertEqual(found.worlds, 417)
+
+    def test_timely(self) -> None:
+        """The search finds what happens when a migration is reported later than a LAP that came after it."""
+        found = search(isTimely=False, mayReload=True)
+        self.assertEqual(found.fault, "an end does not know to which path it migrated")
+        self.assertEqual(found.story[-3:], ("migration", "load 99", "active hears of the migration"))
+
+
+def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -> LAP:
+    """The LAP that an active end sends for a path."""
+    return lapFor(number, LAP(localCommID=ends[0], remoteCommID=ends[1], remoteQPN=QPN(qpn)))
+
+
+def statuses(sent: list[Outgoing]) -> list[tuple[APStatus, int]]:
+    """Statuses and transactions of the APRs that were sent."""
+    assert all(isinstance(each.message, APR) for each in sent)
+    return [(each.message.apStatus, each.transactionID) for each in sent if isinstance(each.message, APR)]
+
+
+class ActiveTests(SynchronousTestCase):
+    """The end that loads."""
+
+    def setUp(self) -> None:
+        self.core = made(True)
+
+    def answer(self, status: APStatus, transaction: int) -> APR:
+        response = APR(localCommID=2, remoteCommID=1, apStatus=status)
+        self.core.received(response, transaction, 1.0)
+        return response
+
+    def test_loaded(self) -> None:
+        """An accepted path is armed, and the program hears of it."""
+        self.core.load(FIRST, 5, 0.0, b"private")
+        (sent,) = self.core.outgoing()
+        assert isinstance(sent.message, LAP)
+        self.assertEqual((sent.transactionID, sent.isAgain), (5, False))
+        self.assertEqual(alternateOf(sent.message), FIRST)
+        self.assertEqual((sent.message.localCommID, sent.message.remoteCommID), (1, 2))
+        self.assertEqual((sent.message.remoteQPN, sent.message.privateData[:8]), (12, b"private\0"))
+        response = self.answer(APStatus.LOADED, 5)
+        self.assertEqual(self.core.events(), [QPArmed(FIRST), AlternatePathLoaded(FIRST, response)])
+        self.assertEqual((self.core.alternate, self.core.deadline()), (FIRST, None))
+
+    def test_rejected(self) -> None:
+        """After a rejection there is no alternate path, and another one can be loaded."""
+        self.core.load(FIRST, 5, 0.0)
+        response = self.answer(APStatus.REJECTED, 5)
+        self.assertEqual(self.core.events(), [AlternatePathRejected(response)])
+        self.core.load(SECOND, 6, 2.0)
+        self.assertEqual(self.core.state, "LAP_SENT")
+
+    def test_retries(self) -> None:
+        """A LAP without an answer is sent again as it was, then reported as timed out."""
+        self.core.load(FIRST, 5, 0.0)
+        (first,) = self.core.outgoing()
+        self.assertEqual(self.core.deadline(), SECONDS)
+        self.core.expired(SECONDS - 0.1)
+        self.assertEqual(self.core.outgoing(), [])
+        self.core.expired(SECONDS)
+        self.assertEqual(self.core.outgoing(), [Outgoing(first.message, 5, True)])
+        self.core.expired(2 * SECONDS)
+        self.assertEqual(self.core.events(), [AlternatePathTimedOut()])
+        self.answer(APStatus.LOADED, 5)
+        self.assertEqual((self.core.events(), self.core.alternate), ([], None))
+
+    def test_MRA(self) -> None:
+        """A peer that asks for time gets it, but not more than a minute or so."""
+        self.core.load(FIRST, 5, 0.0)
+        self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 1.0)
+        patience = lifetimeSeconds(LONGEST_SERVICE) + 2 * lifetimeSeconds(18)
+        self.assertEqual((self.core.state, self.core.deadline()), ("MRA_LAP_RCVD", 1.0 + patience))
+        self.assertFalse(self.core.received(MRA(messageMRAed=MessageKind.LAP, serviceTimeout=31), 5, 9.0))
+        self.assertEqual(self.core.deadline(), 1.0 + patience)
+
+    def test_legacy(self) -> None:
+        """An APR in the transaction of the REQ counts, until a LAP has timed out."""
+        self.core.load(FIRST, 5, 0.0)
+        self.answer(APStatus.REJECTED, REQUEST)
+        self.assertEqual(self.core.state, "IDLE")
+        self.core.load(FIRST, 6, 0.0)
+        self.core.expired(inf)
+        self.core.expired(inf)
+        self.core.load(FIRST, 7, 0.0)
+        self.answer(APStatus.LOADED, REQUEST)
+        self.assertEqual(self.core.state, "LAP_SENT")
+
+    def test_transactionBits(self) -> None:
+        """Upper bits of a transaction are the business of kernels in between."""
+        self.core.load(FIRST, 5, 0.0)
+        self.answer(APStatus.LOADED, 5 | 9 << 32)
+        self.assertEqual(self.core.alternate, FIRST)
+
+    def test_refusedRequests(self) -> None:
+        """What makes no sense is refused at once: another load meanwhile, the primary path, a passive end."""
+        self.assertRaises(InvalidRequest, self.core.load, PRIMARY, 5, 0.0)
+        self.core.load(FIRST, 5, 0.0)
+        self.assertRaises(InvalidRequest, self.core.load, SECOND, 6, 0.0)
+        self.answer(APStatus.LOADED, 5)
+        self.assertRaises(InvalidRequest, self.core.load, SECOND, 6, 0.0)  # no reload
+        self.assertRaises(InvalidRequest, made(False).load, FIRST, 5, 0.0)
+        self.assertRaises(InvalidRequest, made(True, isSupported=False).load, FIRST, 5, 0.0)
+        refusing = made(True, judge=lambda _path: (APStatus.GID_REJECTED, b""))
+        self.assertRaises(InvalidRequest, refusing.load, FIRST, 5, 0.0)
+        self.assertRaises(InvalidRequest, self.core.reply, 5, APStatus.LOADED, 0.0)
+
+    def test_reload(self) -> None:
+        """An alternate path that is replaced is disarmed before the LAP goes out."""
+        core = made(True, mayReload=True)
+        core.load(FIRST, 5, 0.0)
+        core.received(APR(), 5, 0.0)
+        core.events()
+        core.load(SECOND, 6, 0.0)
+        self.assertEqual((core.events(), core.alternate), ([QPDisarmed()], None))
+
+    def test_LAP(self) -> None:
+        """A LAP that reaches the active end is answered, so that the peer need not wait."""
+        self.core.received(lap(), 9, 0.0)
+        self.assertEqual(statuses(self.core.outgoing()), [(APStatus.NOT_SUPPORTED, 9)])
+        self.core.load(FIRST, 5, 0.0)
+        self.core.outgoing()
+        self.core.received(lap(), 9, 0.0)
+        self.assertEqual(statuses(self.core.outgoing()), [(APStatus.NOT_SUPPORTED, 9)])
+        self.assertEqual(self.core.state, "LAP_SENT")
+
+    def test_closed(self) -> None:
+        """A connection that ends gives up its LAP, and answers nothing any more."""
+        self.core.load(FIRST, 5, 0.0)
+        self.core.outgoing()
+        self.core.close(1.0)
+        self.assertEqual((self.core.events(), self.core.deadline()), ([AlternatePathAbandoned()], None))
+        self.answer(APStatus.LOADED, 5)
+        self.assertEqual((self.core.events(), self.core.outgoing()), ([], []))
+        self.assertFalse(self.core.load(FIRST, 6, 2.0))
+
+
+class PassiveTests(SynchronousTestCase):
+    """The end that answers."""
+
+    def setUp(self) -> None:
+        self.core = made(False)
+
+    def load(self, number: CMPath, transaction: int) -> None:
+        """Take a LAP, and accept it."""
+        self.core.received(lap(number), transaction, 0.0)
+        self.core.reply(transaction, APStatus.LOADED, 0.0)
+
+    def status(self, core: Alternate, transaction: int, number: CMPath = FIRST, qpn: int = 12) -> APStatus:
+        """The status with which a LAP is answered at once."""
+        core.received(lap(number, qpn=qpn), transaction, 0.0)
+        ((status, echoed),) = statuses(core.outgoing())
+        self.assertEqual(echoed, transaction)
+        return status
+
+    def test_accepted(self) -> None:
+        """A LAP is reported once; accepted, its path is armed from this end's side, and the APR echoes it."""
+        message = lap()
+        self.core.received(message, 5, 0.0)
+        mine = reversedPath(FIRST)
+        self.assertEqual(self.core.events(), [AlternatePathRequested(message, mine, 5)])
+        self.core.reply(5, APStatus.LOADED, 0.0, privateData=b"welcome")
+        self.assertEqual(self.core.events(), [QPArmed(mine)])
+        (sent,) = self.core.outgoing()
+        assert isinstance(sent.message, APR)
+        self.assertEqual((sent.transactionID, sent.message.privateData[:7]), (5, b"welcome"))
+        self.core.received(message, 5, 0.0)
+        self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))  # the first one was lost
+
+    def test_rejectedAgain(self) -> None:
+        """A lost rejection is repeated; the program is not asked twice."""
+        self.core.received(lap(), 5, 0.0)
+        self.core.reply(5, APStatus.REJECTED, 0.0, b"info")
+        self.core.events()
+        (sent,) = self.core.outgoing()
+        self.core.received(lap(), 5, 0.0)
+        self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))
+
+    def test_refusals(self) -> None:
+        """LAPs that can't be accepted are answered with the reason."""
+        self.assertEqual(self.status(self.core, 1, PRIMARY), APStatus.IS_CURRENT)
+        self.assertEqual(self.status(self.core, 2, qpn=99), APStatus.QPN_EECN_DO_NOT_MATCH)
+        self.assertEqual(self.status(made(False, isSupported=False), 3), APStatus.NOT_SUPPORTED)
+        refusing = made(False, judge=lambda _path: (APStatus.GID_REJECTED, bytes(16)))
+        self.assertEqual(self.status(refusing, 4), APStatus.GID_REJECTED)
+        self.load(FIRST, 5)
+        self.core.outgoing()
+        self.assertEqual(self.status(self.core, 6, SECOND), APStatus.REJECTED)  # no reload
+        self.assertEqual(self.status(self.core, 7, FIRST), APStatus.LOADED)  # it is there
+        self.assertNotIn("LAP", self.core.state)
+
+    def test_delay(self) -> None:
+        """A LAP that comes again while the program thinks is answered by an MRA, and so is the next."""
+        self.core.received(lap(), 5, 0.0)
+        for _ in range(2):
+            self.core.received(lap(), 5, 0.0)
+            (sent,) = self.core.outgoing()
+            assert isinstance(sent.message, MRA)
+            self.assertEqual((sent.transactionID, sent.message.messageMRAed), (5, MessageKind.LAP))
+            self.assertEqual(self.core.state, "MRA_LAP_SENT")
+
+    def test_replaced(self) -> None:
+        """A newer LAP takes the place of one that waits; the program's answer to the old one is refused."""
+        self.core.received(lap(FIRST), 5, 0.0)
+        self.core.events()
+        message = lap(SECOND)
+        self.core.received(message, 6, 0.0)
+        self.assertEqual(
+            self.core.events(),
+            [AlternatePathCancelled(5), AlternatePathRequested(message, reversedPath(SECOND), 6)],
+        )
+        self.assertRaises(InvalidRequest, self.core.reply, 5, APStatus.LOADED, 0.0)
+        self.core.received(lap(FIRST), 5, 0.0)  # late
+        self.assertEqual((self.core.events(), self.core.outgoing()), ([], []))
+
+    def test_late(self) -> None:
+        """A LAP that was overtaken is no new one, even if it is seen for the first time."""
+        core = made(False, mayReload=True)
+        core.received(lap(SECOND), 6, 0.0)
+        core.reply(6, APStatus.LOADED, 0.0)
+        core.events()
+        core.outgoing()
+        self.assertFalse(core.received(lap(FIRST), 5, 0.0))
+        self.assertEqual((core.outgoing(), core.alternate), ([], reversedPath(SECOND)))
+
+    def test_legacy(self) -> None:
+        """Peers with one transaction for all can load one path after the other."""
+        for number in (FIRST, SECOND, FIRST):
+            self.load(number, REQUEST)
+            self.assertEqual(self.core.alternate, reversedPath(number))
+            self.core.migrated(0.0)
+            self.assertEqual(self.core.primary, reversedPath(number))
+
+    def test_migrated(self) -> None:
+        """A migration makes the alternate path the primary one, whose life time counts from now on."""
+        slow = path(3).replace(localACKTimeout=22)
+        self.load(slow, 5)
+        self.core.events()
+        self.core.migrated(0.0)
+        self.assertEqual(self.core.events(), [PathMigrated(reversedPath(slow))])
+        self.assertEqual((self.core.primary, self.core.alternate), (reversedPath(slow), None))
+        self.assertEqual(self.core._patience.lifeTime, 21)
+        self.core.migrated(0.0)
+        self.assertEqual(self.core.events(), [MigrationUnexpected()])
+
+    def test_closed(self) -> None:
+        """A LAP that waits is cancelled when the connection ends."""
+        self.core.received(lap(), 5, 0.0)
+        self.core.events()
+        self.core.close(0.0)
+        self.assertEqual(self.core.events(), [AlternatePathCancelled(5)])
+        self.assertFalse(self.core.reply(5, APStatus.LOADED, 0.0))
+        self.assertFalse(self.core.received(lap(), 6, 0.0))

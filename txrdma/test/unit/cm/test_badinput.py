@@ -1,0 +1,219 @@
+"""
+What strangers send to a host with connections: every message with every byte at its limits, floods, replays.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, cast
+
+from txrdma.cm._connection import Connection
+from txrdma.cm.connections.endpoints import IBServerEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.manager import CMConnection
+from txrdma.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, RejectReason, REP, REQ, RTU, SIDRREP, SIDRREQ
+from txrdma.cm.paths import pathFor
+from txrdma.iba.path import GMP_QKEY, IBPath
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+
+BACKLOG = 16
+PRIVATE: dict[type[Attribute], int] = {
+    REQ: 140,
+    REP: 36,
+    RTU: 8,
+    DREQ: 12,
+    DREP: 8,
+    REJ: 84,
+    MRA: 10,
+    LAP: 64,
+    APR: 84,
+    SIDRREQ: 16,
+    SIDRREP: 96,
+}
+"""Kinds of messages, and where their private data begin."""
+
+
+class StrangerCase(MessagingCase):
+    """Two hosts with a connection, and a third one that sends what it likes to the second."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.third = self.network.device("10.0.1.3")
+        self.addCleanup(self.third.close)
+        port = VerbsPort(cast(Any, self.clock), self.third, isGSI=True, closesDevice=False)
+        self.agent = MADAgent(self.clock, port)
+        self.addCleanup(self.agent.close)
+        self.way = IBPath(sgid=GID.fromIP("10.0.1.3"), dgid=GID.fromIP("10.0.1.2"), hopLimit=64,
+                          dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY, packetLifeTime=10)  # fmt: skip
+        endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1], backlog=BACKLOG)
+        self.port: Any = self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+        self.client = self.result(self.ask())
+        self.wait(lambda: self.served[-1].isMade)
+        self.server = self.served[-1]
+        self.manager = self.server.transport.adapter.own
+
+    @property
+    def core(self) -> Connection:
+        """The machine of the server's end."""
+        return cast(CMConnection, self.server.transport._cm)._core
+
+    def send(self, kind: type[Attribute], raw: bytes) -> None:
+        """Send the bytes of a message."""
+        number = kind.attributeID
+        self.agent.send(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, raw), self.way)
+
+    def request(self, number: int, **more: Any) -> REQ:
+        """A REQ of the stranger that makes sense."""
+        fields: dict[str, Any] = {
+            "localCommID": number,
+            "localCAGUID": GUID.fromInt(0x0200_0000_0000_0003),
+            "localQPN": QPN(number & 0xFFFFFF),
+            "serviceID": SERVICE,
+            "primary": pathFor(self.way),
+            "pathMTU": PathMTU(3),
+            "pkey": DEFAULT_PKEY,
+            "maxCMRetries": 1,
+            "localCMResponseTimeout": 10,
+        }
+        return REQ(**{**fields, **more})
+
+    def assertUndisturbed(self) -> None:
+        """Assert that the connection carries messages both ways."""
+        for one, other in ((self.client, self.server), (self.server, self.client)):
+            before = len(other.messages)
+            one.transport.sendMessage(b"still here")
+            self.wait(lambda o=other, n=before: len(o.messages) > n)  # type: ignore[misc]  # a lambda
+        self.assertEqual((self.client.lost, self.server.lost), ([], []))
+        self.assertIs(self.server.transport.alternate, None)
+
+    def end(self) -> None:
+        """End the connection and the listener, and assert that nothing is left."""
+        self.client.transport.loseConnection()
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.port.stopListening()
+        self.agent.close()
+        self.third.close()
+        self.assertNothingLeft(2000.0)
+
+
+class StrangerTests(StrangerCase):
+    """The connection carries on, and what strangers have caused ends."""
+
+    def test_limits(self) -> None:
+        """Every message with every byte at its limits, and one right comm id, changes no connection."""
+        ours = self.core.localCommID
+        for kind, length in PRIVATE.items():
+            names = {field.name for field in kind.fields}
+            base: Any = self.request(5) if kind is REQ else kind()
+            if "remoteCommID" in names:
+                base = base.replace(localCommID=0x0BADBAD0, remoteCommID=ours)
+            if kind in (SIDRREQ, SIDRREP):
+                base = base.replace(serviceID=SERVICE)
+            for place in range(length):
+                for value in (0x00, 0x7F, 0x80, 0xFF):
+                    if 4 <= place < 8 and "remoteCommID" in names:
+                        continue  # it is to be ours
+                    raw = bytearray(base.encode())
+                    raw[place] = value
+                    self.send(kind, bytes(raw))
+            self.pause(0.2)
+            self.assertUndisturbed()
+        received = sum(count for name, count in self.manager.counters.items() if name.startswith("received"))
+        self.assertGreater(received, 1000)
+        self.end()
+
+    def test_anything(self) -> None:
+        """Messages of bytes by a seed, half of them with a right service or comm id, change no connection."""
+        random = Random(12)
+        ours = self.core.localCommID
+        for _ in range(1500):
+            kind = random.choice(tuple(PRIVATE))
+            message: Any = kind.decode(random.randbytes(232))
+            names = {field.name for field in kind.fields}
+            if "serviceID" in names and random.random() < 0.5:
+                message = message.replace(serviceID=SERVICE)
+            if "remoteCommID" in names and random.random() < 0.5:
+                message = message.replace(remoteCommID=ours)
+            self.send(kind, message.encode())
+            if random.random() < 0.05:
+                self.pause(0.01)
+        self.pause(0.2)
+        self.assertUndisturbed()
+        self.end()
+
+    def test_flood(self) -> None:
+        """A flood of REQs takes as many queue pairs as the backlog has; the rest is dropped, and all ends."""
+        before = len(self.devices[1]._queuePairs)
+        most = 0
+        for number in range(1, 3001):
+            self.send(REQ, self.request(number, maxCMRetries=15).encode())
+            if not number % 50:
+                self.pause(0.002)
+                most = max(most, len(self.devices[1]._queuePairs) - before)
+        self.assertGreater(most, 0)
+        self.assertLessEqual(most, BACKLOG)
+        self.assertGreater(self.manager.counters["dropped REQ"], 1000)
+        self.assertLess(len(self.manager._core), 100 + BACKLOG)
+        self.assertUndisturbed()
+        self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
+        again = self.result(self.ask())  # there is room again
+        again.transport.loseConnection()
+        self.wait(lambda: again.lost)
+        self.end()
+
+    def test_questions(self) -> None:
+        """A flood of SIDR_REQs for a service that is not there leaves nothing behind."""
+        for number in range(1, 3001):
+            self.send(SIDRREQ, SIDRREQ(requestID=number, serviceID=SERVICE + 1).encode())
+            if not number % 50:
+                self.pause(0.002)
+        self.assertEqual(len(self.manager._core._asked), 0)
+        self.assertGreater(self.manager.counters["sent SIDRREP"], 1000)
+        self.assertUndisturbed()
+        self.end()
+
+    def test_replays(self) -> None:
+        """Messages of the connection that come again, from elsewhere, change nothing."""
+        connection = self.server.transport._cm
+        request, reply, ours = connection.request, connection.reply, self.core
+        assert reply is not None
+        theirs = ours.remoteCommID
+        for message in (
+            request,
+            reply,
+            RTU(localCommID=theirs, remoteCommID=ours.localCommID),
+            MRA(localCommID=theirs, remoteCommID=ours.localCommID),
+            DREP(localCommID=theirs, remoteCommID=ours.localCommID),
+            APR(localCommID=theirs, remoteCommID=ours.localCommID),
+            DREQ(localCommID=theirs, remoteCommID=ours.localCommID, remoteQPN=QPN(ours.localQPN ^ 1)),
+            DREQ(localCommID=theirs ^ 1, remoteCommID=ours.localCommID, remoteQPN=ours.localQPN),
+            REJ(localCommID=theirs ^ 1, remoteCommID=ours.localCommID, reason=RejectReason.TIMEOUT),
+        ):
+            for _ in range(3):
+                self.send(type(message), message.encode())
+            self.pause(0.05)
+            self.assertUndisturbed()
+        self.end()
+
+    def test_ended(self) -> None:
+        """Messages of a connection that is over do nothing to the next one between the same hosts."""
+        old = self.server.transport._cm
+        request, ours = old.request, self.core
+        ids: dict[str, Any] = {"localCommID": ours.remoteCommID, "remoteCommID": ours.localCommID}
+        messages = (request, RTU(**ids), DREQ(**ids, remoteQPN=ours.localQPN), DREP(**ids), REJ(**ids))
+        self.client.transport.loseConnection()
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.client = self.result(self.ask())
+        self.wait(lambda: self.served[-1].isMade)
+        self.server = self.served[-1]
+        for message in messages:
+            self.send(type(message), message.encode())
+        self.pause(0.05)
+        self.assertUndisturbed()
+        self.end()

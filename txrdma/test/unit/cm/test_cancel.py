@@ -1,0 +1,328 @@
+"""
+Whatever can be waited for can be given up, at every point, and nothing is left of it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import MessagePeer, Terms
+from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol, DatagramServerEndpoint, SENDS
+from txrdma.cm.messages import SIDRREP
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Segment
+from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose, PORT
+from txrdma.test.support.cm.messaging import Noting, SERVICE
+from txrdma.test.unit.cm.test_names import ResolvingClock
+
+READS = 5
+"""Reads of a test, of which one can be under way at a time."""
+
+READING = Terms(sends=2, reads=1, isCounted=False)
+
+if TYPE_CHECKING:
+    Base = CancelCase
+else:
+    Base = object
+
+
+class PortTests(Base):
+    """Connects to ports, reads, and ports that listen no more, whoever manages connections."""
+
+    def streams(self) -> Any:
+        """Listen for streams."""
+        server = RSocketServerEndpoint(self.clock, PORT, self.devices[1])
+        return self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
+
+    def streaming(self) -> Deferred[Any]:
+        """Connect a stream."""
+        endpoint = RSocketClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
+        return endpoint.connect(Factory.forProtocol(Protocol))
+
+    def test_messages(self) -> None:
+        """An attempt to connect, whose connection is cut if it is too late for that."""
+        port = self.listening()
+        self.everywhere(self.connecting, abort)
+        port.stopListening()
+        self.part()
+
+    def test_lost(self) -> None:
+        """An attempt to connect, whose connection ends in order if it is too late for that."""
+        port = self.listening()
+        self.everywhere(self.connecting, lose)
+        port.stopListening()
+        self.part()
+
+    def test_streams(self) -> None:
+        """An attempt at a stream."""
+        port = self.streams()
+        self.everywhere(self.streaming, lose)
+        port.stopListening()
+        self.part()
+
+    def test_rejected(self) -> None:
+        """An attempt that would come to nothing."""
+        self.patch(self, "made", lambda: None)
+        port = self.listening()
+
+        def unlessCancelled(failure: Failure) -> Failure | None:
+            return failure if failure.check(CancelledError) else None
+
+        self.everywhere(lambda: self.connecting().addErrback(unlessCancelled), lambda made: None)
+        port.stopListening()
+        self.part()
+
+    def test_byFactory(self) -> None:
+        """A factory that gives up the very attempt for which it makes a protocol, which never begins."""
+        made = Noting()
+
+        class Factory:
+            def buildProtocol(_, peer: MessagePeer) -> Noting:  # the case is self
+                asked.cancel()
+                return made
+
+        factory: Any = Factory()  # whose self has another name
+        port = self.listening()
+        asked = self.connecting(terms=Terms(keepalive=5.0, isCounted=False), factory=factory)
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, CancelledError)
+        self.pause(1.0)
+        self.assertEqual((made.isMade, made.lost), (False, []))
+        port.stopListening()
+        self.part()
+
+    def test_byProtocol(self) -> None:
+        """A protocol that gives up, as it begins, the attempt that has made it: it hears of its end."""
+
+        class Reluctant(Noting):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                asked.cancel()
+
+        made = Reluctant()
+        port = self.listening()
+        terms = Terms(keepalive=5.0, isCounted=False)
+        asked = self.connecting(terms=terms, factory=MessageFactory(lambda: made))
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual((made.isMade, len(made.lost)), (True, 1))
+        port.stopListening()
+        self.part()
+
+    def read(self, which: int) -> Deferred[Any]:
+        """Begin a connection with several reads; the Deferred of one of them."""
+        client, server = self.opened(READING)
+        there, here = server.transport.allocateMemory(64), client.transport.allocateMemory(64 * READS)
+        there.view[:5] = b"hello"
+        reads: list[Deferred[Any]] = [
+            client.transport.read(Segment(here.address + 64 * each, 64, here.lkey), there.address, there.rkey)
+            for each in range(READS)
+        ]
+        self.reading = client, [read for each, read in enumerate(reads) if each != which], here
+        return reads[which]
+
+    def readEnd(self, made: object) -> None:
+        """Assert that the other reads bring their bytes; end the connection in order."""
+        client, others, here = self.reading
+        self.wait(lambda: all(each.called for each in others))
+        for each in others:
+            self.assertIsNone(self.successResultOf(each))
+        self.assertGreaterEqual(sum(here.view[64 * each] == ord("h") for each in range(READS)), READS - 1)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionDone)
+
+    def test_read(self) -> None:
+        """A read that is under way, and one that waits for its turn, among others that are not given up."""
+        for which in (0, READS - 1):
+            self.everywhere(partial(self.read, which), self.readEnd)
+        self.part()
+
+    def test_readAtTheEnd(self) -> None:
+        """The read for which alone a connection that is to end is still there."""
+
+        def begin() -> Deferred[Any]:
+            asked = self.read(READS - 1)
+            self.reading[0].transport.loseConnection()
+            return asked
+
+        self.everywhere(begin, self.readEnd)
+        self.part()
+
+    def test_stopListening(self) -> None:
+        """A port of messages that listens no more while somebody comes: he is taken, or rejected."""
+        self.stopped(self.listening, self.connecting)
+
+    def test_stopStreams(self) -> None:
+        """A port of streams likewise."""
+        self.stopped(self.streams, self.streaming)
+
+
+class OwnPortTests(PortTests, CancelCase):
+    """By our own manager."""
+
+
+class KernelPortTests(PortTests, KernelCancelCase):
+    """By the kernel's manager, as a librdmacm without a kernel has it."""
+
+
+class NamedTests(CancelCase):
+    """Connects by name."""
+
+    clockClass = ResolvingClock
+
+    def test_everywhere(self) -> None:
+        """An attempt at a host whose first address nobody answers for."""
+        port = self.listening()
+        clock = self.clock
+        assert isinstance(clock, ResolvingClock)
+        terms = Terms(isCounted=False, maxCMRetries=2)
+        endpoint = RDMAClientEndpoint(clock, "there.example", PORT, self.devices[0], terms)
+
+        def begin() -> Deferred[Any]:
+            asked = endpoint.connect(MessageFactory(Noting))
+            resolution = clock.asked.pop()
+            clock.callLater(0.01, resolution.answer, "10.0.1.9", "10.0.1.2")
+            return asked
+
+        self.everywhere(begin, abort)
+        port.stopListening()
+        self.part()
+
+
+class PathTests(CancelCase):
+    """Paths to migrate to that are being loaded."""
+
+    addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
+
+    def test_everywhere(self) -> None:
+        """A path that is being loaded, or armed: the connection goes on, and ends in order."""
+
+        def begin() -> Deferred[Any]:
+            self.opening = self.opened()
+            return self.opening[0].transport.loadAlternatePath(self.path(1))
+
+        def end(made: object) -> None:
+            client, server = self.opening
+            self.wait(lambda: client.transport.alternate is not None)  # a LAP can't be withdrawn
+            client.transport.sendMessage(b"goodbye")
+            client.transport.loseConnection()
+            self.wait(lambda: client.lost and server.lost)
+            self.assertEqual([data for data, _ in server.messages], [b"goodbye"])
+            client.lost[0].trap(ConnectionDone)
+
+        self.everywhere(begin, end)
+        self.part()
+
+    def test_again(self) -> None:
+        """A path whose loading was given up is migrated to all the same, and then another one is loaded."""
+        client, server = self.opened()
+        asked = client.transport.loadAlternatePath(self.path(1))
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.wait(lambda: client.transport.alternate is not None)
+        self.pause(0.1)
+        self.network.partition("10.0.1.1", "10.0.1.2")
+        client.transport.sendMessage(b"on")
+        self.wait(lambda: client.paths and server.paths)
+        self.network.heal()
+        self.result(client.transport.loadAlternatePath(self.path(0)))
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        self.part()
+
+
+class ServiceTests(CancelCase):
+    """Services of datagrams."""
+
+    def serving(self) -> Any:
+        """Be a service."""
+        service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
+        return self.successResultOf(service.listen(DatagramProtocol()))
+
+    def asking(self, protocol: DatagramProtocol | None = None) -> Deferred[Any]:
+        """Ask for the service, to speak to it."""
+        endpoint = DatagramClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
+        return endpoint.connect(protocol or DatagramProtocol())
+
+    def test_resolve(self) -> None:
+        """A question for a queue pair."""
+        here, there = (adapterOf(self.clock, device).own for device in self.devices)
+        end = there.serve(SERVICE, lambda question: SIDRREP(qpn=QPN(7), qkey=1))
+        self.everywhere(lambda: here.resolve(SERVICE, self.path()), lambda found: None)
+        end()
+        self.part()
+
+    def test_connect(self) -> None:
+        """A question for a service that is to be spoken to."""
+        port = self.serving()
+        self.everywhere(self.asking, lose)
+        port.stopListening()
+        self.part()
+
+    def test_stopListening(self) -> None:
+        """A service that is stopped while somebody asks for it: he finds it, or hears that there is none."""
+        self.stopped(self.serving, self.asking)
+
+    def test_closing(self) -> None:
+        """Questions of which each is given up when another one fails, as the manager is closed."""
+        manager = adapterOf(self.clock, self.devices[0]).own
+        asked = [manager.resolve(SERVICE, self.path()) for _ in range(2)]
+
+        def giveUp(failure: Failure) -> Failure:
+            for each in asked:
+                each.cancel()
+            return failure
+
+        for each in asked:
+            each.addErrback(giveUp)
+        manager.close()
+        kinds = {self.failureResultOf(each).type for each in asked}
+        self.assertEqual(kinds, {DeviceUnavailable, CancelledError})
+        self.assertEqual(manager._resolving, {})
+
+    def test_failing(self) -> None:
+        """A protocol that fails as it begins leaves no queue pair, and no service, at either end."""
+
+        class Failing(DatagramProtocol):
+            def startProtocol(self) -> None:
+                raise RuntimeError("a test's")
+
+        before = self.held()
+        service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
+        self.failureResultOf(service.listen(Failing()), RuntimeError)
+        self.assertEqual(self.held(), before)
+        port = self.serving()
+        asked = self.asking(Failing())
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, RuntimeError)
+        port.stopListening()
+        lose(self.beside[0])
+        self.assertNothingLeft()
+
+    def test_noWay(self) -> None:
+        """Datagrams that can't be sent anywhere leave their places to others."""
+        port = self.serving()
+        client = self.result(self.asking())
+
+        def none(address: object) -> None:
+            raise InvalidRequest("there is no way")
+
+        self.patch(client.transport._adapter.domain, "createAddressHandle", none)
+        for _ in range(SENDS + 1):
+            self.assertRaises(InvalidRequest, client.transport.write, b"lost")
+        self.assertEqual((len(client.transport._free), client.transport.dropped), (SENDS, 0))
+        lose(client)
+        port.stopListening()
+        self.part()

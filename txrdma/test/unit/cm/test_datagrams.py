@@ -1,0 +1,196 @@
+"""
+Services of datagrams: found by their ports, spoken to, lost and refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.datagrams import (
+    DatagramClientEndpoint,
+    DatagramPeer,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+    QKEY,
+    RECEIVES,
+    SENDS,
+)
+from txrdma.cm.errors import PeerSilent
+from txrdma.cm.ipcm import IPAddresses
+from txrdma.cm.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.error import InvalidRequest, Refused
+from txrdma.test.support.cm.messaging import MessagingCase
+
+
+class Noting(DatagramProtocol):
+    """Notes all that it hears, and who said it."""
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.answer = answer
+        self.heard: list[tuple[bytes, DatagramPeer]] = []
+        self.calls: list[str] = []
+
+    def startProtocol(self) -> None:
+        self.calls.append("start")
+
+    def stopProtocol(self) -> None:
+        self.calls.append("stop")
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        self.heard.append((data, peer))
+
+
+class DatagramTests(MessagingCase):
+    """Two hosts."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.service = Noting(b"welcome")
+
+    def listening(self, port: int = 7471) -> Any:
+        """The service of the second host."""
+        endpoint = DatagramServerEndpoint(self.clock, port, self.devices[1])
+        return self.successResultOf(endpoint.listen(self.service))
+
+    def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
+        """Ask for the service."""
+        endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
+        return endpoint.connect(Noting())
+
+    def test_bothWays(self) -> None:
+        """The service is found with its private data; datagrams go there, and answers to their senders."""
+        port = self.listening()
+        clients = [self.result(self.asking()) for _ in range(2)]
+        peer = clients[0].transport.peer
+        self.assertEqual((peer.gid.ip, peer.qkey), ("10.0.1.2", QKEY))
+        self.assertEqual(peer.privateData, b"welcome".ljust(136, b"\0"))
+        self.assertEqual(port.getHost().serviceID, 0x01111D2F)
+        for number, client in enumerate(clients):
+            client.transport.write(b"from %d" % number)
+            client.transport.write(b"")
+        self.wait(lambda: len(self.service.heard) == 4)
+        for data, sender in self.service.heard:
+            self.service.transport.write(data[::-1], sender)
+        for number, client in enumerate(clients):
+            self.wait(lambda c=client: len(c.heard) == 2)  # type: ignore[misc]  # a lambda
+            self.assertEqual([data for data, _ in client.heard], [b"%d morf" % number, b""])
+            self.assertEqual({sender for _, sender in client.heard}, {peer})
+            client.transport.loseConnection()
+            client.transport.loseConnection()
+            self.assertEqual(client.calls, ["start", "stop"])
+        port.stopListening()
+        port.stopListening()
+        self.assertEqual(self.service.calls, ["start", "stop"])
+        clients[0].transport.write(b"too late")
+        self.assertNothingLeft()
+
+    def test_longest(self) -> None:
+        """A datagram that fills a packet arrives; a longer one is refused."""
+        port = self.listening()
+        client = self.result(self.asking())
+        longest = client.transport.longest
+        self.assertGreaterEqual(longest, 1024)
+        client.transport.write(bytes(longest))
+        self.wait(lambda: self.service.heard)
+        self.assertEqual(self.service.heard[0][0], bytes(longest))
+        self.assertRaises(InvalidRequest, client.transport.write, bytes(longest + 1))
+        self.assertRaises(InvalidRequest, self.service.transport.write, b"to nobody")
+        client.transport.loseConnection()
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_question(self) -> None:
+        """The question names both addresses, as Linux's does."""
+        heard: list[bytes] = []
+        adapter = adapterOf(self.clock, self.devices[1])
+        release = adapter.hold()
+
+        def answered(request: SIDRREQ) -> SIDRREP:
+            heard.append(request.privateData)
+            return SIDRREP(status=SIDRStatus.REJECTED)
+
+        adapter.own.serve(0x01111D2F, answered)
+        asked = self.asking(privateData=b"hi")
+        self.wait(lambda: asked.called)
+        self.assertEqual(self.failureResultOf(asked, Refused).value.status, SIDRStatus.REJECTED)
+        release()
+        said = IPAddresses.fromPrivateData(heard[0])
+        self.assertEqual((said.source, said.destination), ("10.0.1.1", "10.0.1.2"))
+        self.assertEqual(heard[0][36:].rstrip(b"\0"), b"hi")
+
+    def test_refused(self) -> None:
+        """A port that is no service is refused; nothing is left."""
+        port = self.listening()
+        asked = self.asking(9)
+        self.wait(lambda: asked.called)
+        status = self.failureResultOf(asked, Refused).value.status
+        self.assertEqual(status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_silent(self) -> None:
+        """A host that does not answer is silent; a question that is cancelled leaves nothing, either."""
+        asked = self.asking()
+        self.wait(lambda: asked.called, 300.0)
+        self.failureResultOf(asked, PeerSilent)
+        asked = self.asking()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertNothingLeft()
+
+    def test_taken(self) -> None:
+        """A port has one service; the second one fails, and the first one stays."""
+        port = self.listening()
+        before = len(self.devices[1]._queuePairs)
+        endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
+        self.failureResultOf(endpoint.listen(Noting()), InvalidRequest)
+        self.failureResultOf(
+            DatagramServerEndpoint(self.clock, 7472, self.devices[1]).listen(Noting(bytes(137))),
+            InvalidRequest,
+        )
+        self.assertEqual(len(self.devices[1]._queuePairs), before)
+        client = self.result(self.asking())
+        client.transport.loseConnection()
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_tooMuch(self) -> None:
+        """Private data that have no room are refused at once."""
+        self.assertRaises(InvalidRequest, self.asking, privateData=bytes(181))
+
+    def test_flood(self) -> None:
+        """More than fits is dropped by the sender, or lost at the receiver; what is later arrives."""
+        port = self.listening()
+        client = self.result(self.asking())
+        for number in range(10 * RECEIVES):
+            client.transport.write(b"%d" % number)
+        self.wait(lambda: len(client.transport._free) == SENDS)
+        self.pause(0.1)
+        arrived = len(self.service.heard)
+        self.assertGreater(arrived, 0)
+        self.assertLessEqual(arrived + client.transport.dropped, 10 * RECEIVES)
+        client.transport.write(b"last")
+        self.wait(lambda: self.service.heard[-1][0] == b"last")
+        client.transport.loseConnection()
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_failing(self) -> None:
+        """A protocol that fails is stopped; others of the device carry on."""
+
+        class Failing(Noting):
+            def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+                raise RuntimeError("a test's")
+
+        self.service = Failing()
+        port = self.listening()
+        client = self.result(self.asking())
+        client.transport.write(b"x")
+        self.wait(lambda: self.service.calls == ["start", "stop"])
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        client.transport.loseConnection()
+        port.stopListening()
+        self.assertNothingLeft()

@@ -1,0 +1,209 @@
+"""
+Endpoints for messages and their strings; what is left of attempts that are cancelled, whenever that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.endpoints import (
+    IBClientEndpoint,
+    PLAIN,
+    RDMAClientEndpoint,
+    RDMAServerEndpoint,
+    USUAL,
+)
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import MessagePeer
+from txrdma.cm.errors import Rejected
+from txrdma.cm.messages import RejectReason
+from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID
+from txrdma.messages import IMessageEndpointStringParser
+from txrdma.test.support.cm.messaging import MessagingCase, Noting
+
+
+class RDMATests(MessagingCase):
+    """The IP port space of RDMA CM."""
+
+    def test_addresses(self) -> None:
+        """Both ends know addresses and ports, and private data behind the header come as they are."""
+        heard: list[MessagePeer] = []
+
+        class Factory:
+            def buildProtocol(_, peer: MessagePeer) -> Noting:
+                heard.append(peer)
+                return self.made(b"yes")
+
+        endpoint = RDMAServerEndpoint(self.clock, 0, self.devices[1])
+        factory: Any = Factory()  # whose self has another name
+        port: Any = self.successResultOf(endpoint.listen(factory))
+        address = port.getHost()
+        self.assertEqual(address.host, "10.0.1.2")
+        self.assertEqual(address.serviceID, 0x0000000001060000 | address.port)
+        for terms in (PLAIN, USUAL):
+            client = self.result(
+                RDMAClientEndpoint(
+                    self.clock, "10.0.1.2", address.port, self.devices[0], terms, b"hi"
+                ).connect(MessageFactory(Noting))
+            )
+            self.wait(lambda: self.served[-1].isMade)
+            peer = heard.pop()
+            self.assertEqual(peer.privateData, b"hi" if terms is USUAL else b"hi".ljust(56, b"\0"))
+            host = client.transport.getHost()
+            self.assertEqual((peer.address.host, peer.address.port), ("10.0.1.1", host.port))
+            self.assertGreaterEqual(host.port, 0xC000)
+            self.assertEqual(client.transport.getPeer().address, address)
+            self.assertEqual(client.transport.agreed.receives, 32 if terms is USUAL else None)
+            client.transport.loseConnection()
+            self.wait(lambda c=client: c.lost and self.served[-1].lost)  # type: ignore[misc]  # a lambda
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_looks(self) -> None:
+        """A device is asked for its ports once for all who want to know, and again a moment later."""
+        adapter = adapters.adapterOf(self.clock, self.devices[0])
+        release = adapter.hold()
+        asked: list[int] = []
+        gidTable = self.devices[0].gidTable
+
+        def counted(port: int) -> Any:
+            asked.append(port)
+            return gidTable(port)
+
+        self.patch(self.devices[0], "gidTable", counted)
+        for _ in range(10):
+            self.assertEqual(adapter.placeOf(adapter.usualGID()), (1, 0))
+            self.assertIs(adapter.placeOf(GID.fromIP("10.0.1.2")), None)
+        self.assertEqual(asked, [1])
+        self.pause(2 * adapters.LOOK_SECONDS)
+        adapter.mtuOf(1)
+        self.assertEqual(asked, [1, 1])
+        release()
+
+    def test_noHeader(self) -> None:
+        """A REQ for a port without the header of addresses is rejected."""
+        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        port: Any = self.successResultOf(endpoint.listen(MessageFactory(Noting)))
+        service = port.getHost().serviceID
+        stranger = IBClientEndpoint(self.clock, service, self.path(), self.devices[0], PLAIN, b"\xff" * 92)
+        asked = stranger.connect(MessageFactory(Noting))
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
+        port.stopListening()
+
+
+class CancelTests(MessagingCase):
+    """Attempts that are cancelled after each event leave nothing, at either end."""
+
+    def test_everywhere(self) -> None:
+        """After each step of time an attempt can be cancelled; ids, timers and queue pairs are free later."""
+        cancelled = 0
+        for steps in range(200):
+            port = self.serve()
+            asked = self.ask()
+            for _ in range(steps):
+                if not asked.called:
+                    self.clock.step()
+            wasMade = asked.called
+            asked.cancel()
+            if wasMade:
+                client = self.successResultOf(asked)
+                client.transport.abortConnection()
+            else:
+                cancelled += 1
+                self.failureResultOf(asked, CancelledError)
+            self.pause(0.01)
+            port.stopListening()
+            self.assertNothingLeft(120)
+            for server in self.served:
+                self.assertEqual(len(server.lost), int(server.isMade))
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+            if wasMade:
+                break
+        self.assertGreater(cancelled, 3)
+
+    def test_unheard(self) -> None:
+        """An attempt at a host that does not answer can be cancelled, too."""
+        port = self.serve()
+        self.network.partition(*(each[0] for each in self.addresses))
+        asked = self.ask()
+        self.pause(1.0)
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        port.stopListening()
+        self.assertNothingLeft(0.1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class StringTests(SynchronousTestCase):
+    """Strings, and what is wrong with some of them."""
+
+    def test_plugins(self) -> None:
+        """Both parsers are plugins of Twisted, and provide what they promise."""
+        from twisted.plugins import txrdma_messages
+
+        for parser, prefix in (
+            (txrdma_messages.ibMessageParser, "ib"),
+            (txrdma_messages.rdmaMessageParser, "rdma"),
+        ):
+            self.assertTrue(IMessageEndpointStringParser.providedBy(parser))
+            self.assertEqual(parser.prefix, prefix)
+
+    def test_ib(self) -> None:
+        """Service, path and terms of a string are those of the endpoint."""
+        client: Any = messageClientFromString(
+            None, r"ib:service=0x42:path=dgid \:\:ffff\:127.0.0.3 life 14:device=soft\:127.0.0.2:receives=5"
+        )
+        self.assertEqual((client._serviceID, client._device), (0x42, "soft:127.0.0.2"))
+        self.assertEqual(client._path, IBPath(dgid=GID.fromIP("127.0.0.3"), packetLifeTime=14))
+        self.assertEqual((client._terms.receives, client._terms.isCounted), (5, True))
+        self.assertIsNone(client._alternate)
+        client = messageClientFromString(
+            None, r"ib:1:dgid \:\:ffff\:127.0.0.3:alternate=sgid \:\:ffff\:127.0.0.4 dgid \:\:ffff\:127.0.0.5"
+        )
+        ends = GID.fromIP("127.0.0.4"), GID.fromIP("127.0.0.5")
+        self.assertEqual(client._alternate, IBPath(sgid=ends[0], dgid=ends[1]))
+        server: Any = messageServerFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
+        self.assertEqual((server._device, server._backlog), ("soft", 3))
+        self.assertEqual((server._terms.messageBytes, server._terms.isCounted), (100, False))
+        self.assertIsNone(server._terms.keepalive)
+        server = messageServerFromString(None, "ib:service=7:keepalive=9")
+        self.assertEqual(server._terms.keepalive, 9)
+
+    def test_rdma(self) -> None:
+        """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
+        client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
+        self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
+        self.assertFalse(client._terms.isCounted)
+        client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
+        self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
+        for text in ("rdma:127.0.0.3:7471", "rdma:7471:interface=127.0.0.3", "rdma:port=7471:device=soft"):
+            server: Any = messageServerFromString(None, text)
+            self.assertEqual(server._port, 7471)
+            self.assertEqual(server._device, "soft" if "device" in text else "soft:127.0.0.3")
+
+    def test_wrong(self) -> None:
+        """A string without sense is refused by a sentence that names key and value."""
+        for text, word in (
+            ("ib:service=x:path=dgid fe80\\:\\:1", "service=x"),
+            ("ib:path=dgid fe80\\:\\:1", "service="),
+            ("ib:service=1:path=sl 3", "path="),
+            ("ib:service=1:path=dgid fe80\\:\\:1:alternate=sl 3", "alternate="),
+            ("rdma::1", "host="),
+            ("rdma:127.0.0.1:0", "port=0"),
+            ("rdma:127.0.0.1:1:2", "'2'"),
+            ("rdma:127.0.0.1:1:credits=perhaps", "credits=perhaps"),
+            ("rdma:127.0.0.1:1:backlog=3", "backlog=3"),
+            ("tcp:127.0.0.1:1", "'tcp'"),
+        ):
+            error = self.assertRaises(ValueError, messageClientFromString, None, text)
+            self.assertIn(word, str(error))
+        error = self.assertRaises(ValueError, messageServerFromString, None, "rdma:127.0.0.1:1:path=x")
+        self.assertIn("path=x", str(error))

@@ -1,0 +1,144 @@
+"""
+Managers at ports of a simulated InfiniBand fabric: messages go by LIDs, over links that may lose them.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from twisted.internet.defer import CancelledError
+
+from txrdma.cm.errors import PeerSilent
+from txrdma.cm.events import (
+    AlternatePathRequested,
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
+    ConnectionTimedOut,
+    Disconnected,
+    Event,
+    TimewaitOver,
+)
+from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.messages import REP, REQ, SIDRREP
+from txrdma.cm.paths import pathFor
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import QPN
+from txrdma.mad.server import MADServer
+from txrdma.test.support.mad.simulated import FabricTestCase
+
+SERVICE = 0x1000000000000042
+
+
+class FabricTests(FabricTestCase):
+    """A manager at C{b}, which has two ports, and one at C{c}, which waits for connections."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        near, further, there = self.agentAt("b", 1), self.agentAt("b", 2), self.agentAt("c")
+        self.client = ConnectionManager(MADServer(near), None, [MADServer(further)])
+        self.host = ConnectionManager(MADServer(there))
+        for manager in (self.client, self.host):
+            self.addCleanup(manager.close)
+        self.heard: list[type[Event]] = []
+        self.served: list[CMConnection] = []
+        self.numbers = count(21)
+        self.end = self.host.listen(SERVICE, self.serve)
+
+    def way(self, number: int = 1) -> IBPath:
+        """The path from a port of C{b} to C{c}."""
+        source, destination = self.fabric.port("b", number).end, self.fabric.port("c").end
+        return IBPath(
+            slid=source.lid,
+            dlid=destination.lid,
+            sgid=self.client._agents[number - 1].port.endPort.gids[0],
+            dgid=self.host._agent.port.endPort.gids[0],
+            packetLifeTime=12,
+        )
+
+    def serve(self, connection: CMConnection, event: Event) -> None:
+        """Accept what comes."""
+        if isinstance(event, ConnectionRequested):
+            self.served.append(connection)
+            connection.accept(REP(localQPN=QPN(next(self.numbers))))
+        elif isinstance(event, AlternatePathRequested):
+            connection.replyAlternatePath(event.transactionID)
+        elif isinstance(event, Disconnected):
+            connection.disconnect()
+
+    def hear(self, connection: CMConnection, event: Event) -> None:
+        """Note what the client hears; be ready when it is asked."""
+        self.heard.append(type(event))
+        if isinstance(event, ConnectionReplied):
+            connection.ready()
+
+    def connect(self, serviceID: int = SERVICE) -> CMConnection:
+        """Ask for a connection; what comes of it has come."""
+        request = REQ(
+            serviceID=serviceID,
+            localQPN=QPN(next(self.numbers)),
+            remoteCMResponseTimeout=14,
+            localCMResponseTimeout=14,
+            maxCMRetries=7,
+        )
+        connection = self.client.connect(request, self.way(), self.hear)
+        self.pump(10)
+        return connection
+
+    def test_conversation(self) -> None:
+        """A connection is made, and ends in order; its ids are free then."""
+        connection = self.connect()
+        self.assertEqual([connection.state, self.served[0].state], ["ESTABLISHED"] * 2)
+        self.assertEqual(self.served[0].primary.remoteLID, self.lid("b", 1))
+        connection.disconnect()
+        self.pump(60)
+        kinds = [ConnectionReplied, ConnectionEstablished, Disconnected, TimewaitOver]
+        self.assertEqual(self.heard, kinds)
+        self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
+
+    def test_lossy(self) -> None:
+        """Of many connections over links that lose a datagram of twenty each one is made, and ends."""
+        self.fabric.wire.loss = 0.05
+        connections = [self.connect() for _ in range(20)]
+        self.assertEqual({each.state for each in (*connections, *self.served)}, {"ESTABLISHED"})
+        for each in connections:
+            each.disconnect()
+        self.pump(120)
+        self.assertEqual(self.heard.count(Disconnected), len(connections))
+        self.assertGreater(self.client.counters["retried REQ"] + self.host.counters["retried REP"], 0)
+        self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
+
+    def test_nobody(self) -> None:
+        """A service that nobody has is refused; a port that is cut off is silent."""
+        self.connect(7)
+        self.assertEqual(self.heard, [ConnectionRejected])
+        self.fabric.cut("c")
+        self.connect()
+        self.pump(60)
+        self.assertEqual(self.heard[1:], [ConnectionTimedOut])
+
+    def test_services(self) -> None:
+        """The queue pair of a datagram service is found; a question that is given up leaves nothing."""
+        self.host.serve(SERVICE + 1, lambda question: SIDRREP(qpn=QPN(7), qkey=3))
+        found = self.told(self.client.resolve(SERVICE + 1, self.way()))
+        self.assertEqual((found.qpn, found.qkey), (7, 3))
+        self.fabric.cut("c")
+        asked = self.client.resolve(SERVICE + 1, self.way())
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.refused(self.client.resolve(SERVICE + 1, self.way()), PeerSilent)
+        self.assertEqual((self.client._resolving, self.client._core._questions), ({}, {}))
+
+    def test_alternatePath(self) -> None:
+        """A path from the other port is loaded; messages take it after the migration: the first is cut."""
+        connection = self.connect()
+        loaded = self.told(connection.loadAlternatePath(self.way(2)))
+        self.assertEqual(loaded, pathFor(self.way(2)))
+        for each in (connection, self.served[0]):
+            each.migrated()
+        self.fabric.cut("b", 1)
+        connection.disconnect()
+        self.pump(60)
+        self.assertEqual(self.heard[-2:], [Disconnected, TimewaitOver])
+        self.assertEqual(self.client.counters["retried DREQ"], 0)

@@ -1,0 +1,641 @@
+"""
+Connections between hosts whose messages get lost, come twice, late, or crossed.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm._exchange import Patience
+from txrdma.cm._manager import Listener
+from txrdma.cm.events import (
+    ConnectionRejected,
+    ConnectionTimedOut,
+    Disconnected,
+    ServiceResolved,
+    ServiceTimedOut,
+)
+from txrdma.cm.messages import (
+    APR,
+    APStatus,
+    DREP,
+    DREQ,
+    LAP,
+    MessageKind,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+    SIDRStatus,
+)
+from txrdma.cm.paths import pathFor, pathOf
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, QPN
+from txrdma.test.support.cm.ends import End, SERVICE, World
+from txrdma.wire import Layout
+
+OPENED = ["ConnectionReplied", "ConnectionEstablished"]
+ACCEPTED = ["ConnectionRequested", "ConnectionEstablished"]
+
+
+class Case(SynchronousTestCase):
+    """A client and a server."""
+
+    def setUp(self) -> None:
+        self.begin(World())
+
+    def begin(self, world: World) -> None:
+        """Two hosts in a world."""
+        self.world = world
+        self.client, self.server = world.end("10.0.0.1"), world.end("10.0.0.2")
+
+    def lose(self, *kinds: type[Layout]) -> None:
+        """Lose the next message of each kind."""
+        left = list(kinds)
+
+        def drops(message: Layout) -> bool:
+            if type(message) in left:
+                left.remove(type(message))
+                return True
+            return False
+
+        self.world.drops = drops
+
+    def heard(self, end: End) -> list[str]:
+        """All events of a host, but for timewait's."""
+        names = [type(event).__name__ for _, event in end.happened]
+        return [name for name in names if name != "TimewaitOver"]
+
+    def assertEmpty(self) -> None:
+        """Nothing is left of any connection: no entry of a table, no timer."""
+        self.world.run()
+        for end in (self.client, self.server):
+            manager = end.manager
+            self.assertEqual(len(manager), 0)
+            for table in (manager._byPeer, manager._byQP, manager._questions, manager._asked):
+                self.assertEqual(table, {})
+            self.assertEqual([notch for notch in manager._wheel._notches.values() if notch], [])
+            self.assertEqual(manager._peerToPeer, set())
+            for listeners in manager._listeners.values():
+                self.assertEqual([each.waiting for each in listeners], [set()] * len(listeners))
+
+
+class OpeningTests(Case):
+    """From REQ to RTU."""
+
+    def test_connect(self) -> None:
+        """Three messages make a connection; each end knows the other's ids and queue pair."""
+        listener = self.server.listen()
+        mine = self.client.connect(self.server).connection
+        self.world.run(until=1.0)
+        self.assertEqual(self.world.log, ["REQ", "REP", "RTU"])
+        self.assertEqual(self.heard(self.client), OPENED)
+        self.assertEqual(self.heard(self.server), ACCEPTED)
+        theirs = self.server.happened[0][0].connection
+        self.assertEqual((mine.state, theirs.state), ("ESTABLISHED", "ESTABLISHED"))
+        self.assertEqual((mine.localCommID, mine.localQPN), (theirs.remoteCommID, theirs.remoteQPN))
+        self.assertEqual((mine.remoteCommID, mine.remoteQPN), (theirs.localCommID, theirs.localQPN))
+        self.assertEqual(listener.waiting, set())
+        self.assertEqual(pathOf(theirs.primary), pathOf(mine.primary).reverse())
+
+    def test_losses(self) -> None:
+        """Whichever message is lost is sent again, and the connection is made."""
+        for kinds in ((REQ,), (REP,), (RTU,), (REQ, REP, RTU)):
+            self.begin(World())
+            self.server.listen()
+            self.lose(*kinds)
+            self.client.connect(self.server)
+            self.world.run(until=20.0)
+            self.assertEqual((self.heard(self.client), self.heard(self.server)), (OPENED, ACCEPTED), kinds)
+        counters = self.server.manager.counters
+        self.assertGreaterEqual(counters["retried REP"], 1)
+        self.assertEqual(counters["sent REP"], counters["retried REP"] + 1)
+
+    def test_noListener(self) -> None:
+        """A REQ that nobody waits for is rejected with reason 8, at once."""
+        self.client.connect(self.server)
+        self.world.run(until=0.1)
+        (event,) = [event for _, event in self.client.happened]
+        assert isinstance(event, ConnectionRejected)
+        self.assertEqual(event.rejection.reason, RejectReason.INVALID_SERVICE_ID)
+        self.assertEmpty()
+
+    def test_silence(self) -> None:
+        """A host that never answers is given up after all retries, and told so, should it hear at last."""
+        self.world.drops = lambda message: isinstance(message, REQ)
+        self.server.listen()
+        self.client.connect(self.server)
+        self.world.run()
+        self.assertEqual([event for _, event in self.client.happened], [ConnectionTimedOut(MessageKind.REQ)])
+        self.assertEqual(self.world.log, ["REQ"] * 8 + ["REJ"])
+        self.assertEmpty()
+
+    def test_clientDies(self) -> None:
+        """A server whose REP is never answered gives up, and its ids rest for a while."""
+        self.server.listen()
+        self.world.drops = lambda message: isinstance(message, (REP, RTU, REJ))
+        self.client.connect(self.server)
+        self.world.run()
+        self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionTimedOut"])
+        self.assertEmpty()
+
+    def test_reject(self) -> None:
+        """A program's rejection reaches the other with its reason and private data."""
+        self.server.listen()
+        self.server.answers = False
+        self.client.connect(self.server)
+        self.world.run(until=0.05)
+        ((managed, _),) = self.server.happened
+        opening = managed.connection.opening
+        self.server.do(
+            managed,
+            lambda: opening.reject(RejectReason.CONSUMER_REJECT, self.world.now, privateData=b"not today"),
+        )
+        self.world.run(until=1.0)
+        ((_, event),) = self.client.happened
+        assert isinstance(event, ConnectionRejected)
+        self.assertEqual(event.rejection.reason, RejectReason.CONSUMER_REJECT)
+        self.assertEqual(event.rejection.privateData[:9], b"not today")
+        self.assertFalse(opening.accept(REP(), self.world.now))
+        self.assertEmpty()
+
+    def test_slowServer(self) -> None:
+        """A REQ that comes again while the program thinks is answered by an MRA: the client waits longer."""
+        self.server.listen()
+        self.server.answers = False
+        mine = self.client.connect(self.server)
+        self.world.run(until=30.0)
+        self.assertEqual(self.world.log, ["REQ", "REQ", "MRA"])
+        self.assertEqual(mine.connection.state, "MRA_REQ_RCVD")
+        ((managed, _),) = self.server.happened
+        reply = REP(localQPN=QPN(9), localCAGUID=self.server.manager.guid)
+        self.server.do(managed, lambda: managed.connection.opening.accept(reply, self.world.now))
+        self.world.run(until=31.0)
+        self.assertEqual(mine.connection.state, "ESTABLISHED")
+
+    def test_slowClient(self) -> None:
+        """A REP that comes again while the program gets ready is answered by an MRA, too."""
+        self.server.listen()
+        self.client.answers = False
+        mine = self.client.connect(self.server)
+        self.world.run(until=30.0)
+        self.assertEqual(self.world.log, ["REQ", "REP", "REP", "MRA"])
+        self.client.do(mine, lambda: mine.connection.opening.ready(b"", self.world.now))
+        self.world.run(until=31.0)
+        self.assertEqual(self.heard(self.server), ACCEPTED)
+
+    def test_cancelled(self) -> None:
+        """A client that loses interest tells the server, who finds what is meant by GUID and comm id."""
+        self.server.listen()
+        self.server.answers = False
+        mine = self.client.connect(self.server)
+        self.world.run(until=0.05)
+        self.client.disconnect(mine)
+        self.world.run(until=1.0)
+        self.assertEqual(self.heard(self.server), ["ConnectionRequested", "ConnectionRejected"])
+        self.assertEmpty()
+
+    def test_data(self) -> None:
+        """Data before the RTU are as good as the RTU."""
+        self.server.listen()
+        self.lose(RTU)
+        self.client.connect(self.server)
+        self.world.run(until=0.05)
+        (managed, _) = self.server.happened[0]
+        self.assertEqual(managed.connection.state, "REP_SENT")
+        self.server.do(managed, lambda: managed.connection.communicating(self.world.now))
+        self.assertEqual((self.heard(self.server), managed.connection.state), (ACCEPTED, "ESTABLISHED"))
+
+    def test_backlog(self) -> None:
+        """REQs beyond the backlog are dropped, and come again when there is room."""
+        self.server.listen(backlog=2)
+        self.server.answers = False
+        for _ in range(4):
+            self.client.connect(self.server)
+        self.world.run(until=0.05)
+        self.assertEqual(self.heard(self.server), ["ConnectionRequested"] * 2)
+        self.assertEqual(self.server.manager.counters["dropped REQ"], 2)
+        self.server.answers = True
+        for managed, event in list(self.server.happened):
+            self.server._answer(managed, event)
+            self.server.manager.turned(managed, self.world.now)
+        self.server.turn()
+        self.world.run(until=20.0)
+        self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), 4)
+
+    def test_patterns(self) -> None:
+        """Listeners to one service share it by what the private data of REQs hold."""
+        anything = self.server.listen()
+        other = self.server.listen(offset=2, pattern=b"blue")
+        self.assertRaises(InvalidRequest, self.server.listen)
+        for private in (b"a blue one", b"--blue", b"a red one", b"blue"):
+            self.client.connect(self.server, privateData=private.ljust(92, b"\0"))
+        self.world.run(until=1.0)
+        came = {managed: managed.listener for managed, _ in self.server.happened}
+        self.assertEqual(list(came.values()), [other, other, anything, anything])
+        self.server.manager.unlisten(anything)
+        self.server.manager.unlisten(anything)
+        self.client.connect(self.server)
+        self.world.run(until=2.0)
+        self.assertEqual(self.heard(self.client)[-1], "ConnectionRejected")
+
+
+class PeerToPeerTests(Case):
+    """Both ends ask."""
+
+    def test_crossed(self) -> None:
+        """Of two REQs that cross, that of the higher CA GUID counts, whatever comes first or is lost."""
+        for isLate in (False, True):
+            for lost in ((), (REQ,), (REQ, REQ), (REP,), (RTU,)):
+                self.begin(World())
+                self.lose(*lost)
+                first, second = (self.server, self.client) if isLate else (self.client, self.server)
+                first.connect(second, isPeerToPeer=True)
+                self.world.run(until=0.5 if isLate else 0.005)
+                second.connect(first, isPeerToPeer=True)
+                self.world.run(until=20.0)
+                self.assertEqual(self.heard(self.server), OPENED, (isLate, lost))  # its CA GUID is higher
+                self.assertEqual(self.heard(self.client), ACCEPTED, (isLate, lost))
+                mine, theirs = (end.happened[0][0].connection for end in (self.client, self.server))
+                self.assertEqual(mine.remoteCommID, theirs.localCommID)
+                self.assertEqual(theirs.remoteCommID, mine.localCommID)
+
+    def test_alone(self) -> None:
+        """A peer that never asks is waited for as long as retries last."""
+        self.client.connect(self.server, isPeerToPeer=True)
+        self.world.run()
+        self.assertEqual(self.heard(self.client), ["ConnectionTimedOut"])
+        self.assertEmpty()
+
+
+class ClosingTests(Case):
+    """The end, from either side."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.open()
+
+    def open(self) -> None:
+        """A connection."""
+        self.server.listen()
+        self.mine = self.client.connect(self.server)
+        self.world.run(until=self.world.now + 10.0)
+        self.theirs = self.server.happened[0][0]
+        self.assertEqual(self.theirs.connection.state, "ESTABLISHED")
+        for end in (self.client, self.server):
+            end.happened.clear()
+        self.world.log.clear()
+
+    def test_eitherEnd(self) -> None:
+        """Both ends hear of the end once, and then that ids are free."""
+        for isServer in (False, True):
+            self.begin(World())
+            self.open()
+            one, managed = (self.server, self.theirs) if isServer else (self.client, self.mine)
+            one.disconnect(managed)
+            self.world.run()
+            self.assertEqual(self.world.log, ["DREQ", "DREP"])
+            for end in (self.client, self.server):
+                names = [type(event).__name__ for _, event in end.happened]
+                self.assertEqual(names, ["Disconnected", "TimewaitOver"])
+            self.assertEmpty()
+
+    def test_losses(self) -> None:
+        """A lost DREQ or DREP is made good."""
+        for kind in (DREQ, DREP):
+            self.begin(World())
+            self.open()
+            self.lose(kind)
+            self.client.disconnect(self.mine)
+            self.world.run()
+            self.assertEqual(self.heard(self.client), ["Disconnected"])
+            self.assertEqual(self.heard(self.server), ["Disconnected"])
+            self.assertEmpty()
+
+    def test_crossed(self) -> None:
+        """Both ends at once: each answers the other."""
+        self.client.disconnect(self.mine)
+        self.server.disconnect(self.theirs)
+        self.world.run()
+        self.assertEqual(sorted(self.world.log), ["DREP", "DREP", "DREQ", "DREQ"])
+        for end in (self.client, self.server):
+            self.assertEqual(self.heard(end), ["Disconnected"])
+        self.assertEmpty()
+
+    def test_dead(self) -> None:
+        """A peer that never answers keeps nobody from the end."""
+        self.world.drops = lambda message: True
+        self.client.disconnect(self.mine)
+        self.world.run()
+        self.assertEqual(self.world.log, ["DREQ"] * 8)
+        self.assertEqual([event for _, event in self.client.happened][:1], [Disconnected(None)])
+        self.world.drops = lambda message: False
+        self.server.disconnect(self.theirs)
+        self.assertEmpty()
+        self.assertEqual(self.client.manager.counters["stray DREQ"], 1)  # and was answered
+
+    def test_lateRTU(self) -> None:
+        """A DREQ that overtakes the RTU ends a connection that was established."""
+        self.begin(World())
+        self.server.listen()
+        self.lose(RTU)
+        mine = self.client.connect(self.server)
+        self.world.run(until=0.05)
+        self.client.disconnect(mine)
+        self.world.run()
+        self.assertEqual(self.heard(self.server), [*ACCEPTED, "Disconnected"])
+        self.assertEmpty()
+
+    def test_resting(self) -> None:
+        """While ids rest a late REQ of the same connection is stale, and a late DREQ is answered."""
+        connection = self.mine.connection
+        request = connection.opening.request
+        self.client.disconnect(self.mine)
+        self.world.run(until=self.world.now + 0.03)
+        self.assertEqual(self.theirs.connection.state, "TIMEWAIT")
+        self.world.log.clear()
+        manager, path = self.server.manager, self.client.pathTo(self.server)
+        manager.received(request, 1, path, self.world.now)
+        release = DREQ(localCommID=connection.localCommID, remoteCommID=connection.remoteCommID,
+                       remoteQPN=connection.remoteQPN)  # fmt: skip
+        manager.received(release, 99, path, self.world.now)
+        rejection, answer = manager.outgoing()
+        assert isinstance(rejection.message, REJ)
+        self.assertEqual(rejection.message.reason, RejectReason.STALE_CONNECTION)
+        self.assertEqual((type(answer.message), answer.transactionID), (DREP, 99))
+        self.assertEmpty()
+
+    def test_stale(self) -> None:
+        """A restarted client's REQ from a known queue pair is stale, and ends the connection before it."""
+        qpn = self.mine.connection.localQPN
+        self.client.manager._forget(self.mine)  # as if the process had died
+        again = self.client.connect(self.server, localQPN=qpn)
+        self.world.run(until=self.world.now + 1.0)
+        (event, *_) = [event for who, event in self.client.happened if who is again]
+        assert isinstance(event, ConnectionRejected)
+        self.assertEqual(event.rejection.reason, RejectReason.STALE_CONNECTION)
+        self.assertEqual(self.heard(self.server), ["Disconnected"])
+        self.assertEqual(self.client.manager.counters["stray DREQ"], 1)
+        self.world.run()
+        self.client.connect(self.server, localQPN=qpn)
+        self.world.run(until=self.world.now + 1.0)
+        self.assertEqual(self.heard(self.client)[-1], "ConnectionEstablished")
+
+
+class StrangerTests(Case):
+    """Messages that match nothing."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server.listen()
+        self.mine = self.client.connect(self.server)
+        self.world.run(until=1.0)
+        self.theirs = self.server.happened[0][0].connection
+
+    def answers(self, message: Layout) -> list[Layout]:
+        """What the server answers to a message of the client's address."""
+        self.server.manager.received(message, 5, self.client.pathTo(self.server), self.world.now)
+        sent = self.server.manager.outgoing()
+        self.assertEqual({each.transactionID for each in sent} | {5}, {5})
+        return [each.message for each in sent]
+
+    def test_unknown(self) -> None:
+        """Those that wait for an answer get one; nothing else is said."""
+        ids = {"localCommID": 7, "remoteCommID": 8}
+        (rejection,) = self.answers(REP(localCommID=7, remoteCommID=8))
+        assert isinstance(rejection, REJ)
+        self.assertEqual(rejection.reason, RejectReason.INVALID_COMM_ID)
+        self.assertEqual((rejection.localCommID, rejection.remoteCommID), (8, 7))
+        (released,) = self.answers(DREQ(localCommID=7, remoteCommID=8))
+        assert isinstance(released, DREP)
+        self.assertEqual((released.localCommID, released.remoteCommID), (8, 7))
+        (response,) = self.answers(LAP(localCommID=7, remoteCommID=8))
+        assert isinstance(response, APR)
+        self.assertEqual(response.apStatus, APStatus.INVALID_COMM_ID)
+        for kind in (RTU, DREP, APR, MRA, REJ):
+            self.assertEqual(self.answers(kind().replace(**ids)), [], kind)
+            self.assertEqual(self.server.manager.counters[f"stray {kind.__name__}"], 1)
+
+    def test_guesses(self) -> None:
+        """An established connection is not disturbed by one right id, nor by a wrong queue pair."""
+        theirs = self.theirs
+        known, peer = theirs.localCommID, theirs.remoteCommID
+        for kind in (RTU, DREP, APR, MRA, REJ, REP, DREQ, LAP):
+            self.answers(kind().replace(localCommID=peer ^ 1, remoteCommID=known))
+        self.answers(REJ(localCommID=peer ^ 1, remoteCommID=known, messageRejected=MessageKind.LAP))
+        self.answers(REJ(localCommID=peer, remoteCommID=known ^ 1, reason=RejectReason.TIMEOUT))
+        self.assertEqual(self.answers(DREQ(localCommID=peer, remoteCommID=known, remoteQPN=QPN(1))), [])
+        self.assertEqual(theirs.state, "ESTABLISHED")
+        self.assertEqual(self.heard(self.server), ACCEPTED)
+
+    def test_replays(self) -> None:
+        """Old messages with valid ids change nothing while the connection lives."""
+        opening = self.mine.connection.opening
+        assert opening.reply is not None
+        self.assertEqual(self.answers(opening.request), [])
+        self.assertEqual(self.server.manager.counters["duplicate REQ"], 1)
+        self.client.manager.received(opening.reply, 5, self.server.pathTo(self.client), self.world.now)
+        (ready,) = self.client.manager.outgoing()
+        self.assertIsInstance(ready.message, RTU)
+        self.assertEqual(self.client.manager.counters["duplicate REP"], 1)
+        self.assertEqual((self.heard(self.client), self.heard(self.server)), (OPENED, ACCEPTED))
+
+    def test_REJ(self) -> None:
+        """A REJ ends a connection whose peer does not know it, unless alternate paths show that it does."""
+        rejection = REJ(
+            localCommID=self.theirs.remoteCommID,
+            remoteCommID=self.theirs.localCommID,
+            messageRejected=MessageKind.LAP,
+            reason=RejectReason.INVALID_COMM_ID,
+        )
+        other = pathFor(IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64))
+        self.client.do(self.mine, lambda: self.mine.connection.loadAlternatePath(other, self.world.now))
+        self.world.run(until=2.0)
+        self.assertIn("AlternatePathLoaded", self.heard(self.client))
+        self.answers(rejection)
+        self.assertEqual(self.theirs.state, "ESTABLISHED")
+        assert self.theirs.alternate is not None
+        self.theirs.alternate.wasUsed = False
+        self.answers(rejection)
+        self.assertEqual(self.theirs.state, "TIMEWAIT")
+
+
+class LiarTests(SynchronousTestCase):
+    """Messages with anything in them."""
+
+    KINDS = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRREQ, SIDRREP, LAP, APR)
+    MESSAGES = st.tuples(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232), st.integers(0, 3))
+
+    @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=12))
+    def test_anything(self, messages: list[tuple[tuple[type[Layout], bytes, int], bool]]) -> None:
+        """Whatever peers send, with right ids or wrong ones, nothing fails, and all comes to an end."""
+        world = World()
+        client, server = world.end("10.0.0.1"), world.end("10.0.0.2")
+        server.listen(backlog=4)
+        connection = client.connect(server).connection
+        world.run(until=0.05)
+        for (kind, raw, which), isServer in messages:
+            message = kind.decode(raw)
+            names = {field.name for field in kind.fields}
+            ids = (connection.localCommID, connection.remoteCommID)
+            ours, theirs = ids if isServer else ids[::-1]
+            if which & 1 and "localCommID" in names:
+                message = message.replace(localCommID=ours)
+            if which & 2 and "remoteCommID" in names:
+                message = message.replace(remoteCommID=theirs)
+            one, other = (server, client) if isServer else (client, server)
+            one.manager.received(message, 7, other.pathTo(one), world.now)
+            one.turn()
+            world.run(until=world.now + 0.02)
+        client.disconnect(next(iter(managed for managed, _ in client.happened)))
+        for end in (client, server):
+            for managed in list(end.manager._connections.values()):
+                end.disconnect(managed)
+        world.run(until=world.now + 1e6)
+        self.assertEqual((len(client.manager), len(server.manager)), (0, 0))
+
+
+class AlternateTests(Case):
+    """Alternate paths of connections."""
+
+    def test_migrated(self) -> None:
+        """After a migration messages take the new path, at both ends."""
+        self.server.listen()
+        mine = self.client.connect(self.server)
+        self.world.run(until=1.0)
+        (theirs, _) = self.server.happened[0]
+        way = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
+        self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
+        self.world.run(until=2.0)
+        for end, managed in ((self.client, mine), (self.server, theirs)):
+            managed.connection.migrated(self.world.now)
+            self.assertEqual(end.manager.outgoing(), [])
+            end.manager.turned(managed, self.world.now)
+        self.assertEqual((mine.path.dgid, mine.path.dqpn), (way.dgid, 1))
+        self.assertEqual((theirs.path.dgid, theirs.path.sgid), (way.sgid, way.dgid))
+
+    def test_lostRTU(self) -> None:
+        """A LAP is as good as the RTU before it."""
+        self.server.listen()
+        self.lose(RTU)
+        mine = self.client.connect(self.server)
+        self.world.run(until=0.05)
+        way = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
+        self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
+        self.world.run(until=0.2)
+        self.assertEqual(self.heard(self.server), [*ACCEPTED, "AlternatePathRequested", "QPArmed"])
+
+    def test_disconnected(self) -> None:
+        """A connection that ends while a LAP is out says so of the LAP, too."""
+        self.server.listen()
+        mine = self.client.connect(self.server)
+        self.world.run(until=1.0)
+        self.lose(LAP)
+        way = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
+        self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
+        self.client.disconnect(mine)
+        self.world.run()
+        self.assertEqual(self.heard(self.client), [*OPENED, "AlternatePathAbandoned", "Disconnected"])
+        self.assertEmpty()
+
+
+class ServiceTests(Case):
+    """SIDR."""
+
+    def ask(self) -> None:
+        """Ask the server for a service."""
+        question = SIDRREQ(serviceID=SERVICE)
+        path = self.client.pathTo(self.server)
+        self.client.manager.resolve(question, path, Patience(17, 14, 3), self.world.now)
+        self.client.turn()
+        self.world.run(until=5.0)
+
+    def test_resolved(self) -> None:
+        """A service's queue pair and key are found, whatever is lost once; the program is asked once."""
+        for kinds in ((), (SIDRREQ,), (SIDRREP,)):
+            self.begin(World())
+            self.server.listen()
+            self.lose(*kinds)
+            self.ask()
+            ((_, event),) = self.client.happened
+            assert isinstance(event, ServiceResolved)
+            self.assertEqual((event.response.qpn, event.response.qkey), (77, 0x1234))
+            self.assertEqual(self.heard(self.server), ["ServiceRequested"])
+            self.assertEmpty()
+
+    def test_unknown(self) -> None:
+        """A service that nobody offers is refused by its status."""
+        self.ask()
+        ((_, event),) = self.client.happened
+        assert isinstance(event, ServiceResolved)
+        self.assertEqual(event.response.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
+        self.assertEmpty()
+
+    def test_silence(self) -> None:
+        """A host that does not answer is given up."""
+        self.world.drops = lambda message: True
+        self.ask()
+        self.assertEqual([event for _, event in self.client.happened], [ServiceTimedOut()])
+        self.assertEmpty()
+
+
+class SeedTests(Case):
+    """Many connections over a network that loses, doubles and delays."""
+
+    def test_seeds(self) -> None:
+        """Every connection is made and ended, both ends hear the same, and nothing is left."""
+        for seed in range(60):
+            self.play(seed)
+
+    def play(self, seed: int) -> None:
+        """Make connections and end them, on a network whose faults are drawn by a seed."""
+        self.begin(World(seed, loss=0.2, doubling=0.3))
+        self.server.listen(backlog=3)
+        ours = [self.client.connect(self.server) for _ in range(5)]
+        self.world.run(until=60.0)
+        for number, managed in enumerate(ours):
+            self.assertEqual(managed.connection.state, "ESTABLISHED", seed)
+            theirs = next(
+                each for each, _ in self.server.happened
+                if each.connection.remoteCommID == managed.connection.localCommID
+            )  # fmt: skip
+            for turn in (number, number + 1)[: 1 + number // 3]:  # the last two by both ends
+                end, one = ((self.client, managed), (self.server, theirs))[turn % 2]
+                end.disconnect(one)
+        self.assertEmpty()
+        for end in (self.client, self.server):
+            kinds = self.heard(end)
+            for kind in ("ConnectionEstablished", "Disconnected"):
+                self.assertEqual(kinds.count(kind), 5, seed)
+
+    def test_thousands(self) -> None:
+        """Ten thousand connections are open at once; none of them has a deadline."""
+        self.server.listen(backlog=10_000)
+        for _ in range(10_000):
+            self.client.connect(self.server)
+        self.world.run(until=5.0)
+        self.assertEqual((len(self.client.manager), len(self.server.manager)), (10_000, 10_000))
+        self.assertEqual(self.heard(self.client).count("ConnectionEstablished"), 10_000)
+        left = [notch for notch in self.client.manager._wheel._notches.values() if notch]
+        self.assertEqual(left, [])
+
+    def test_numbers(self) -> None:
+        """A comm id that rests is not given to another connection."""
+        numbers = iter((5, 1, 5, 0, 6, 1))
+        self.client.manager._random = lambda: next(numbers)
+        first = self.client.connect(self.server)
+        second = self.client.connect(self.server)
+        self.assertEqual((first.key, second.key), (5, 6))
+
+    def test_listenerType(self) -> None:
+        """A listener without a pattern wants everything."""
+        self.assertTrue(Listener(1).wants(b""))
+        self.assertFalse(Listener(1, 1, 1, b"x").wants(b"x"))

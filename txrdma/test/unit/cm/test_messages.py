@@ -1,0 +1,260 @@
+"""
+Messages of communication management: the kernel's, ours as tshark reads them, and what they carry for users.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm import messages
+from txrdma.cm.additional import Information, informationFor, informationOf, ROOM
+from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
+from txrdma.cm.messages import (
+    APR,
+    APStatus,
+    CMPath,
+    DREP,
+    DREQ,
+    FailoverAccepted,
+    LAP,
+    MessageKind,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRStatus,
+)
+from txrdma.cm.paths import alternateOf, areSame, isPath, lapFor, NO_PATH, pathFor, pathOf, reversedPath
+from txrdma.error import WireError
+from txrdma.iba.path import IBPath, PERMISSIVE_LID
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass
+from txrdma.mad.layouts.messages import ClassPortInfo, CommMgtFormat
+from txrdma.mad.layouts.values import PathMTU, Rate
+from txrdma.test.support.captures import packets
+from txrdma.test.support.cm.messages import datagramOf, KINDS
+from txrdma.wire import Code
+
+ROOMS = (92, 222, 148, 196, 224, 220, 224, 216, 136, 168, 148)
+
+
+def recorded(name: str) -> list[tuple[int, Attribute, bytes]]:
+    """The messages of a capture: transaction, message, datagram."""
+    found = []
+    for captured in packets(name):
+        if captured.packet.bth.destination == 1:
+            datagram = CommMgtFormat.decode(captured.packet.payload)
+            kind = attributeOf(ManagementClass.COMM_MGT, datagram.header.attributeID)
+            assert kind is not None
+            message = kind.decode(datagram.payload)
+            found.append((datagram.header.transactionID, message, captured.packet.payload))
+    return found
+
+
+class RecordedTests(SynchronousTestCase):
+    """Linux's messages of rping."""
+
+    def test_conversation(self) -> None:
+        """REQ, REP, RTU, DREQ and DREP are read, of one transaction; ours are the same bytes."""
+        found = recorded("rping")
+        self.assertEqual([type(message) for _, message, _ in found], [REQ, REP, RTU, DREQ, DREP])
+        for transaction, message, datagram in found:
+            self.assertEqual(datagramOf(message, transaction), bytes(datagram))
+        request, reply, ready, release, released = (message for _, message, _ in found)
+        assert isinstance(request, REQ) and isinstance(reply, REP) and isinstance(ready, RTU)
+        assert isinstance(release, DREQ) and isinstance(released, DREP)
+        self.assertEqual(
+            [(each.localCommID, each.remoteCommID) for each in (reply, ready, release, released)],
+            [
+                (reply.localCommID, request.localCommID),
+                (request.localCommID, reply.localCommID),
+                (request.localCommID, reply.localCommID),
+                (reply.localCommID, request.localCommID),
+            ],
+        )
+        self.assertEqual(release.remoteQPN, reply.localQPN)
+        self.assertEqual(len({transaction for transaction, _, _ in found}), 1)
+
+    def test_request(self) -> None:
+        """The REQ says what rping asks for, from the service id to the path."""
+        request = recorded("rping")[0][1]
+        assert isinstance(request, REQ)
+        self.assertEqual(portOf(request.serviceID), (PortSpace.TCP, 7174))
+        self.assertEqual((request.responderResources, request.initiatorDepth), (1, 1))
+        self.assertEqual((request.retryCount, request.rnrRetryCount, request.maxCMRetries), (7, 7, 15))
+        self.assertEqual((request.remoteCMResponseTimeout, request.localCMResponseTimeout), (20, 20))
+        self.assertEqual(request.pathMTU, PathMTU.MTU_1024)
+        path = request.primary
+        self.assertEqual((str(path.localGID.ip), str(path.remoteGID.ip)), ("10.77.0.1", "10.77.0.2"))
+        self.assertEqual((path.localLID, path.hopLimit, path.localACKTimeout), (0xFFFF, 64, 17))
+        self.assertTrue(isPath(path))
+        self.assertFalse(isPath(request.alternate))
+
+    def test_path(self) -> None:
+        """Our path for the same way has the same bytes, but for the flow label and the rate."""
+        request = recorded("rping")[0][1]
+        assert isinstance(request, REQ)
+        theirs = request.primary
+        way = pathOf(theirs)
+        self.assertEqual((way.slid, way.dlid, way.packetLifeTime), (0, 0, 16))
+        self.assertEqual(pathFor(way, rate=theirs.packetRate), theirs)
+        self.assertEqual(pathOf(reversedPath(theirs)), way.reverse())
+
+    def test_addresses(self) -> None:
+        """The private data begin with both IP addresses, and we write them as the kernel does."""
+        request = recorded("rping")[0][1]
+        assert isinstance(request, REQ)
+        addresses = IPAddresses.fromPrivateData(request.privateData)
+        self.assertEqual((addresses.source, addresses.destination), ("10.77.0.1", "10.77.0.2"))
+        self.assertEqual(addresses.toPrivateData().ljust(92, b"\0"), request.privateData)
+        self.assertEqual(addresses.gids, (request.primary.localGID, request.primary.remoteGID))
+
+    def test_reject(self) -> None:
+        """A REQ for a port without a listener gets reason 8, without a comm id."""
+        (_, request, _), (_, rejection, _) = recorded("cm-reject")
+        assert isinstance(request, REQ) and isinstance(rejection, REJ)
+        self.assertEqual(rejection.reason, RejectReason.INVALID_SERVICE_ID)
+        self.assertEqual((rejection.localCommID, rejection.remoteCommID), (0, request.localCommID))
+        self.assertEqual(rejection.messageRejected, MessageKind.REQ)
+        self.assertIsNone(informationOf(rejection))
+
+
+class LayoutTests(SynchronousTestCase):
+    """What messages have in common."""
+
+    def test_room(self) -> None:
+        """Every message fills a datagram, and has its room for private data."""
+        for kind, room in zip(KINDS, ROOMS, strict=True):
+            fields = {field.name: field.width // 8 for field in kind.fields}
+            self.assertEqual((kind.size, fields["privateData"]), (232, room), kind)
+
+    def test_complete(self) -> None:
+        """All attributes of the class are here."""
+        declared = {
+            kind for kind in vars(messages).values()
+            if isinstance(kind, type) and issubclass(kind, Attribute) and kind is not Attribute
+        }  # fmt: skip
+        self.assertEqual(declared, set(KINDS))
+
+    @given(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232))
+    def test_anything(self, kind: type[Attribute], raw: bytes) -> None:
+        """Whatever a peer sends is read, and written as it came."""
+        self.assertEqual(kind.decode(raw).encode(), raw)
+
+    def test_failoverAccepted(self) -> None:
+        """A REP of zeros accepts failover: Linux's always does."""
+        self.assertEqual(REP().failoverAccepted, FailoverAccepted.ACCEPTED)
+
+
+class AdditionalTests(SynchronousTestCase):
+    """Additional information of refusals."""
+
+    VALUES: tuple[tuple[Code, Information, int], ...] = (
+        (RejectReason.TIMEOUT, GUID.fromInt(5), 8),
+        (RejectReason.PRIMARY_GID_REJECTED, GID.fromIP("10.0.0.1"), 16),
+        (RejectReason.PRIMARY_LID_REJECTED, 7, 2),
+        (RejectReason.INVALID_PRIMARY_SL, 3, 1),
+        (RejectReason.PORT_REDIRECT, ClassPortInfo(redirectQPN=QPN(9)), 72),
+        (RejectReason.INVALID_ALTERNATE_FLOW_LABEL, 0xABCDE, 3),
+        (RejectReason.UNSUPPORTED_CLASS_VERSION, 2, 1),
+        (APStatus.GID_REJECTED, GID.fromIP("10.0.0.1"), 16),
+        (APStatus.LID_REJECTED, 9, 2),
+        (SIDRStatus.REDIRECT, ClassPortInfo(redirectQPN=QPN(9)), 72),
+    )
+
+    def message(self, reason: Code, raw: bytes) -> REJ | APR | SIDRREP:
+        room = raw.ljust(ROOM, b"\0")
+        if isinstance(reason, RejectReason):
+            return REJ(reason=reason, rejectInfoLength=len(raw), additionalInfo=room)
+        if isinstance(reason, APStatus):
+            return APR(apStatus=reason, additionalInfoLength=len(raw), additionalInfo=room)
+        assert isinstance(reason, SIDRStatus)
+        return SIDRREP(status=reason, additionalInfoLength=len(raw), additionalInfo=room)
+
+    def test_values(self) -> None:
+        """A value is read as it was written, and is as long as it should be."""
+        for reason, value, length in self.VALUES:
+            raw = informationFor(reason, value)
+            self.assertEqual(len(raw), length, reason)
+            self.assertEqual(informationOf(self.message(reason, raw)), value, reason)
+            self.assertIsNone(informationOf(self.message(reason, raw[:-1])), reason)
+
+    def test_none(self) -> None:
+        """Reasons without information have none, whatever a peer sends; ours can't be given any."""
+        for reason in (RejectReason.CONSUMER_REJECT, APStatus.REJECTED, SIDRStatus.NO_QP, RejectReason(99)):
+            self.assertIsNone(informationOf(self.message(reason, bytes(16))))
+            self.assertEqual(informationFor(reason, None), b"")
+            self.assertRaises(ValueError, informationFor, reason, 5)
+        self.assertRaises(ValueError, informationFor, RejectReason.TIMEOUT, 5)
+        self.assertRaises(ValueError, informationFor, RejectReason.INVALID_PRIMARY_SL, 256)
+
+    @given(st.integers(0, 0xFFFF), st.integers(0, 127), st.binary(min_size=72, max_size=72))
+    def test_lies(self, reason: int, length: int, raw: bytes) -> None:
+        """A peer's information is never more than advice: nonsense is read without an error."""
+        informationOf(REJ(reason=RejectReason(reason), rejectInfoLength=length, additionalInfo=raw))
+
+
+class IPTests(SynchronousTestCase):
+    """Addresses in private data, ports in service ids."""
+
+    @given(
+        st.one_of(
+            st.tuples(st.ip_addresses(v=4), st.ip_addresses(v=4)),
+            st.tuples(st.ip_addresses(v=6), st.ip_addresses(v=6)),
+        ),
+        st.integers(0, 65535),
+    )
+    def test_roundTrip(self, addresses: tuple[object, object], port: int) -> None:
+        """Addresses are read as they were written, before the user's own data."""
+        source, destination = (str(address) for address in addresses)
+        given = IPAddresses(source, port, destination)
+        raw = given.toPrivateData(b"mine")
+        self.assertEqual((IPAddresses.fromPrivateData(raw), raw[36:]), (given, b"mine"))
+
+    def test_refused(self) -> None:
+        """Headers of other versions are refused, and so are addresses of two kinds."""
+        for header in (IPCMHeader(majorVersion=1, ipVersion=4), IPCMHeader(), IPCMHeader(ipVersion=5)):
+            self.assertRaises(WireError, IPAddresses.fromPrivateData, header.encode())
+        self.assertRaises(WireError, IPAddresses.fromPrivateData, bytes(35))
+        self.assertRaises(ValueError, IPAddresses("10.0.0.1", 1, "::1").toPrivateData)
+
+    def test_serviceIDs(self) -> None:
+        """Each port space has its own prefix; other service ids have no port."""
+        self.assertEqual(serviceIDOf(PortSpace.TCP, 7174), 0x0000000001061C06)
+        for space in PortSpace:
+            self.assertEqual(portOf(serviceIDOf(space, 5)), (space, 5))
+        self.assertIsNone(portOf(0x1000000000000001))
+        self.assertRaises(ValueError, serviceIDOf, PortSpace.TCP, 65536)
+
+
+class PathTests(SynchronousTestCase):
+    """Paths of messages."""
+
+    def test_lap(self) -> None:
+        """A path is the same behind a LAP, whose fields stand in another order."""
+        path = CMPath(
+            localLID=LID(3), remoteLID=LID(4),
+            localGID=GID.fromIP("fe80::1"), remoteGID=GID.fromIP("fe80::2"),
+            flowLabel=0xABCDE, packetRate=Rate.GBPS_100, trafficClass=5, hopLimit=6, serviceLevel=7,
+            subnetLocal=True, localACKTimeout=19,
+        )  # fmt: skip
+        lap = LAP.decode(lapFor(path, LAP()).encode())
+        self.assertEqual(alternateOf(lap), path)
+        self.assertEqual(reversedPath(reversedPath(path)), path)
+
+    def test_same(self) -> None:
+        """Paths are the same by GIDs, flow label, SL and traffic class, on InfiniBand by LIDs, too."""
+        path = pathFor(IBPath(sgid=GID.fromIP("10.0.0.1"), dgid=GID.fromIP("10.0.0.2"), hopLimit=64))
+        self.assertEqual((path.localLID, path.remoteLID), (PERMISSIVE_LID, PERMISSIVE_LID))
+        self.assertTrue(areSame(path, path.replace(localACKTimeout=3, hopLimit=1, remoteLID=LID(0))))
+        for change in ({"flowLabel": 1}, {"serviceLevel": 1}, {"trafficClass": 1}):
+            self.assertFalse(areSame(path, path.replace(**change)), change)
+        local = pathFor(IBPath(slid=LID(3), dlid=LID(4)))
+        self.assertFalse(areSame(local, local.replace(remoteLID=LID(5))))
+        self.assertTrue(local.subnetLocal)
+        self.assertFalse(isPath(NO_PATH))

@@ -1,0 +1,249 @@
+"""
+Alternate paths of connections with queue pairs: loaded by the program, migrated to by devices alone.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from random import Random
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.messages import APStatus
+from txrdma.cm.paths import pathFor, reversedPath
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID
+from txrdma.test.support.cm.messaging import MessagingCase, Noting, SERVICE
+
+BLOCK = 1 << 14
+
+
+class Hashing(Noting):
+    """A protocol that counts and hashes what comes."""
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.length, self.hash = 0, sha256()
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.length += len(data)
+        self.hash.update(data)
+
+
+class MigrationTests(MessagingCase):
+    """Two hosts with two ports each."""
+
+    addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
+    terms = Terms(messageBytes=BLOCK, receives=8, sends=8)
+
+    def cut(self, number: int) -> None:
+        """Cut a path."""
+        self.network.partition(*(each[number] for each in self.addresses))
+
+    def mend(self, number: int) -> None:
+        """Join a path again."""
+        self.network.join(*(each[number] for each in self.addresses))
+
+    def made(self, answer: bytes = b"") -> Noting:
+        self.served.append(Hashing(answer))
+        return self.served[-1]
+
+    def test_cutTwice(self) -> None:
+        """Data flow on when the primary path is cut, and again, by a path loaded meanwhile: equal hashes."""
+        client, server = self.connected(self.terms, self.terms)
+        assert isinstance(server, Hashing)
+        random, expected, sent = Random(7), sha256(), 0
+
+        def feed(upTo: int) -> None:
+            nonlocal sent
+            while sent < upTo:
+                block = random.randbytes(BLOCK)
+                expected.update(block)
+                client.transport.sendMessage(block)
+                sent += BLOCK
+
+        paths = [self.path(0), self.path(1)]
+        for turn in range(2):
+            here, there = turn % 2, 1 - turn % 2
+            loaded = self.result(client.transport.loadAlternatePath(paths[there]))
+            self.assertEqual(loaded, pathFor(paths[there]))
+            self.assertEqual(server.transport.alternate, reversedPath(loaded))
+            feed(sent + 100 * BLOCK)
+            self.wait(lambda most=sent - 50 * BLOCK: server.length > most)  # type: ignore[misc]
+            self.cut(here)
+            feed(sent + 100 * BLOCK)
+            self.wait(lambda count=turn + 1: len(client.paths) == len(server.paths) == count)  # type: ignore[misc]
+            self.assertEqual((client.transport.path, client.transport.alternate), (loaded, None))
+            self.assertEqual((client.paths[-1], server.paths[-1]), (loaded, reversedPath(loaded)))
+            self.wait(lambda most=sent: server.length == most)  # type: ignore[misc]
+            self.mend(here)
+        self.assertEqual(server.hash.digest(), expected.digest())
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost)
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_idle(self) -> None:
+        """A connection without data is ready to migrate, too; its manager's messages take the new path."""
+        client, server = self.connected()
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.pause(0.1)
+        self.cut(0)
+        server.transport.sendMessage(b"by the other")
+        self.wait(lambda: client.messages and client.paths and server.paths)
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost and client.lost)
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_armed(self) -> None:
+        """A path that is loaded can be needed the moment after."""
+        client, server = self.connected()
+        assert isinstance(server, Hashing)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        loading.addCallback(lambda _: self.cut(0))
+        self.result(loading)
+        client.transport.sendMessage(b"at once")
+        self.wait(lambda: server.length and client.paths)
+        self.assertEqual(client.lost, [])
+
+    def test_lostWhileArming(self) -> None:
+        """The end of the connection fails whoever waits for a path to be armed."""
+        client, _server = self.connected()
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: client.transport.alternate is not None)
+        self.assertFalse(loading.called)
+        client.transport.abortConnection()
+        self.failureResultOf(loading, DeviceUnavailable)
+
+    def test_migratedBeforeLAP(self) -> None:
+        """A LAP that overtakes the device's event finds the migration reported."""
+        client, server = self.connected()
+        assert isinstance(server, Hashing)
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.pause(0.1)
+        self.devices[1].notify = lambda event: None  # type: ignore[method-assign]  # it tells nothing in time
+        self.cut(0)
+        client.transport.sendMessage(b"on")
+        self.wait(lambda: client.paths and server.length)
+        self.assertEqual(server.paths, [])
+        self.mend(0)
+        self.result(client.transport.loadAlternatePath(self.path(0)))
+        self.assertEqual(len(server.paths), 1)
+
+    def test_notLoaded(self) -> None:
+        """Without an alternate path a cut is the end."""
+        client, _server = self.connected()
+        self.cut(0)
+        client.transport.sendMessage(b"in vain")
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+
+    def test_refused(self) -> None:
+        """Paths that either end does not have are refused, and the connection stays."""
+        client, _server = self.connected()
+        ends = [GID.fromIP(each) for each in ("10.0.9.1", "10.0.9.2")]
+        path = IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64)
+        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, path)
+        half = IBPath(sgid=self.path(1).sgid, dgid=ends[1], hopLimit=64)
+        loading = client.transport.loadAlternatePath(half)
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+
+    def test_otherPartition(self) -> None:
+        """A path by a port that is not in the connection's partition is refused, at either end."""
+        client, _server = self.connected()
+        tables = {1: [0xFFFF], 2: [0x8005]}
+        self.patch(self.devices[1], "pkeys", tables.__getitem__)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.REJECTED)
+        self.patch(self.devices[0], "pkeys", tables.__getitem__)
+        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
+
+    def test_passive(self) -> None:
+        """The passive end can't load paths: the specification has it so."""
+        _client, server = self.connected()
+        self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
+
+    def test_cancelled(self) -> None:
+        """The Deferred of a LAP can be cancelled; the path is loaded all the same."""
+        client, _server = self.connected()
+        loading = client.transport.loadAlternatePath(self.path(1))
+        loading.cancel()
+        self.failureResultOf(loading, CancelledError)
+        self.wait(lambda: client.transport.alternate is not None)
+
+
+class RequestedTests(MessagingCase):
+    """Alternate paths that a REQ asks for."""
+
+    addresses = MigrationTests.addresses
+
+    def connect(self, alternate: IBPath) -> tuple[Noting, Noting]:
+        """Two connected protocols, whose client has asked for a path to migrate to."""
+        port = self.serve()
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
+        client = self.result(endpoint.connect(MessageFactory(Noting)))
+        self.wait(lambda: self.served[-1].isMade)
+        port.stopListening()
+        return client, self.served[-1]
+
+    def test_fromTheBeginning(self) -> None:
+        """A connection migrates to the path of its REQ without any LAP, and then to one that is loaded."""
+        client, server = self.connect(self.path(1))
+        self.assertEqual(client.transport.alternate, pathFor(self.path(1)))
+        self.assertEqual(server.transport.alternate, reversedPath(pathFor(self.path(1))))
+        self.pause(0.1)
+        self.network.partition(*(each[0] for each in self.addresses))
+        client.transport.sendMessage(b"on")
+        self.wait(lambda: server.messages and client.paths and server.paths)
+        self.assertEqual(server.messages, [(b"on", None)])
+        self.assertEqual((client.transport.path, client.transport.alternate), (pathFor(self.path(1)), None))
+        self.assertEqual(client.transport.adapter.manager.counters["sent LAP"], 0)
+        self.network.join(*(each[0] for each in self.addresses))
+        loaded = self.result(client.transport.loadAlternatePath(self.path(0)))
+        self.network.partition(*(each[1] for each in self.addresses))
+        server.transport.sendMessage(b"back")
+        self.wait(lambda: client.messages and len(client.paths) == len(server.paths) == 2)
+        self.assertEqual(client.transport.path, loaded)
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost and client.lost)
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_idle(self) -> None:
+        """The passive end, too, can be the first to send after a cut."""
+        client, server = self.connect(self.path(1))
+        self.pause(0.1)
+        self.network.partition(*(each[0] for each in self.addresses))
+        server.transport.sendMessage(b"on")
+        self.wait(lambda: client.messages and client.paths and server.paths)
+        self.assertEqual((client.lost, server.lost), ([], []))
+
+    def test_notThere(self) -> None:
+        """A path that the peer does not have is not accepted: the connection is made without."""
+        path = self.path(1)
+        half = IBPath(sgid=path.sgid, dgid=GID.fromIP("10.0.9.2"), hopLimit=64)
+        client, server = self.connect(half)
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        client.transport.sendMessage(b"by the first")
+        self.wait(lambda: server.messages)
+
+    def test_same(self) -> None:
+        """The primary path is no path to migrate to."""
+        client, server = self.connect(self.path(0))
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+
+    def test_notOurs(self) -> None:
+        """A path that does not begin here is refused before anything is sent."""
+        path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", path)
+        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), InvalidRequest)
+        self.assertNothingLeft()

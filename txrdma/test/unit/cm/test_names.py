@@ -1,0 +1,172 @@
+"""
+Names of hosts in endpoints for messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet import reactor
+from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import (
+    IHostnameResolver,
+    IHostResolution,
+    IReactorPluggableNameResolver,
+    IResolutionReceiver,
+)
+from twisted.trial.unittest import TestCase
+
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.connections.names import addressesOf
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.errors import HostUnknown, Rejected
+from txrdma.test.support.cm.messaging import MessagingCase, Noting
+from txrdma.test.support.pingpongs import ReadingClock
+
+
+@implementer(IHostResolution)
+class Resolution:
+    """The answer to one question, as a test gives it."""
+
+    def __init__(self, name: str, receiver: IResolutionReceiver) -> None:
+        self.name, self.receiver = name, receiver
+        self.isCancelled = False
+
+    def cancel(self) -> None:
+        self.isCancelled = True
+
+    def answer(self, *addresses: str) -> None:
+        """Give the addresses."""
+        for each in addresses:
+            kind = IPv6Address if ":" in each else IPv4Address
+            self.receiver.addressResolved(kind("TCP", each, 0))
+        self.receiver.resolutionComplete()
+
+
+@implementer(IReactorPluggableNameResolver, IHostnameResolver)
+class ResolvingClock(ReadingClock):
+    """A reactor with a resolver whose answers a test gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Resolution] = []
+
+    @property
+    def nameResolver(self) -> Any:
+        return self
+
+    def installNameResolver(self, resolver: Any) -> Any:
+        raise NotImplementedError
+
+    def resolveHostName(
+        self,
+        resolutionReceiver: IResolutionReceiver,
+        hostName: str,
+        portNumber: int = 0,
+        addressTypes: Any = None,
+        transportSemantics: str = "TCP",
+    ) -> Resolution:
+        self.asked.append(Resolution(hostName, resolutionReceiver))
+        resolutionReceiver.resolutionBegan(self.asked[-1])
+        return self.asked[-1]
+
+
+class NameTests(MessagingCase):
+    """Two hosts of which the second has a name."""
+
+    clockClass = ResolvingClock
+
+    def setUp(self) -> None:
+        super().setUp()
+        assert isinstance(self.clock, ResolvingClock)
+        self.resolving = self.clock
+
+    def listening(self) -> Any:
+        """A listener at the second host."""
+        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+
+    def asking(self, port: int = 7471) -> Deferred[Any]:
+        """Connect to the second host by its name."""
+        endpoint = RDMAClientEndpoint(self.resolving, "there.example", port, self.devices[0])
+        return endpoint.connect(MessageFactory(Noting))
+
+    def test_address(self) -> None:
+        """A name is asked for, and its address connected to; an address is not asked for."""
+        port = self.listening()
+        asked = self.asking()
+        (resolution,) = self.resolving.asked
+        self.assertEqual(resolution.name, "there.example")
+        resolution.answer("10.0.1.2", "10.0.1.2")
+        client = self.result(asked)
+        self.assertEqual(client.transport.getPeer().address.host, "10.0.1.2")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        port.stopListening()
+        found = addressesOf(self.resolving, "192.0.2.1")
+        self.assertEqual(self.successResultOf(found), ["192.0.2.1"])
+        self.assertEqual(len(self.resolving.asked), 1)
+
+    def test_several(self) -> None:
+        """Addresses are tried one after the other, until there is a connection."""
+        port = self.listening()
+        asked = self.asking()
+        self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
+        client = self.result(asked, 300.0)
+        self.assertEqual(client.transport.getPeer().address.host, "10.0.1.2")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        port.stopListening()
+
+    def test_last(self) -> None:
+        """The error of the last address is that of the attempt."""
+        port = self.listening()
+        asked = self.asking(9)
+        self.resolving.asked[0].answer("10.0.1.2")
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, Rejected)
+        port.stopListening()
+
+    def test_unknown(self) -> None:
+        """A name without an address fails; so does any name where nobody resolves."""
+        asked = self.asking()
+        self.resolving.asked[0].answer()
+        error = self.failureResultOf(asked, HostUnknown).value
+        self.assertIn("there.example", str(error))
+        self.failureResultOf(addressesOf(ReadingClock(), "there.example"), HostUnknown)
+
+    def test_cancelled(self) -> None:
+        """To cancel an attempt cancels the question; what is answered later is ignored."""
+        asked = self.asking()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertTrue(self.resolving.asked[0].isCancelled)
+        self.resolving.asked[0].answer("10.0.1.2")
+
+    def test_otherKinds(self) -> None:
+        """Addresses that are none of IP are passed over."""
+        found = addressesOf(self.resolving, "there.example")
+        self.resolving.asked[0].receiver.addressResolved(HostnameAddress(b"there", 0))
+        self.resolving.asked[0].answer("10.0.1.2")
+        self.assertEqual(self.successResultOf(found), ["10.0.1.2"])
+
+
+class RealTests(TestCase):
+    """Twisted's own resolver."""
+
+    async def test_localhost(self) -> None:
+        """This host's name for itself has an address of loopback."""
+        self.assertIn("127.0.0.1", await addressesOf(reactor, "localhost"))
+
+    async def test_cancelled(self) -> None:
+        """A question whose answer can't be stopped can be cancelled."""
+        asked = addressesOf(reactor, "localhost")
+        asked.cancel()
+        try:
+            await asked
+        except CancelledError:
+            return
+        self.fail("it was answered")

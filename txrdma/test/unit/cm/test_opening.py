@@ -1,0 +1,176 @@
+"""
+Tests for L{txrdma.cm._opening} and L{txrdma.cm._closing}: every interleaving, and requests in each state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm import _opening
+from txrdma.cm._connection import Connection
+from txrdma.cm._exchange import LONGEST_SERVICE, Patience
+from txrdma.cm._opening import Inputs, Opening, TABLE
+from txrdma.cm.events import ConnectionReplied
+from txrdma.cm.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import lifetimeSeconds
+from txrdma.iba.types import GUID, QPN
+from txrdma.machines import Table
+from txrdma.test.support.cm.openings import search
+
+STATES = {
+    *("IDLE", "REQ_SENT", "MRA_REQ_RCVD", "REP_RCVD", "MRA_REP_SENT"),
+    *("REQ_RCVD", "MRA_REQ_SENT", "REP_SENT", "MRA_REP_RCVD"),
+    *("ESTABLISHED", "DREQ_SENT", "DREQ_RCVD", "TIMEWAIT", "FREE", "ENDED"),
+}
+
+
+class SearchTests(SynchronousTestCase):
+    """All that the opening and the end can come to, whatever the network loses, doubles and delays."""
+
+    def test_activeAndPassive(self) -> None:
+        """Ends that are connected know each other, and each program hears of one beginning and one end."""
+        found = search()
+        self.assertIsNone(found.fault, found.story)
+        self.assertEqual((found.worlds, found.steps, found.states), (2628, 22627, STATES))
+
+    def test_peerToPeer(self) -> None:
+        """So it is where both may ask, at any time."""
+        found = search(isPeerToPeer=True)
+        self.assertIsNone(found.fault, found.story)
+        self.assertEqual((found.worlds, found.steps, found.states), (7948, 70830, STATES))
+
+    def test_mistakes(self) -> None:
+        """The search finds machines with a mistake."""
+
+        def established(here: str, there: str) -> str:
+            return "ESTABLISHED" if there == "REP_SENT" and here.endswith("REQ_RCVD") else there
+
+        self.change(lambda here, there: established(here, there))
+        self.assertEqual(search().fault, "the passive end is established before the active one")
+        rows = [row for row in TABLE.rows if row[0] != "ESTABLISHED"]
+        again = (Opening._sendRTUAgain, Opening._tellEstablished)
+        rows.append(("ESTABLISHED", Inputs.replied, "ESTABLISHED", again))
+        self.patch(Opening, "_table", Table(Inputs, Opening, rows))
+        self.assertEqual(search().fault, "a connection is established twice")
+
+    def change(self, how: Callable[[str, str], str]) -> None:
+        """Let transitions lead elsewhere."""
+        rows = [(here, what, how(here, there), actions) for here, what, there, actions in TABLE.rows]
+        self.patch(Opening, "_table", Table(Inputs, Opening, rows))
+
+
+REQUEST = REQ(localCommID=1, localQPN=QPN(5), remoteCMResponseTimeout=16, localCMResponseTimeout=17,
+              maxCMRetries=2)  # fmt: skip
+
+
+class RequestTests(SynchronousTestCase):
+    """Requests and messages, one at a time."""
+
+    def setUp(self) -> None:
+        self.active = Opening(1, GUID.fromInt(9))
+        self.passive = Opening(2, GUID.fromInt(8))
+
+    def test_wrongState(self) -> None:
+        """A request that makes no sense in a state is refused, and changes nothing."""
+        for request in (
+            lambda: self.active.accept(REP(), 0.0),
+            lambda: self.active.ready(b"", 0.0),
+            lambda: self.active.reject(RejectReason.CONSUMER_REJECT, 0.0),
+            lambda: self.active.delay(3, 0.0),
+        ):
+            self.assertRaises(InvalidRequest, request)
+        self.active.connect(REQUEST, 5, 0.0)
+        self.assertRaises(InvalidRequest, self.active.connect, REQUEST, 6, 0.0)
+        self.assertEqual((self.active.state, len(self.active.outgoing())), ("REQ_SENT", 1))
+
+    def test_times(self) -> None:
+        """A REQ waits for the peer's time and the path's, a REP for that of the REQ's sender."""
+        path = 2 * lifetimeSeconds(18)  # it does not say: as long as in most subnets
+        self.active.connect(REQUEST, 5, 10.0)
+        self.assertEqual(self.active.deadline(), 10.0 + (lifetimeSeconds(16) + path))
+        self.passive.received(REQUEST, 5, 20.0)
+        self.assertIsNone(self.passive.deadline())
+        self.passive.accept(REP(), 20.0)
+        self.assertEqual(self.passive.deadline(), 20.0 + (lifetimeSeconds(17) + path))
+
+    def test_MRA(self) -> None:
+        """An MRA replaces the timer of the message that it is about, and of no other; retries are kept."""
+        self.active.connect(REQUEST, 5, 0.0)
+        before = self.active.deadline()
+        self.assertFalse(self.active.received(MRA(messageMRAed=MessageKind.REP, serviceTimeout=20), 5, 0.0))
+        self.assertEqual(self.active.deadline(), before)
+        self.assertTrue(self.active.received(MRA(serviceTimeout=20), 5, 1.0))
+        self.assertEqual(self.active.deadline(), 1.0 + (lifetimeSeconds(20) + 2 * lifetimeSeconds(18)))
+        self.assertFalse(self.active.received(MRA(serviceTimeout=31), 5, 2.0))
+        self.active.outgoing()
+        for _ in range(2):
+            self.active.expired(inf)
+            self.assertEqual(self.active.state, "REQ_SENT")
+        self.assertEqual([each.isAgain for each in self.active.outgoing()], [True, True])
+        self.active.expired(inf)
+        self.assertTrue(self.active.isOver)
+
+    def test_patience(self) -> None:
+        """No peer makes us wait for hours."""
+        self.assertLess(Patience(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
+        self.assertLess(Patience(31, 30, 15).seconds, 60)
+
+    def test_timeoutREJ(self) -> None:
+        """Who gives up says so by its CA GUID, without an id of the peer that it does not know."""
+        self.active.connect(REQUEST, 5, 0.0)
+        self.active.cancel(0.0)
+        _, sent = self.active.outgoing()
+        assert isinstance(sent.message, REJ)
+        self.assertEqual(sent.message.reason, RejectReason.TIMEOUT)
+        self.assertEqual((sent.message.localCommID, sent.message.remoteCommID), (1, 0))
+        self.assertEqual(sent.message.additionalInfo[:8], GUID.fromInt(9).raw)
+        self.assertEqual((sent.message.rejectInfoLength, sent.transactionID), (8, 5))
+
+    def test_rejectBeforeID(self) -> None:
+        """A REJ of a REQ has no comm id, unless an MRA has told it."""
+        for isTold in (False, True):
+            passive = Opening(2, GUID.fromInt(8))
+            passive.received(REQUEST, 5, 0.0)
+            if isTold:
+                passive.delay(20, 0.0)
+                passive.outgoing()
+            passive.reject(RejectReason.NO_RESOURCES, 0.0, b"info", b"private")
+            (sent,) = passive.outgoing()
+            assert isinstance(sent.message, REJ)
+            self.assertEqual((sent.message.localCommID, sent.message.remoteCommID), (2 if isTold else 0, 1))
+            self.assertEqual(sent.message.messageRejected, MessageKind.REQ)
+            self.assertEqual(sent.message.rejectInfoLength, 4)
+            self.assertEqual(sent.message.privateData[:8], b"private\0")
+
+    def test_RTU(self) -> None:
+        """A REP that comes again gets the same RTU, private data included, in the same transaction."""
+        self.active.connect(REQUEST, 5, 0.0)
+        reply = REP(localCommID=2, remoteCommID=1)
+        self.active.received(reply, 5, 0.0)
+        self.assertEqual(self.active.events(), [ConnectionReplied(reply)])
+        self.active.outgoing()
+        self.active.ready(b"mine", 0.0)
+        (first,) = self.active.outgoing()
+        assert isinstance(first.message, RTU)
+        self.assertEqual(first.message.privateData[:5], b"mine\0")
+        self.assertFalse(self.active.received(reply, 5, 0.0))
+        self.assertEqual(self.active.outgoing(), [first])
+
+    def test_rank(self) -> None:
+        """Between equal CA GUIDs the queue pair's number decides."""
+        low, high = REQUEST.replace(localQPN=QPN(4)), REQUEST
+        self.assertGreater(_opening._rank(high), _opening._rank(low))
+        guid = low.replace(localCAGUID=GUID.fromInt(1 << 60))
+        self.assertGreater(_opening._rank(guid), _opening._rank(high))
+
+    def test_cancelledWhileEstablished(self) -> None:
+        """To disconnect is right in every state: before a connection is there, it ends the attempt."""
+        connection = Connection(1, GUID.fromInt(9), 100)
+        connection.opening.connect(REQUEST, 5, 0.0)
+        self.assertTrue(connection.disconnect(0.0))
+        self.assertTrue(connection.isFree)
+        self.assertFalse(connection.disconnect(0.0))

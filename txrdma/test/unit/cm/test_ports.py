@@ -1,0 +1,295 @@
+"""
+Connections through management ports: software devices with queue pairs 1, and what becomes of Deferreds.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import cast
+
+from twisted.internet.defer import CancelledError
+
+from txrdma.cm._alternate import acceptAny, Judge
+from txrdma.cm.errors import PeerSilent
+from txrdma.cm.events import (
+    AlternatePathRequested,
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
+    Disconnected,
+    Event,
+    TimewaitOver,
+)
+from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.messages import APStatus, LAP, RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.cm.paths import pathFor
+from txrdma.cm.queuepairs import toInit, toReceive, toSend
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import Operation, ReceiveRequest, SendRequest
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports.verbsport import IReactor, VerbsPort
+from txrdma.mad.server import MADServer
+from txrdma.soft.device import SoftDevice
+from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
+from txrdma.testing.verbs.ends import End
+
+SERVICE = 0x1000000000000042
+
+
+class PortCase(VerbsPortCase):
+    """A manager at each end; programs that accept, and note what they hear."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        servers = (MADServer(self.agent), self.server)
+        self.managers = [ConnectionManager(server) for server in servers]
+        self.client, self.host = self.managers
+        for manager in self.managers:
+            self.addCleanup(manager.close)
+        self.heard: list[list[Event]] = [[], []]
+        self.made: list[CMConnection] = []
+        self.numbers = count(21)
+        source, destination = (GID.fromIP(address) for address in self.addresses)
+        self.way = IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=12)
+
+    def port(self, device: SoftDevice) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
+
+    def hearHost(self, connection: CMConnection, event: Event) -> None:
+        """Accept what comes."""
+        self.heard[1].append(event)
+        if isinstance(event, ConnectionRequested):
+            self.made.append(connection)
+            connection.accept(REP(localQPN=QPN(22)))
+        elif isinstance(event, AlternatePathRequested):
+            connection.replyAlternatePath(event.transactionID)
+        elif isinstance(event, Disconnected):
+            connection.disconnect()
+
+    def hearClient(self, connection: CMConnection, event: Event) -> None:
+        """Be ready when asked."""
+        self.heard[0].append(event)
+        if isinstance(event, ConnectionReplied):
+            connection.ready()
+
+    def connect(self) -> CMConnection:
+        """Ask for a connection."""
+        request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), remoteCMResponseTimeout=14,
+                      localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
+        return self.client.connect(request, self.way, self.hearClient)
+
+    def opened(self, judge: Judge = acceptAny) -> CMConnection:
+        """A connection."""
+        self.host.listen(SERVICE, self.hearHost, judge=judge)
+        connection = self.connect()
+        self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
+        return connection
+
+    def kinds(self, which: int) -> list[type]:
+        """The kinds of events that a program heard."""
+        return [type(event) for event in self.heard[which]]
+
+
+class ConnectionTests(PortCase):
+    """Connections, from the first message to the last."""
+
+    def test_conversation(self) -> None:
+        """A connection is made, ended, and forgotten, at both ends; counters tell how."""
+        connection = self.opened()
+        self.assertEqual(connection.state, "ESTABLISHED")
+        connection.disconnect(b"farewell")
+        self.wait(lambda: self.kinds(0)[-1] == self.kinds(1)[-1] == TimewaitOver)
+        self.assertEqual(
+            self.kinds(0), [ConnectionReplied, ConnectionEstablished, Disconnected, TimewaitOver]
+        )
+        (_, _, event, _) = self.heard[1]
+        assert isinstance(event, Disconnected) and event.request is not None
+        self.assertEqual(event.request.privateData[:8], b"farewell")
+        counters = self.client.counters
+        self.assertEqual([counters[f"sent {kind}"] for kind in ("REQ", "RTU", "DREQ", "REP")], [1, 1, 1, 0])
+        for manager in self.managers:
+            self.assertEqual((manager._connections, len(manager._core)), ({}, 0))
+        connection.disconnect()
+        self.assertEqual(self.client.counters["sent DREQ"], 1)
+
+    def test_nobody(self) -> None:
+        """A host without a listener rejects by itself."""
+        self.connect()
+        self.wait(lambda: bool(self.heard[0]))
+        (event,) = self.heard[0]
+        assert isinstance(event, ConnectionRejected)
+        self.assertEqual(event.rejection.reason, RejectReason.INVALID_SERVICE_ID)
+        self.assertEqual(self.client._connections, {})
+
+    def test_endOfListening(self) -> None:
+        """A listener that ended rejects; connections that it brought stay."""
+        end = self.host.listen(SERVICE, self.hearHost)
+        self.connect()
+        self.wait(lambda: ConnectionEstablished in self.kinds(1))
+        end()
+        self.connect()
+        self.wait(lambda: ConnectionRejected in self.kinds(0))
+        self.assertEqual(self.made[0].state, "ESTABLISHED")
+
+    def test_failure(self) -> None:
+        """A program that fails loses its connection, and nothing else."""
+
+        def fail(connection: CMConnection, event: Event) -> None:
+            raise RuntimeError("no")
+
+        self.host.listen(SERVICE, fail)
+        self.connect()
+        self.wait(lambda: ConnectionRejected in self.kinds(0))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(self.host._connections, {})
+
+    def test_loss(self) -> None:
+        """Lost datagrams are sent again, by one timer."""
+        self.network.partition(*self.addresses)
+        self.host.listen(SERVICE, self.hearHost)
+        self.connect()
+        self.wait(lambda: self.client.counters["retried REQ"] == 1)
+        self.assertEqual(self.heard, [[], []])
+        self.network.heal()
+        self.wait(lambda: ConnectionEstablished in self.kinds(1))
+
+    def test_closed(self) -> None:
+        """Closing a manager leaves no timer, and fails what waits."""
+        connection = self.opened()
+        self.network.partition(*self.addresses)
+        loading = connection.loadAlternatePath(self.other_(1))
+        resolving = self.client.resolve(SERVICE, self.way)
+        self.client.close()
+        self.client.close()
+        self.failureResultOf(loading, DeviceUnavailable)
+        self.failureResultOf(resolving, DeviceUnavailable)
+        self.assertIsNone(self.client._timer)
+        connection.disconnect()
+
+    def other_(self, number: int) -> IBPath:
+        """Another way."""
+        ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
+        return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
+
+    def test_alternatePath(self) -> None:
+        """A path is loaded at both ends, and after the migration another one."""
+        connection = self.opened()
+        path = pathFor(self.other_(1))
+        self.assertEqual(self.result(connection.loadAlternatePath(self.other_(1))), path)
+        self.assertEqual(connection.alternate, path)
+        self.assertRaises(InvalidRequest, connection.loadAlternatePath, self.other_(2))
+        for each in (connection, self.made[0]):
+            each.migrated()
+        self.assertEqual((connection.primary, connection.alternate), (path, None))
+
+    def test_refusedPath(self) -> None:
+        """A path that the peer rejects fails with the status; one without an answer, with a timeout."""
+        connection = self.opened(lambda _path, _pkey: (APStatus.GID_REJECTED, b""))
+        loading = connection.loadAlternatePath(self.other_(1))
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
+        self.network.partition(*self.addresses)
+        loading = connection.loadAlternatePath(self.other_(1))
+        self.wait(lambda: loading.called)
+        self.failureResultOf(loading, PeerSilent)
+
+    def test_cancelled(self) -> None:
+        """The Deferred of a LAP can be cancelled; its answer then tells nobody, but it counts."""
+        connection = self.opened()
+        loading = connection.loadAlternatePath(self.other_(1))
+        loading.cancel()
+        self.failureResultOf(loading, CancelledError)
+        self.wait(lambda: connection.alternate is not None)
+        self.assertEqual(self.client.counters["sent " + LAP.__name__], 1)
+
+    def test_disconnectedWhileLoading(self) -> None:
+        """A connection that ends fails the LAP that waits."""
+        connection = self.opened()
+        loading = connection.loadAlternatePath(self.other_(1))
+        connection.disconnect()
+        self.wait(lambda: loading.called)
+        self.failureResultOf(loading, DeviceUnavailable)
+
+
+class ServiceTests(PortCase):
+    """Services of datagrams."""
+
+    def test_resolved(self) -> None:
+        """A service's queue pair and Q_Key are found, and another service is refused."""
+        end = self.host.serve(SERVICE, lambda question: SIDRREP(qpn=QPN(7), qkey=0x55))
+        response = self.result(self.client.resolve(SERVICE, self.way))
+        self.assertEqual((response.qpn, response.qkey), (7, 0x55))
+        end()
+        refused = self.client.resolve(SERVICE, self.way)
+        self.wait(lambda: refused.called)
+        error = self.failureResultOf(refused, Refused).value
+        self.assertEqual(error.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
+
+    def test_cancelled(self) -> None:
+        """Cancelling ends the question: no timer, no table has it."""
+        answer = self.client.resolve(SERVICE, self.way)
+        answer.cancel()
+        self.failureResultOf(answer, CancelledError)
+        self.assertEqual((self.client._resolving, self.client._core._questions), ({}, {}))
+
+    def test_silence(self) -> None:
+        """A host that does not answer is given up."""
+        self.network.partition(*self.addresses)
+        answer = self.client.resolve(SERVICE, self.way, responseTimeout=12)
+        self.wait(lambda: answer.called)
+        self.failureResultOf(answer, PeerSilent)
+
+
+class QueuePairTests(PortCase):
+    """Queue pairs that messages make a connection of."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ends = [End(device) for device in self.devices]
+        for end in self.ends:
+            self.addCleanup(end.close)
+
+    def prepare(self, which: int, connection: CMConnection, reply: REP) -> None:
+        """Make a queue pair ready to send."""
+        pair = self.ends[which].queuePair
+        pair.modify(toInit(1, 1))
+        index = self.ends[which].gidIndex
+        pair.modify(toReceive(connection.request, reply, connection.isActive, sgidIndex=index))
+        pair.modify(toSend(connection.request, reply, connection.isActive))
+
+    def hearHost(self, connection: CMConnection, event: Event) -> None:
+        """Accept with a real queue pair."""
+        self.heard[1].append(event)
+        if isinstance(event, ConnectionRequested):
+            reply = REP(localQPN=self.ends[1].queuePair.number, startingPSN=0xABCDEF, responderResources=1,
+                        initiatorDepth=1, rnrRetryCount=7)  # fmt: skip
+            self.prepare(1, connection, reply)
+            connection.accept(reply)
+
+    def hearClient(self, connection: CMConnection, event: Event) -> None:
+        """Be ready with a real queue pair."""
+        self.heard[0].append(event)
+        if isinstance(event, ConnectionReplied):
+            self.prepare(0, connection, event.reply)
+            connection.ready()
+
+    def test_data(self) -> None:
+        """Queue pairs with the attributes that REQ and REP agree on carry data both ways."""
+        self.host.listen(SERVICE, self.hearHost)
+        request = REQ(serviceID=SERVICE, localQPN=self.ends[0].queuePair.number, startingPSN=0x123456,
+                      pathMTU=PathMTU.MTU_1024, retryCount=7, rnrRetryCount=7, maxCMRetries=7,
+                      responderResources=1, initiatorDepth=1, remoteCMResponseTimeout=14,
+                      localCMResponseTimeout=14)  # fmt: skip
+        self.client.connect(request, self.way, self.hearClient)
+        self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
+        for sender, receiver in (self.ends, self.ends[::-1]):
+            receiver.queuePair.postReceive([ReceiveRequest(1, [receiver.segment(0)])])
+            sender.memory.view[128:192] = bytes(range(64))
+            sender.queuePair.postSend([SendRequest(2, Operation.SEND, [sender.segment(128)])])
+            self.wait(lambda end=receiver: bool(end.look() or end.received))  # type: ignore[misc]  # default
+            self.assertEqual(bytes(receiver.memory.view[:64]), bytes(range(64)))
+        sent = self.ends[0].queuePair.query()
+        self.assertEqual((sent.rqPSN is not None, sent.pathMTU), (True, 3))

@@ -1,0 +1,171 @@
+"""
+Memory for receives: parts of regions, which serve one connection after another.
+"""
+
+from __future__ import annotations
+
+import gc
+from weakref import ref
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.receives import LARGEST, Part, PARTS, ReceiveMemory, SPARE_REGIONS
+from txrdma.cm.connections.terms import Terms
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Access
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+
+
+class ReceiveMemoryTests(SynchronousTestCase):
+    """What connections take, and what becomes of it when they give it back."""
+
+    def setUp(self) -> None:
+        self.device = SimulatedNetwork(Clock()).device("10.0.1.1")
+        self.addCleanup(self.device.close)
+        self.domain = self.device.createProtectionDomain()
+        self.memory = ReceiveMemory(self.domain)
+
+    @property
+    def regions(self) -> int:
+        """Regions that are registered."""
+        return len(self.device.keys)
+
+    def take(self, count: int, slots: int = 3, slotBytes: int = 100) -> list[Part]:
+        """The memory of several connections."""
+        return [self.memory.take(slots, slotBytes) for _ in range(count)]
+
+    def test_apart(self) -> None:
+        """No two connections have a byte in common, and all slots are as long as was asked for."""
+        begins: list[int] = []
+        for part in self.take(2 * PARTS + 1):
+            self.assertEqual([request.identifier for request in part.requests], [0, 1, 2])
+            segments = [segment for request in part.requests for segment in request.segments]
+            self.assertEqual({segment.length for segment in segments}, {100})
+            begins += [segment.address for segment in segments]
+        begins.sort()
+        self.assertGreaterEqual(
+            min(after - before for before, after in zip(begins, begins[1:], strict=False)), 100
+        )
+        self.assertEqual(self.regions, 3)
+
+    def test_local(self) -> None:
+        """A peer can neither read nor write the memory, by whatever key."""
+        self.take(1)
+        (region,) = self.device.keys.regionsOf(self.domain)  # type: ignore[arg-type]  # the device's own
+        self.assertEqual(region.access, Access.LOCAL_WRITE)
+
+    def test_again(self) -> None:
+        """What is given back is taken next: no memory is registered for it."""
+        (part,) = self.take(1)
+        before = part.requests[0].segments
+        part.giveBack()
+        (again,) = self.take(1)
+        self.assertEqual((again.requests[0].segments, self.regions), (before, 1))
+
+    def test_message(self) -> None:
+        """The message of a slot is what stands in the bytes of that slot's receive."""
+        first, second = self.take(2)
+        segment = second.requests[1].segments[0]
+        (region,) = self.device.keys.regionsOf(self.domain)  # type: ignore[arg-type]  # the device's own
+        at = segment.address - region.address
+        region.view[at : at + 5] = b"hello"
+        self.assertEqual((second.message(1, 5), first.message(1, 5)), (b"hello", bytes(5)))
+
+    def test_most(self) -> None:
+        """After a burst of connections a few regions are kept, and no more, in whatever order they end."""
+        parts = self.take(20 * PARTS)
+        self.assertEqual(self.regions, 20)
+        for part in parts[::2] + parts[1::2]:
+            part.giveBack()
+        self.assertEqual(self.regions, SPARE_REGIONS)
+
+    def test_large(self) -> None:
+        """Memory that is as large as a region is deregistered with its connection."""
+        (part,) = self.take(1, 2, LARGEST)
+        self.assertEqual(self.regions, 1)
+        part.giveBack()
+        self.assertEqual(self.regions, 0)
+
+    def test_close(self) -> None:
+        """Nothing is left after the end."""
+        parts = [*self.take(PARTS + 1), *self.take(2, 5, 10)]
+        for part in parts:
+            part.giveBack()
+        self.memory.close()
+        self.assertEqual(self.regions, 0)
+        self.domain.close()
+
+    def test_none(self) -> None:
+        """After a request that the device refuses what was taken stays, and more can be taken."""
+        (part,) = self.take(1)
+        self.assertRaises(InvalidRequest, self.memory.take, 1, 1 << 62)
+        part.giveBack()
+        self.assertEqual(len(self.take(PARTS)), PARTS)
+
+
+class ConnectionTests(MessagingCase):
+    """Connections with their memory."""
+
+    def test_oneAfterAnother(self) -> None:
+        """A connection in the memory of one before hears its own messages, and those alone."""
+        for each in (b"first", b"x"):
+            client, server = self.connected()
+            client.transport.sendMessage(each)
+            self.wait(lambda server=server: server.messages)  # type: ignore[misc]  # mypy can't infer it
+            self.assertEqual(server.messages, [(each, None)])
+            client.transport.loseConnection()
+            self.wait(lambda server=server: server.lost)  # type: ignore[misc]  # mypy can't infer it
+        self.assertNothingLeft()
+
+    def test_sizes(self) -> None:
+        """Connections of different terms live beside each other."""
+        small, _ = self.connected(Terms(messageBytes=16), Terms(messageBytes=64))
+        large, server = self.connected(Terms(messageBytes=9000), Terms(messageBytes=9000))
+        small.transport.sendMessage(b"s" * 16)
+        large.transport.sendMessage(b"l" * 9000)
+        self.wait(lambda: server.messages and self.served[0].messages)
+        self.assertEqual(server.messages, [(b"l" * 9000, None)])
+        self.assertEqual(self.served[0].messages, [(b"s" * 16, None)])
+
+
+class GarbageTests(MessagingCase):
+    """What connections leave in memory: the garbage collector is off."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        gc.collect()
+        gc.disable()
+
+    def over(self) -> list[ref[object]]:
+        """A connection from its beginning to its end: the transports and the manager's parts of it."""
+        port = self.serve()
+        client = self.result(self.ask(life=17))
+        server = self.served[-1]
+        port.stopListening()
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        transports = [each.transport for each in (client, server)]
+        found = [ref(each) for each in (*transports, *(each.connection for each in transports))]
+        self.served.clear()
+        return found
+
+    def test_timewait(self) -> None:
+        """While ids rest nothing of their connection is held but themselves."""
+        port = self.serve(serviceID=SERVICE + 1)
+        here, there = (adapterOf(self.clock, device) for device in self.devices)
+        release = here.hold()
+        transports = self.over()[:2]
+        self.assertEqual([each.own.states["TIMEWAIT"] for each in (here, there)], [1, 1])
+        self.assertEqual([each() for each in transports], [None, None])
+        release()
+        port.stopListening()
+
+    def test_closed(self) -> None:
+        """A manager that is closed before ids are free leaves nothing in circles, either."""
+        left = self.over()
+        self.assertNothingLeft(0.1)
+        self.assertEqual([each() for each in left], [None] * 4)

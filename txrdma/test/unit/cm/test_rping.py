@@ -1,0 +1,183 @@
+"""
+Pings as librdmacm's C{rping} has them: against recorded ones, between two hosts, with peers that break rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections.endpoints import IBClientEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.headers import Opcode, RETH
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Segment
+from txrdma.test.support.captures import packets
+from txrdma.test.support.cm.messaging import MessagingCase, Noting, SERVICE
+
+
+class RecordedTests(SynchronousTestCase):
+    """Two pings of librdmacm's."""
+
+    def test_adverts(self) -> None:
+        """The memory that adverts name is what is read and written; the server's answers are zeros."""
+        adverts, places = [], []
+        for captured in packets("rping"):
+            packet = captured.packet
+            reth = packet.get(RETH)
+            if packet.bth.opcode == Opcode.RC_SEND_ONLY:
+                advert = Advert.decode(packet.payload)
+                self.assertEqual(advert.encode(), packet.payload)
+                adverts.append((captured.source, advert))
+            elif reth is not None:
+                places.append(Advert(address=reth.address, rkey=reth.rkey, length=reth.length))
+        self.assertEqual([each for source, each in adverts if source == "10.77.0.1"], places)
+        self.assertEqual([each for source, each in adverts if source == "10.77.0.2"], [Advert()] * 4)
+
+    def test_pings(self) -> None:
+        """The bytes that were read and written are those of our pings with their numbers."""
+        data = [
+            captured.packet.payload
+            for captured in packets("rping")
+            if captured.packet.bth.opcode in (Opcode.RC_RDMA_READ_RESPONSE_ONLY, Opcode.RC_RDMA_WRITE_ONLY)
+        ]
+        self.assertEqual(data, [pingFor(number, 64) for number in (0, 0, 1, 1)])
+
+    @given(st.integers(0, 1 << 40), st.integers(1, LARGEST))
+    def test_length(self, number: int, size: int) -> None:
+        """Each ping has its length, and a text without control characters."""
+        ping = pingFor(number, size)
+        self.assertEqual((len(ping), ping[-1]), (size, 0))
+        self.assertTrue(textOf(ping).isprintable())
+
+
+class PingTests(MessagingCase):
+    """Two hosts."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.told: list[str] = []
+        self.client = PingClient(3, 500, True, self.told.append)
+        self.server = PingServer(lambda ping: None)
+        self.client.ended.addErrback(self.note)
+        self.server.ended.addErrback(self.note)
+        self.failed: list[str] = []
+
+    def note(self, failure: Any) -> None:
+        failure.trap(DeviceUnavailable, CancelledError)
+        self.failed.append(failure.getErrorMessage())
+
+    def connect(self, client: Any, server: Any, terms: Terms = TERMS) -> None:
+        """Connect two protocols, and wait until both hear of the end."""
+        port = self.serve(MessageFactory(lambda: server), terms)
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0], terms)
+        self.result(endpoint.connect(MessageFactory(lambda: client)))
+        port.stopListening()
+
+    def test_pings(self) -> None:
+        """All pings come back; the server hears of a good end, and nothing is left."""
+        heard: list[str] = []
+        self.server = PingServer(heard.append)
+        self.connect(self.client, self.server)
+        self.assertEqual(self.result(self.client.ended), 3)
+        self.assertEqual(self.result(self.server.ended), 3)
+        self.assertEqual(self.told, [textOf(pingFor(number, 500)) for number in range(3)])
+        self.assertEqual(heard, self.told)
+        self.assertNothingLeft()
+
+    def test_cancelled(self) -> None:
+        """Pings without end last until they are cancelled; the server takes that for an end."""
+        client = PingClient(0, 10, True, lambda ping: None)
+        client.ended.addErrback(self.note)
+        self.connect(client, self.server)
+        self.wait(lambda: client.pings > 10)
+        client.ended.cancel()
+        self.wait(lambda: self.server.ended.called)
+        self.wait(lambda: len(self.failed) >= 1)
+        self.assertNothingLeft()
+
+    def test_serverLeaves(self) -> None:
+        """A server that leaves too early is told of, with the number of pings that were complete."""
+        client = PingClient(0, 10, True, lambda ping: None)
+        client.ended.addErrback(self.note)
+        self.connect(client, self.server)
+        self.wait(lambda: client.pings > 2)
+        self.server.transport.loseConnection()
+        self.wait(lambda: client.ended.called and self.server.ended.called)
+        self.assertIn(f"after {client.pings} pings", self.failed[0])
+
+    def liar(self, *messages: Advert | bytes) -> str:
+        """Have a client say these, and return what the server complains of."""
+        stranger = Noting()
+        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, isCounted=False))
+        region = stranger.transport.allocateMemory(64)
+        for message in messages:
+            raw = message
+            if isinstance(message, Advert):
+                raw = message.replace(address=region.address, rkey=region.rkey).encode()
+            answers = len(stranger.messages)
+            stranger.transport.sendMessage(raw)  # type: ignore[arg-type]  # bytes by now
+            self.wait(lambda n=answers: stranger.lost or len(stranger.messages) > n)  # type: ignore[misc]  # lambda
+        self.wait(lambda: self.server.ended.called and stranger.lost)
+        self.assertNothingLeft()
+        (said,) = self.failed
+        return said
+
+    def test_length(self) -> None:
+        """A message of another length is the end."""
+        self.assertIn("sent 15 bytes", self.liar(bytes(15)))
+
+    def test_tooLarge(self) -> None:
+        """A ping that would take too much of the server's memory is the end, as one without bytes is."""
+        self.assertIn("ping of 65537 bytes", self.liar(Advert(length=LARGEST + 1)))
+
+    def test_empty(self) -> None:
+        """A ping without bytes is the end."""
+        self.assertIn("ping of 0 bytes", self.liar(Advert()))
+
+    def test_otherSink(self) -> None:
+        """A sink of another length than the source is the end: nothing is written there."""
+        self.assertIn("a sink of 63", self.liar(Advert(length=64), Advert(length=63)))
+
+    def test_wrongMemory(self) -> None:
+        """Memory that is none of the client's is the end."""
+        self.assertIn("after 0 pings", self.liar(Advert(length=65)))
+
+    def test_impatient(self) -> None:
+        """A client that does not wait for its answer is cut off."""
+        stranger = Noting()
+        self.connect(stranger, self.server)
+        region = stranger.transport.allocateMemory(64)
+        for _ in range(2):
+            stranger.transport.sendMessage(
+                Advert(address=region.address, rkey=region.rkey, length=64).encode()
+            )
+        self.wait(lambda: self.server.ended.called)
+        self.assertIn("did not wait", self.failed[0])
+
+    def test_differs(self) -> None:
+        """A client that compares tells where a ping came back with another byte."""
+
+        class Spoiling(Noting):
+            def messageReceived(self, data: bytes, immediate: int | None) -> None:
+                super().messageReceived(data, immediate)
+                if len(self.messages) == 2:
+                    advert, region = Advert.decode(data), self.transport.allocateMemory(500)
+                    region.view[:] = pingFor(0, 500)
+                    region.view[77] ^= 1
+                    segment = Segment(region.address, 500, region.lkey)
+                    self.transport.write(segment, advert.address, RKey(advert.rkey))
+                self.transport.sendMessage(bytes(16))
+
+        self.connect(self.client, Spoiling())
+        self.wait(lambda: self.client.ended.called)
+        self.assertEqual(self.failed, ["ping 0 came back with other bytes, from byte 77 on, after 0 pings"])
+        self.assertEqual(self.told, [])

@@ -1,0 +1,411 @@
+"""
+Mapped memory of rsockets in the core: order, credits, what is unmapped meanwhile, and peers that lie.
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.rsocket._core import CONTROLS, Sizes
+from txrdma.cm.rsocket._mapping import OFFSETS, PeerMapped, WriteCompleted, WriteFailed
+from txrdma.cm.rsocket._receiving import Violation
+from txrdma.cm.rsocket.messages import (
+    ConnectionData,
+    Control,
+    immediate,
+    Kind,
+    LittleMapped,
+    Mapped,
+    MAPPED_BYTES,
+    MAPPINGS,
+    NETWORK_ORDER,
+)
+from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.iba.types import RKey
+from txrdma.test.unit.cm.test_rsocket_core import ADDRESS, End, KEY, pair, settle, SMALL
+
+BASE = 0x7F00_4000_0000
+OWN = Mapped if sys.byteorder == "big" else LittleMapped
+
+
+def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
+    """Have an end map new memory: the number of its entry, and the bytes."""
+    end.core.checkMapping(offset, length)
+    number = len(end.regions)
+    address, key, memory = BASE + (number << 32), RKey(KEY + number), bytearray(length)
+    end.regions[key] = address, memory
+    return end.core.map(offset, length, address, key), memory
+
+
+def tell(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
+    """Have an end hear of an entry in its table."""
+    begin = 32 + index * MAPPED_BYTES
+    end.remote[begin : begin + MAPPED_BYTES] = entry.encode()
+    end.core.arrived(immediate(Kind.MAPPING, index), length)
+
+
+class MappingTests(SynchronousTestCase):
+    """Two ends that write into each other's memory."""
+
+    def test_write(self) -> None:
+        """Bytes at an offset come into the memory that is mapped there, with one event at either end."""
+        one, other = pair(SMALL, SMALL)
+        _, memory = mapped(other, 5000, 10_000)
+        self.assertIs(one.core.writeMapped(5000, b"x"), None)
+        settle(one, other)
+        self.assertEqual(one.core.events, [PeerMapped()])
+        self.assertEqual([(each.offset, each.length) for each in one.core.places], [(5000, 10_000)])
+        one.core.events.clear()
+        text = Random(4).randbytes(9_000)
+        number = one.core.writeMapped(5900, text)
+        assert number is not None
+        self.assertEqual(one.core.backlog, 9_000)
+        self.assertFalse(one.core.isDelivered)
+        settle(one, other)
+        self.assertEqual(memory, bytes(900) + text + bytes(100))
+        self.assertEqual(one.core.events, [WriteCompleted(number)])
+        self.assertEqual((one.core.backlog, one.core.isDelivered, other.core.unread), (0, True, 0))
+
+    def test_range(self) -> None:
+        """Bytes that are not all within one mapping are refused; neighbours are two mappings."""
+        one, other = pair(SMALL, SMALL)
+        mapped(other, 100, 50)
+        mapped(other, 150, 50)
+        settle(one, other)
+        for offset, length in ((99, 1), (200, 1), (140, 20), (100, 51), (-1, 1), (1 << 70, 1)):
+            self.assertIs(one.core.writeMapped(offset, bytes(length)), None)
+        for offset, length in ((100, 50), (150, 50), (199, 1), (120, 0)):
+            self.assertIsNot(one.core.writeMapped(offset, bytes(length)), None)
+        settle(one, other)
+        self.assertEqual(one.core.backlog, 0)
+
+    def play(self, seed: int) -> None:
+        """Write to memory, then a record to the stream: who reads any of that finds the write before it."""
+        random = Random(seed)
+        sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000), k=2))
+        one, other = pair(sizes, sizes)
+        count, length = 40, random.choice((1, 100, 3000, 9000))
+        ends = ((one, other), (other, one))
+        memories = {end: mapped(end, 7, count * length)[1] for end in (one, other)}
+        settle(one, other)
+        writes = {end: random.randbytes(count * length) for end in (one, other)}
+        done: dict[End, int] = {one: 0, other: 0}
+        begins: dict[End, list[int]] = {one: [], other: []}
+        for _ in range(4000):
+            end, peer = random.choice(ends)
+            step = random.randrange(6)
+            if step == 0 and done[end] < count:
+                at = done[end] * length
+                self.assertIsNot(end.core.writeMapped(7 + at, writes[end][at : at + length]), None)
+                begins[end].append(len(end.written))
+                data = b"%04d" % done[end] * random.choice((1, 1, 700))
+                end.core.write(data)
+                end.written += data
+                done[end] += 1
+            elif step == 1:
+                end.post()
+            elif step in (2, 3):
+                for _ in range(min(len(end.sent), random.randrange(1, 9))):
+                    end.deliver(peer)
+            elif step == 4:
+                end.look()
+            else:
+                end.heard += end.core.read()
+                until = sum(begin < len(end.heard) for begin in begins[peer]) * length
+                self.assertEqual(memories[end][:until], writes[peer][:until])
+        settle(one, other)
+        for end, peer in ends:
+            until = done[peer] * length
+            self.assertEqual(memories[end][:until], writes[peer][:until])
+            self.assertEqual((end.core.backlog, end.core.isDelivered), (0, True))
+            completed = [each for each in end.core.events if isinstance(each, WriteCompleted)]
+            self.assertEqual([each.number for each in completed], [*range(1, done[end] + 1)])
+
+    def test_seeds(self) -> None:
+        """Writes to memory and to the stream are done in the order in which they were asked for."""
+        for seed in range(60):
+            with self.subTest(seed=seed):
+                self.play(seed)
+
+    def test_behindTheStream(self) -> None:
+        """A write to memory waits for the bytes before it, which wait for their reader, and then is done."""
+        one, other = pair(SMALL, SMALL)
+        _, memory = mapped(other, 0, 10)
+        settle(one, other)
+        one.core.write(bytes(20_000))
+        one.core.writeMapped(0, b"behind")
+        one.core.write(b"last")
+        for _ in range(20):
+            for end, peer in ((one, other), (other, one)):
+                end.post()
+                while end.sent:
+                    end.deliver(peer)
+                end.look()
+        self.assertEqual(memory, bytes(10))
+        self.assertEqual(one.core.backlog, 20_000 - 4096 + 6 + 4)
+        settle(one, other)
+        self.assertEqual((memory[:6], other.heard[-4:], len(other.heard)), (b"behind", b"last", 20_004))
+
+    def test_credits(self) -> None:
+        """Entries take no credit from the stream, however many: memory can be mapped for ever."""
+        one, other = pair(SMALL, SMALL)
+        for number in range(1000):
+            index, _ = mapped(one, number, 1)
+            if number % 3:
+                settle(one, other)
+            one.core.unmap(index)
+            one.core.write(b"%03d" % number)
+            settle(one, other)
+        self.assertEqual(len(other.heard), 3000)
+        self.assertEqual(other.core.places, [])
+
+    def test_many(self) -> None:
+        """Entries beyond what may be under way wait, with all that was asked for behind them."""
+        one, other = pair(SMALL, SMALL)
+        for number in range(SMALL.mappings):
+            mapped(one, number, 1)
+        one.core.write(b"behind")
+        one.post()
+        self.assertEqual(len(one.sent), CONTROLS)
+        settle(one, other)
+        self.assertEqual((len(other.core.places), other.heard), (SMALL.mappings, b"behind"))
+
+    def test_likeLibrdmacm(self) -> None:
+        """A peer that counts entries as messages, as librdmacm does, can go on as long as with its like."""
+        one, other = pair(SMALL, SMALL)
+        tell(one, 0, OWN(offset=0, length=1))
+        one.core.outgoing()
+        for _ in range(SMALL.receives // 2):
+            one.core.arrived(immediate(Kind.DATA, 1), 1)
+        one.core.read()
+        (post,) = one.core.outgoing()
+        assert post.immediate is not None
+        self.assertEqual(post.immediate & 0xFFFF, SMALL.receives // 2 + SMALL.receives)
+        self.assertEqual(other.core.places, [])
+
+    def test_ends(self) -> None:
+        """What is asked for before the end comes before the end; dropping it leaves nothing."""
+        one, other = pair(SMALL, SMALL)
+        _, memory = mapped(other, 0, 9000)
+        settle(one, other)
+        one.core.writeMapped(0, bytes([7]) * 9000)
+        one.core.close()
+        settle(one, other)
+        self.assertTrue(one.core.hasParted and other.core.isOver)
+        self.assertEqual(memory, bytes([7]) * 9000)
+        one, other = pair(SMALL, SMALL)
+        index, _ = mapped(other, 0, 9000)
+        settle(one, other)
+        one.core.writeMapped(0, bytes(9000))
+        other.core.close()
+        other.post()
+        while other.sent:
+            other.deliver(one)
+        one.look()
+        self.assertEqual((one.core.isOver, one.core.wasCut, one.core.backlog), (True, True, 0))
+        other.core.unmap(index)
+        self.assertEqual(other.core.backlog, 0)
+
+    def test_empty(self) -> None:
+        """A write of no bytes is one, too: it completes in its turn, and the end waits for it."""
+        one, other = pair(SMALL, SMALL)
+        mapped(other, 0, 10)
+        settle(one, other)
+        one.core.events.clear()
+        for _ in range(20):  # more than may be under way
+            one.core.writeMapped(3, b"")
+        one.core.close()
+        one.post()
+        self.assertFalse(one.core.isDelivered)
+        said = [post.immediate for post, _ in one.sent]
+        self.assertNotIn(immediate(Kind.CONTROL, Control.DISCONNECT), said)
+        settle(one, other)
+        while not one.core.hasParted:
+            one.post()
+            while one.sent:
+                one.deliver(other)
+            one.look()
+        self.assertEqual(one.core.events, [WriteCompleted(number) for number in range(1, 21)])
+
+
+class UnmappingTests(SynchronousTestCase):
+    """Memory that is mapped no more."""
+
+    def test_told(self) -> None:
+        """What is not posted when the peer unmaps its memory fails, and the stream behind it goes on."""
+        one, other = pair(SMALL, SMALL)
+        index, _ = mapped(other, 0, 10_000)
+        mapped(other, 20_000, 10)
+        settle(one, other)
+        one.core.events.clear()
+        numbers = [one.core.writeMapped(0, bytes(9000)), one.core.writeMapped(1, b"x")]
+        kept = one.core.writeMapped(20_000, b"y")
+        one.core.write(b"behind")
+        one.post()  # of 9000 bytes, as many as the send buffer has
+        other.core.unmap(index)
+        settle(one, other)
+        failed = [each for each in one.core.events if isinstance(each, WriteFailed)]
+        self.assertEqual([each.number for each in failed], numbers)
+        completed = [each for each in one.core.events if isinstance(each, WriteCompleted)]
+        self.assertEqual([each.number for each in completed], [kept])
+        self.assertEqual((other.heard, one.core.backlog), (b"behind", 0))
+        self.assertEqual([each.offset for each in one.core.places], [20_000])
+
+    def test_cancelled(self) -> None:
+        """A write that is cancelled goes no further than it has been posted."""
+        one, other = pair(SMALL, SMALL)
+        _, memory = mapped(other, 0, 10_000)
+        settle(one, other)
+        one.core.events.clear()
+        first = one.core.writeMapped(0, b"\1" * 9000)
+        second = one.core.writeMapped(9000, b"\2")
+        third = one.core.writeMapped(9001, b"\3")
+        assert first is not None and second is not None
+        one.post()
+        one.core.cancelMapped(first)
+        one.core.cancelMapped(second)
+        one.core.cancelMapped(77)
+        self.assertEqual(one.core.backlog, 1)
+        settle(one, other)
+        self.assertEqual(memory[:2048], b"\1" * 2048)
+        self.assertEqual(memory[2048:9002], bytes(9001 - 2048) + b"\3")
+        self.assertEqual(one.core.events, [WriteCompleted(third or 0)])
+
+    def test_room(self) -> None:
+        """There are as many mappings as the peer offers; closed ones make room."""
+        one, other = pair(SMALL, SMALL._replace(mappings=2))
+        first, _ = mapped(one, 0, 10)
+        mapped(one, 10, 10)
+        self.assertRaises(ResourceExhausted, one.core.checkMapping, 20, 10)
+        one.core.unmap(first)
+        mapped(one, 20, 10)
+        settle(one, other)
+        self.assertEqual([each.offset for each in other.core.places], [10, 20])
+        one, other = pair(SMALL, SMALL._replace(mappings=0))
+        self.assertRaises(ResourceExhausted, one.core.checkMapping, 0, 1)
+        mapped(other, 0, 10)
+
+    def test_offsets(self) -> None:
+        """Offsets that a C program can't have, and those that are mapped already, are refused."""
+        one, _ = pair(SMALL, SMALL)
+        mapped(one, 100, 100)
+        for offset, length in (
+            *((-1, 1), (0, 0), (0, 1 << 32), (OFFSETS, 1), (OFFSETS - 1, 2)),
+            *((100, 1), (199, 1), (50, 51), (0, 1000)),
+        ):
+            self.assertRaises(InvalidRequest, one.core.checkMapping, offset, length)
+        for offset, length in ((0, 100), (200, 1), (OFFSETS - 1, 1)):
+            one.core.checkMapping(offset, length)
+
+
+class LyingTests(SynchronousTestCase):
+    """Peers that say of their memory whatever they like."""
+
+    def test_beyond(self) -> None:
+        """An entry that the table does not have is a violation."""
+        for index in (SMALL.mappings, 0xFFFF, (1 << 29) - 1):
+            one, _ = pair(SMALL, SMALL)
+            self.assertRaises(Violation, one.core.arrived, immediate(Kind.MAPPING, index), MAPPED_BYTES)
+
+    def test_nonsense(self) -> None:
+        """Memory at the end of all addresses and offsets is written to as the peer says, and no further."""
+        one, _ = pair(SMALL, SMALL)
+        last = (1 << 64) - 1
+        tell(one, 3, OWN(offset=last, address=last, rkey=KEY, length=(1 << 32) - 1))
+        tell(one, 4, OWN(offset=0, address=last - 10, rkey=KEY, length=5000), 0)
+        self.assertIsNot(one.core.writeMapped(0, bytes(5000)), None)
+        self.assertIsNot(one.core.writeMapped(last, bytes(1)), None)
+        for post in one.core.outgoing():
+            self.assertLess(post.address, 1 << 64)
+
+    def test_any(self) -> None:
+        """Whatever is told: requests go on or end with a violation, and each write has its event."""
+        for seed in range(100):
+            with self.subTest(seed=seed):
+                self.play(Random(seed))
+
+    def play(self, random: Random) -> None:
+        """Tell any entries between writes, and complete whatever is posted."""
+        one, _ = pair(SMALL, SMALL)
+        numbers: list[int] = []
+        flying = 0
+        try:
+            for _ in range(100):
+                value = random.choice((0, 1, 7, random.randrange(12)))
+                begin = 32 + value % SMALL.mappings * MAPPED_BYTES
+                one.remote[begin : begin + MAPPED_BYTES] = random.randbytes(MAPPED_BYTES)
+                one.core.arrived(immediate(Kind.MAPPING, value), random.choice((0, 24, 1000)))
+                for place in one.core.places:
+                    number = one.core.writeMapped(place.offset, bytes(min(place.length, 5000)))
+                    numbers += [] if number is None else [number]
+                flying += len(one.core.outgoing())
+                while flying and random.random() < 0.7:
+                    one.core.completed()
+                    flying -= 1
+        except Violation:
+            pass
+        while flying or (flying := len(one.core.outgoing())):
+            one.core.completed()
+            flying -= 1
+        found = [each.number for each in one.core.events if not isinstance(each, PeerMapped)]
+        self.assertEqual(sorted(found), numbers)
+
+
+class LayoutTests(SynchronousTestCase):
+    """Bytes, as librdmacm has them."""
+
+    RAW = bytes.fromhex("0010000000000000 00f0776655440000 ddccbbaa 40420f00")
+
+    def test_entry(self) -> None:
+        """An entry is in the byte order of the host that has the table."""
+        entry: dict[str, Any] = {
+            "offset": 4096,
+            "address": 0x44556677F000,
+            "rkey": RKey(0xAABBCCDD),
+            "length": 1_000_000,
+        }
+        self.assertEqual(LittleMapped.decode(self.RAW), LittleMapped(**entry))
+        self.assertEqual(LittleMapped(**entry).encode(), self.RAW)
+        self.assertEqual(Mapped(**entry).encode()[:8], self.RAW[7::-1])
+        for flags, kind in ((0, LittleMapped), (NETWORK_ORDER, Mapped)):
+            one, other = End(SMALL), End(SMALL)
+            said = ConnectionData.decode(other.greeting.encode())
+            peer = said.encode()[:1] + bytes([flags | MAPPINGS]) + said.encode()[2:]
+            one.core.begin(one.greeting, ConnectionData.decode(peer))
+            one.core.map(4096, 1_000_000, 0x44556677F000, RKey(0xAABBCCDD))
+            _, post = one.core.outgoing()
+            self.assertEqual(
+                (post.address, post.immediate, post.rkey), (ADDRESS + 32, 6 << 29, said.tableKey)
+            )
+            self.assertEqual(one.local[post.begin : post.begin + post.length], kind(**entry).encode())
+
+    def test_offer(self) -> None:
+        """An end tells how many entries it has; the peer's are counted as librdmacm scales them."""
+        greeting = End(SMALL).greeting
+        self.assertEqual((greeting.flags & MAPPINGS, greeting.mappings, greeting.room), (MAPPINGS, 8, 8))
+        for flags, said, room in (
+            *((MAPPINGS, 0, 0), (MAPPINGS, 1, 1), (MAPPINGS, 128, 128), (MAPPINGS, 0x81, 256)),
+            *((MAPPINGS, 0xFF, 127 << 8), (0, 8, 0), (NETWORK_ORDER, 8, 0)),
+        ):
+            data = ConnectionData(flags=flags, mappings=said)
+            self.assertEqual(data.room, room)
+
+    def test_plain(self) -> None:
+        """An end that has nothing mapped sends what it would send to a peer that knows of no mappings."""
+        posts = []
+        for mappings in (0, 8):
+            one, other = pair(SMALL, SMALL._replace(mappings=mappings))
+            one.core.write(bytes(3000))
+            first = one.core.outgoing()
+            posts.append(
+                [
+                    (each.length, each.immediate, each.address - other.greeting.bufferAddress)
+                    for each in first[1:]
+                ]
+            )
+            self.assertEqual(first[0].address, ADDRESS + 16)
+        self.assertEqual(posts[0], posts[1])

@@ -1,0 +1,187 @@
+"""
+What comes late, and what strangers say of themselves: all old messages once more, and private data with lies.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.protocol import Factory, Protocol
+
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.endpoints import RDMAServerEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Greeting, MAGIC
+from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.manager import ConnectionManager
+from txrdma.cm.messages import REQ
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket.messages import ConnectionData
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import QPN
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.unit.cm.test_badinput import StrangerCase
+
+PORT = 7471
+STREAM_PORT = 7472
+CONNECTIONS = 4
+"""Connections that have been, before the one that lives."""
+
+
+class ReplayTests(StrangerCase):
+    """Every message of earlier connections comes again, with ids that were valid, from whom it came."""
+
+    def setUp(self) -> None:
+        self.said: list[tuple[ConnectionManager, Attribute, int, IBPath]] = []
+        send = ConnectionManager._send
+
+        def kept(manager: ConnectionManager, message: Any, transactionID: int, path: IBPath) -> None:
+            self.said.append((manager, message, transactionID, path))
+            send(manager, message, transactionID, path)
+
+        self.patch(ConnectionManager, "_send", kept)
+        super().setUp()
+        self.release = adapterOf(self.clock, self.devices[0]).hold()  # one manager for all connections
+
+    def again(self, which: tuple[ConnectionManager, Attribute, int, IBPath]) -> None:  # type: ignore[override]
+        """Send a message as it was sent before."""
+        manager, message, transactionID, path = which
+        number = message.attributeID
+        raw = frame(ManagementClass.COMM_MGT, Method.SEND, transactionID, number, 0, message.encode())
+        manager._agentFor(path).send(raw, path)
+
+    def play(self, random: Random) -> None:
+        """Have several connections, ended by either end; then one lives, and all is said again."""
+        for _ in range(CONNECTIONS):
+            random.choice((self.client, self.server)).transport.loseConnection()
+            self.wait(lambda: self.client.lost and self.server.lost)
+            old = tuple(self.said)
+            self.client = self.result(self.ask())
+            self.wait(lambda: self.served[-1].isMade)
+            self.server = self.served[-1]
+        kinds = {type(message).__name__ for _manager, message, _number, _path in old}
+        self.assertGreaterEqual(kinds, {"REQ", "REP", "RTU", "DREQ", "DREP"})
+        living = len(self.said)
+        before = [len(device._queuePairs) for device in self.devices]
+        for which in random.choices(old, k=40):
+            self.again(which)
+            if random.random() < 0.3:
+                self.pause(random.choice((0.001, 0.1, 3.0)))
+        self.assertUndisturbed()
+        for which in self.said[len(old) : living]:  # the connection's own REQ, REP and RTU
+            self.again(which)
+        self.pause(1.0)
+        self.assertUndisturbed()
+        self.wait(lambda: [len(device._queuePairs) for device in self.devices] == before, 200.0)
+
+    def test_everything(self) -> None:
+        """The connection that lives is not disturbed, and what old REQs have begun again ends."""
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                self.play(Random(seed))
+        self.release()
+        self.end()
+
+
+class PrivateDataTests(StrangerCase):
+    """Private data of strangers: whatever they hold, listeners of all kinds answer, and nothing stays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        message = RDMAServerEndpoint(self.clock, PORT, self.devices[1])
+        stream = RSocketServerEndpoint(self.clock, STREAM_PORT, self.devices[1])
+        self.ports: list[Any] = [
+            self.successResultOf(message.listen(MessageFactory(self.made))),
+            self.successResultOf(stream.listen(Factory.forProtocol(Protocol))),
+        ]
+        services = (serviceIDOf(PortSpace.TCP, port) for port in (PORT, STREAM_PORT))
+        self.services = (self.port.serviceID, *services)
+
+    def privateData(self, random: Random) -> bytes:
+        """Private data that look like one of ours, or like nothing, with values at their limits."""
+
+        def lie(bits: int) -> int:
+            return random.choice((0, 1, (1 << bits) - 1, 1 << bits - 1, random.getrandbits(bits)))
+
+        addresses = IPAddresses("10.0.1.3", random.getrandbits(16), "10.0.1.2").toPrivateData()
+        greeting = Greeting(
+            magic=MAGIC, privateLength=lie(8), receives=lie(16), messageBytes=lie(32)
+        ).encode()
+        fields: dict[str, Any] = {
+            field.name: lie(field.width) for field in ConnectionData.fields if field.name != "reserved1"
+        }
+        fields["version"] = random.choice((1, 1, 1, lie(8)))
+        data = ConnectionData(**fields).encode()
+        found = random.choice((b"", addresses)) + random.choice((b"", greeting, data, random.randbytes(40)))
+        return (found + random.choice((b"", random.randbytes(60))))[:92].ljust(92, b"\0")
+
+    def play(self, random: Random, count: int) -> None:
+        """Ask by that many REQs, each with private data of its own."""
+        before = len(self.devices[1]._queuePairs)
+        for _ in range(count):
+            number = random.randrange(1, 1 << 32)
+            more: dict[str, Any] = {
+                "serviceID": random.choice(self.services),
+                "privateData": self.privateData(random),
+                "responderResources": random.choice((0, 1, 16, 255)),
+                "initiatorDepth": random.choice((0, 1, 16, 255)),
+                "localQPN": QPN(random.randrange(2, 1 << 24)),
+            }
+            self.send(REQ, self.request(number, **more).encode())
+            self.pause(0.02)
+        self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
+        self.assertUndisturbed()
+
+    def test_lies(self) -> None:
+        """Each REQ gets a REP or a REJ; no program and no code of ours fails."""
+        counters = self.manager.counters
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                before = counters["sent REP"] - counters["retried REP"] + counters["sent REJ"]
+                self.play(Random(seed), 50)
+                dropped = counters["dropped REQ"]
+                after = counters["sent REP"] - counters["retried REP"] + counters["sent REJ"]
+                self.assertGreaterEqual(after + dropped - before, 50)
+        self.assertGreater(counters["sent REP"], 20)
+        self.assertGreater(counters["sent REJ"], 20)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        for port in self.ports:
+            port.stopListening()
+        self.end()
+
+
+class StreamCancelTests(MessagingCase):
+    """Attempts at an rsocket stream that are cancelled after each event leave nothing, at either end."""
+
+    def test_everywhere(self) -> None:
+        """After each step of time an attempt can be cancelled; ids, timers and queue pairs are free."""
+        cancelled = 0
+        for steps in range(200):
+            server = RSocketServerEndpoint(self.clock, STREAM_PORT, self.devices[1])
+            port: Any = self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
+            host = self.addresses[1][0]
+            endpoint = RSocketClientEndpoint(self.clock, host, STREAM_PORT, self.devices[0])
+            asked = endpoint.connect(Factory.forProtocol(Protocol))
+            for _ in range(steps):
+                if not asked.called:
+                    self.clock.step()
+            wasMade = asked.called
+            asked.cancel()
+            if wasMade:
+                protocol: Any = self.successResultOf(asked)
+                protocol.transport.abortConnection()
+            else:
+                cancelled += 1
+                self.failureResultOf(asked, CancelledError)
+            self.pause(0.01)
+            port.stopListening()
+            self.assertNothingLeft(120)
+            self.pause(0.001)  # for what the last packet has begun
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+            if wasMade:
+                break
+        self.assertGreater(cancelled, 3)

@@ -1,0 +1,503 @@
+"""
+Connections for messages, on a simulated network: what protocols hear, and what is left afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+
+from txrdma.cm.connections.endpoints import USUAL
+from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.terms import MessagePeer, Terms
+from txrdma.cm.errors import PeerSilent, Rejected, Rejection
+from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
+from txrdma.cm.messages import RejectReason
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
+from txrdma.mad.ports import verbsport
+from txrdma.messages import IMessageProtocolFactory
+from txrdma.sim.network import Faults
+from txrdma.soft import device as softdevice
+from txrdma.test.support.cm.messaging import MessagingCase, Noting
+
+
+class OpeningTests(MessagingCase):
+    """Connections are made, or not."""
+
+    def test_interfaces(self) -> None:
+        """Protocols, factories and transports provide what they promise."""
+        client, _server = self.connected()
+        verifyObject(IRDMAProtocol, client)
+        verifyObject(IRDMATransport, client.transport)
+        verifyObject(IMessageProtocolFactory, MessageFactory(Noting))
+
+    def test_terms(self) -> None:
+        """Depths, MTU, retries and lengths are agreed on, and both ends see them."""
+        terms = Terms(messageBytes=1000, receives=5, reads=2, mtu=MTU.MTU_512, retryCount=5, rnrRetryCount=6)
+        client, server = self.connected(terms, Terms(messageBytes=3000, receives=9, reads=3))
+        here, there = client.transport.agreed, server.transport.agreed
+        self.assertEqual((here.messageBytes, there.messageBytes), (1000, 1000))
+        self.assertEqual((here.receives, there.receives), (9, 5))
+        self.assertEqual((here.mtu, there.mtu), (MTU.MTU_512, MTU.MTU_512))
+        self.assertEqual((here.initiatorDepth, here.responderResources), (2, 2))
+        self.assertEqual((there.initiatorDepth, there.responderResources), (2, 2))
+        self.assertEqual((here.retryCount, there.retryCount), (5, 5))
+        self.assertEqual((here.rnrRetryCount, there.rnrRetryCount), (7, 6))
+        pair: Any = client.transport._pair
+        attributes = pair.query()
+        self.assertEqual((attributes.pathMTU, attributes.retryCount), (MTU.MTU_512, 5))
+        self.assertEqual((attributes.maxRDAtomic, attributes.maxDestRDAtomic), (2, 2))
+
+    def test_privateData(self) -> None:
+        """Private data reach the other end as they are, both ways."""
+        heard: list[MessagePeer] = []
+
+        class Factory:
+            def buildProtocol(_, peer: MessagePeer) -> Noting:  # the case is self
+                heard.append(peer)
+                return self.made(b"welcome\0\0")
+
+        self.serve(Factory())
+        client = self.result(self.ask(privateData=b"\0hello\0"))
+        self.assertEqual(heard[0].privateData, b"\0hello\0")
+        self.assertEqual(heard[0].qpn, client.transport.qpn)
+        self.wait(lambda: self.served[0].isMade)
+        self.assertEqual(client.transport.getPeer().privateData, b"welcome\0\0")
+        self.assertEqual(client.transport.getPeer().qpn, self.served[0].transport.qpn)
+        self.assertEqual(client.transport.getHost().gid, self.path().sgid)
+        self.assertEqual(self.served[0].transport.getPeer().address.gid, self.path().sgid)
+
+    def test_tooMuchPrivateData(self) -> None:
+        """Private data that a REQ has no room for fail before anything is sent."""
+        self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
+        self.failureResultOf(self.ask(replace(USUAL, isCounted=False), bytes(93)), ValueError)
+        self.assertNothingLeft()
+
+    def test_rejected(self) -> None:
+        """A factory can reject, with a reason and private data; its protocol never existed."""
+
+        class Factory:
+            def buildProtocol(self, peer: MessagePeer) -> Noting:
+                raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
+
+        port = self.serve(Factory())
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
+        self.assertEqual(error.privateData.rstrip(b"\0"), b"not today")
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_noProtocol(self) -> None:
+        """A factory without a protocol rejects; so does a host where nobody listens, for another reason."""
+        port = self.serve(MessageFactory(lambda: None))
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
+        other = self.serve(MessageFactory(Noting), serviceID=7)
+        port.stopListening()
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
+        other.stopListening()
+        self.assertNothingLeft()
+
+    def test_failingFactory(self) -> None:
+        """A factory that fails costs its connection, at either end, and nothing else."""
+
+        def fail() -> Noting:
+            raise RuntimeError("no")
+
+        port = self.serve(MessageFactory(fail))
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, Rejected)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_mtu(self) -> None:
+        """A path MTU that the passive end rejects is followed by the one that it wants, which both have."""
+        port = self.serve(terms=Terms(mtu=MTU.MTU_512))
+        client = self.result(self.ask())
+        self.wait(lambda: self.served[-1].isMade)
+        for end in (client, self.served[-1]):
+            self.assertEqual(end.transport.agreed.mtu, MTU.MTU_512)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_badMTU(self) -> None:
+        """A rejection for the path MTU that names no smaller one is the end, as is the smallest one."""
+        told: list[int] = []
+
+        def refuse() -> MessageProtocol:
+            advice = advices.pop(0)
+            told.append(advice)
+            raise Rejection(RejectReason.INVALID_PATH_MTU, b"", bytes([advice]))
+
+        port = self.serve(MessageFactory(refuse))
+        for advices in ([0], [3], [6], [255], [2, 2], [2, 5], [2, 1, 0]):
+            told.clear()
+            expected = list(advices)
+            asked = self.ask(Terms(mtu=MTU.MTU_4096))
+            self.pause(1.0)
+            error = self.failureResultOf(asked, Rejected).value
+            self.assertEqual((error.status, told), (RejectReason.INVALID_PATH_MTU, expected))
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_partition(self) -> None:
+        """Queue pairs are in the partition of the path, each by its own port's P_Key."""
+        tables = [0xFFFF, 0x8005, 0x8007], [0x0007, 0xFFFF]
+        for device, table in zip(self.devices, tables, strict=True):
+            self.patch(device, "pkeys", lambda port, table=table: table)
+        self.patch(softdevice, "PKEYS", tables[0])  # so many may be asked for
+        self.patch(verbsport, "partitionIndex", lambda table, pkey: 0)  # management is in all of them
+        port = self.serve()
+        client = self.result(self.ask(pkey=0x8007))
+        self.wait(lambda: self.served[-1].isMade)
+        pairs: list[Any] = [each.transport._pair for each in (client, self.served[-1])]
+        self.assertEqual([pair.query().pkeyIndex for pair in pairs], [2, 0])
+        asked = self.ask(pkey=0x8005)
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
+        self.assertIn(
+            "partition 0x8006", str(self.failureResultOf(self.ask(pkey=0x8006), InvalidRequest).value)
+        )
+        port.stopListening()
+
+    def test_silence(self) -> None:
+        """A host that does not answer fails the attempt, and leaves nothing."""
+        port = self.serve()
+        self.network.partition(*(each[0] for each in self.addresses))
+        asked = self.ask(Terms(responseTimeout=10, maxCMRetries=2))
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, PeerSilent)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_taken(self) -> None:
+        """A service that somebody listens to can't be listened to by another."""
+        port = self.serve()
+        again = self.ends().listen(MessageFactory(Noting))
+        self.failureResultOf(again, InvalidRequest)
+        port.stopListening()
+        self.assertNothingLeft()
+
+
+class MessageTests(MessagingCase):
+    """Data in both directions."""
+
+    def test_messages(self) -> None:
+        """Messages arrive in order, as long as they were, with their immediate data or without."""
+        client, server = self.connected()
+        client.transport.sendMessage(b"one")
+        client.transport.sendMessage(b"", 7)
+        client.transport.sendMessage(b"", None)
+        client.transport.sendMessage(bytes(4096), 0)
+        server.transport.sendMessage(b"two", 0xFFFFFFFF)
+        self.wait(lambda: len(server.messages) == 4 and client.messages)
+        self.assertEqual(server.messages, [(b"one", None), (b"", 7), (b"", None), (bytes(4096), 0)])
+        self.assertEqual(client.messages, [(b"two", 0xFFFFFFFF)])
+        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
+
+    def test_write(self) -> None:
+        """A write is in the peer's memory when it completes; immediate data tell the peer."""
+        client, server = self.connected()
+        theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
+        ours.view[:5] = b"hello"
+        segment = Segment(ours.address, 5, ours.lkey)
+        plain = client.transport.write(segment, theirs.address + 10, theirs.rkey)
+        self.wait(lambda: client.completed == [plain])
+        self.assertEqual((bytes(theirs.view[9:16]), server.writes), (b"\0hello\0", []))
+        told = client.transport.write(segment, theirs.address, theirs.rkey, 99)
+        self.wait(lambda: server.writes)
+        self.assertEqual((server.writes, bytes(theirs.view[:5])), ([(5, 99)], b"hello"))
+        self.wait(lambda: client.completed == [plain, told])
+        nothing = Segment(ours.address, 0, ours.lkey)
+        self.assertRaises(InvalidRequest, client.transport.write, nothing, theirs.address, theirs.rkey, 1)
+        self.assertEqual(server.messages, [])
+
+    def test_read(self) -> None:
+        """A read brings the peer's bytes; one that is cancelled tells nobody."""
+        client, server = self.connected()
+        theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
+        theirs.view[:5] = b"there"
+        segment = Segment(ours.address, 5, ours.lkey)
+        ignored = client.transport.read(segment, theirs.address, theirs.rkey)
+        ignored.cancel()
+        self.failureResultOf(ignored, CancelledError)
+        self.result(client.transport.read(segment, theirs.address, theirs.rkey))
+        self.assertEqual(bytes(ours.view[:5]), b"there")
+
+    def test_noReads(self) -> None:
+        """An end that takes no reads is not asked for any."""
+        client, _server = self.connected(serverTerms=Terms(reads=0))
+        ours = client.transport.allocateMemory(8)
+        segment = Segment(ours.address, 8, ours.lkey)
+        self.assertRaises(InvalidRequest, client.transport.read, segment, 0, ours.rkey)
+
+    def test_wrongKey(self) -> None:
+        """A write by a key that is none ends the connection at both ends, and fails what waits."""
+        client, server = self.connected()
+        ours = client.transport.allocateMemory(8)
+        segment = Segment(ours.address, 8, ours.lkey)
+        reading = client.transport.read(segment, 0, ours.rkey)
+        self.wait(lambda: client.lost and server.lost)
+        self.failureResultOf(reading, ConnectionLost)
+        client.lost[0].trap(ConnectionLost)
+        self.assertIn("REM_ACCESS_ERR", client.lost[0].getErrorMessage())
+        self.failureResultOf(client.transport.read(segment, 0, ours.rkey), ConnectionLost)
+        self.assertNothingLeft()
+
+    def test_many(self) -> None:
+        """Hundreds of messages both ways arrive by few receives, though no sender would try again."""
+        for seed in range(6):
+            random = Random(seed)
+            terms = [Terms(64, random.randrange(1, 9), random.randrange(1, 9)) for _ in range(2)]
+            nevers = [replace(each, rnrRetryCount=0) for each in terms]  # not ready is the end
+            client, server = self.connected(*nevers)
+            sent = [[random.randbytes(random.randrange(0, 65)) for _ in range(500)] for _ in range(2)]
+            for each, messages in zip((client, server), sent, strict=True):
+                for message in messages:
+                    each.transport.sendMessage(message)
+            self.wait(lambda s=server, c=client: len(s.messages) == len(c.messages) == 500)  # type: ignore[misc]
+            for each, messages in zip((server, client), sent, strict=True):
+                self.assertEqual([data for data, _ in each.messages], messages)
+            client.transport.loseConnection()
+            self.wait(lambda s=server: s.lost)  # type: ignore[misc]
+            server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_faults(self) -> None:
+        """Messages arrive once and in order on a network that loses, doubles and reorders."""
+        for seed in range(4):
+            self.network.random.seed(seed)
+            client, server = self.connected(Terms(2000, 4, 4), Terms(2000, 3, 5))
+            self.network.faults = Faults(0.05, 0.05, 0.01, jitterSeconds=0.001)
+            messages = [bytes([index]) * (index * 20) for index in range(100)]
+            for message in messages:
+                client.transport.sendMessage(message, len(message))
+            client.transport.loseConnection()
+            self.wait(lambda s=server, c=client: s.lost and c.lost, 100)  # type: ignore[misc]
+            self.network.faults = Faults()
+            self.assertEqual(server.messages, [(message, len(message)) for message in messages])
+            for each in (client, server):
+                each.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft(200)
+
+    def test_paused(self) -> None:
+        """A paused protocol gets no more than it has, its peer waits, and nothing is lost."""
+        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
+        server.transport.pauseProducing()
+        for index in range(20):
+            client.transport.sendMessage(bytes([index]))
+        server.transport.sendMessage(b"still sending")
+        self.wait(lambda: client.messages)
+        self.pause(1.0)
+        self.assertEqual(server.messages, [])
+        server.transport.resumeProducing()
+        self.wait(lambda: len(server.messages) == 20)
+        self.assertEqual(b"".join(data for data, _ in server.messages), bytes(range(20)))
+
+    def test_producer(self) -> None:
+        """A producer is paused while messages wait, and resumed when none does."""
+        client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
+        calls: list[str] = []
+
+        class Producer:
+            left = 50
+
+            def pauseProducing(self) -> None:
+                calls.append("pause")
+
+            def resumeProducing(self) -> None:
+                calls.append("resume")
+                while self.left and calls[-1] == "resume":
+                    self.left -= 1
+                    client.transport.sendMessage(b"more")
+                if not self.left:
+                    client.transport.unregisterProducer()
+
+            def stopProducing(self) -> None:
+                calls.append("stop")
+
+        producer: Any = Producer()
+        self.assertRaises(InvalidRequest, client.transport.registerProducer, producer, False)
+        client.transport.registerProducer(producer, True)
+        producer.resumeProducing()
+        self.wait(lambda: len(server.messages) == 50)
+        self.assertEqual(calls[:3], ["resume", "pause", "resume"])
+        client.transport.registerProducer(producer, True)
+        client.transport.abortConnection()
+        self.assertEqual(calls[-1], "stop")
+
+    def test_notCounted(self) -> None:
+        """A peer that does not count is sent to as it goes: its device says when there is no receive."""
+        client, server = self.connected(Terms(64, 2, 8, isCounted=False), Terms(64, 2, 8))
+        self.assertIsNone(client.transport.agreed.receives)
+        self.assertIsNone(server.transport.agreed.receives)
+        for index in range(50):
+            client.transport.sendMessage(bytes([index]))
+            server.transport.sendMessage(bytes([index]))
+        self.wait(lambda: len(server.messages) == len(client.messages) == 50)
+        self.assertEqual(b"".join(data for data, _ in server.messages), bytes(range(50)))
+
+
+class EndTests(MessagingCase):
+    """The end of connections, by either end."""
+
+    def test_done(self) -> None:
+        """Who loses a connection has first sent all; both ends are done, and nothing is left."""
+        client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
+        for index in range(9):
+            client.transport.sendMessage(bytes([index]))
+        client.transport.loseConnection()
+        client.transport.sendMessage(b"too late")
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(len(server.messages), 9)
+        for each in (client, server):
+            each.lost[0].trap(ConnectionDone)
+            self.assertEqual(len(each.lost), 1)
+        client.transport.loseConnection()
+        client.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_flushed(self) -> None:
+        """A peer's queue pair that goes before its DREP comes, as over shared memory, is no loss."""
+        client, server = self.connected()
+        pair: Any = client.transport._pair
+        flushed = Completion(0, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, pair.number)
+        for end, expected in ((client, ConnectionDone), (server, ConnectionLost)):
+            if end is client:
+                end.transport.sendMessage(b"last")
+                end.transport.loseConnection()
+                self.wait(lambda: client.transport._cm.state == "DREQ_SENT")
+            end.transport.arrived(flushed)
+            end.transport.process()
+            end.lost[0].trap(expected)
+        self.assertNothingLeft()
+
+    def test_answered(self) -> None:
+        """The last one at the passive end answers before it is gone: nobody has to ask twice."""
+        client, server = self.connected()
+        client.transport.sendMessage(b"last")
+        client.transport.loseConnection(b"farewell")
+        self.wait(lambda: client.lost and server.lost, 0.1)
+        self.assertNothingLeft(0.1)
+
+    def test_crossed(self) -> None:
+        """Both ends may end at once."""
+        client, server = self.connected()
+        for each in (client, server):
+            each.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_paused(self) -> None:
+        """A paused protocol gets the last messages, then the end, when it goes on."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        client.transport.sendMessage(b"last")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        self.pause(1.0)
+        self.assertEqual((server.messages, server.lost), ([], []))
+        server.transport.resumeProducing()
+        self.assertEqual(server.messages, [(b"last", None)])
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_pausedForever(self) -> None:
+        """A paused protocol may lose the connection after its peer did: it ends at once."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        self.pause(1.0)
+        server.transport.loseConnection()
+        server.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_aborted(self) -> None:
+        """Who aborts is told so at once; the peer hears of an end, and knows what it has not sent."""
+        client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
+        client.transport.pauseProducing()
+        for _ in range(9):
+            server.transport.sendMessage(b"unheard")
+        self.pause(0.1)
+        client.transport.abortConnection()
+        client.lost[0].trap(ConnectionAborted)
+        self.wait(lambda: server.lost)
+        server.lost[0].trap(ConnectionLost)
+        self.assertNothingLeft()
+
+    def test_silence(self) -> None:
+        """A peer that is cut off loses the connection for who sends to it, and leaves nothing there."""
+        client, server = self.connected()
+        self.network.partition(*(each[0] for each in self.addresses))
+        client.transport.sendMessage(b"in vain")
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+        server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_keepalive(self) -> None:
+        """A peer that vanishes while nobody sends is noticed by who probes, and by nobody else."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        self.pause(30.0)
+        self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+        self.pause(60.0)
+        self.assertEqual(server.lost, [])
+        server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_keepaliveOver(self) -> None:
+        """The end of a connection is the end of its probes."""
+        client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=3.0))
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_failure(self) -> None:
+        """A protocol that fails loses its connection, and nothing else."""
+        client, server = self.connected()
+        other = self.result(self.again())
+        server.messageReceived = lambda data, immediate: 1 / 0  # type: ignore[assignment]
+        client.transport.sendMessage(b"crash")
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        server.lost[0].trap(ConnectionLost)
+        self.assertEqual(other.lost, [])
+        other.transport.sendMessage(b"fine")
+        self.wait(lambda: self.served[-1].messages)
+
+    def test_lostRTU(self) -> None:
+        """Data stand in for an RTU that is lost: the passive protocol begins with them."""
+        self.serve()
+        asked = self.ask()
+        self.network.drop(lambda packet: b"\x00\x14" in bytes(packet.payload)[16:18], times=1)
+        client = self.result(asked)
+        self.pause(0.05)
+        self.assertEqual((self.network.dropped, self.served[0].isMade), (1, False))
+        client.transport.sendMessage(b"first")
+        self.wait(lambda: self.served[0].messages, 0.05)
+        self.assertTrue(self.served[0].isMade)

@@ -1,0 +1,133 @@
+"""
+Tests for L{txrdma.iba.pcap}: against recorded files, tshark and scapy.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter
+from txrdma.test.support.captures import messages, names, raw, records, segments, streams
+
+
+class FileTests(SynchronousTestCase):
+    """Capture files."""
+
+    def test_rewritten(self) -> None:
+        """Every recorded file, read and written again, is the same file."""
+        for name in names():
+            out = BytesIO()
+            writer = PcapWriter(out, nanoseconds=False)
+            for record in PcapReader(BytesIO(raw(name))):
+                writer.write(record.data, record.when)
+            again, original = out.getvalue(), raw(name)
+            self.assertEqual(again[24:], original[24:], name)
+            self.assertEqual((again[:4], again[20:24]), (original[:4], original[20:24]))
+
+    def test_nanoseconds(self) -> None:
+        """Times are kept to a microsecond, a second's last one included."""
+        out = BytesIO()
+        writer = PcapWriter(out, LinkType.RAW_IP)
+        for when in (0.0, 1.9999999999, 1700000000.123456):
+            writer.write(b"packet", when)
+        reader = PcapReader(BytesIO(out.getvalue()))
+        found = list(reader)
+        self.assertIs(reader.linkType, LinkType.RAW_IP)
+        for record, when in zip(found, (0.0, 2.0, 1700000000.123456), strict=True):
+            self.assertEqual(record.data, b"packet")
+            self.assertAlmostEqual(record.when, when, places=6)
+
+    def test_flushed(self) -> None:
+        """What was written is in the file at once: a process that is killed then leaves a valid capture."""
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            writer = PcapWriter(file)
+            for count in range(1, 4):
+                writer.write(b"x" * count, 1.0)
+                with open(path, "rb") as other:
+                    self.assertEqual(len(list(PcapReader(other))), count)
+
+    def test_cut(self) -> None:
+        """A file that ends in the middle of a record raises WireError, after what is whole."""
+        whole = raw("tcp-client")
+        for end in (3, 23, 30, 41, len(whole) - 1):
+            with self.assertRaises(WireError):
+                list(PcapReader(BytesIO(whole[:end])))
+
+    def test_lies(self) -> None:
+        """A record that says it is huge is not believed, and a file of another kind is refused."""
+        header = raw("tcp-client")[:24]
+        self.assertRaises(WireError, list, PcapReader(BytesIO(header + b"\0" * 8 + b"\xff" * 8)))
+        self.assertRaises(WireError, PcapReader, BytesIO(b"\x0a\x0d\x0d\x0a" + bytes(40)))
+
+    @given(st.binary(max_size=200))
+    def test_anyFile(self, content: bytes) -> None:
+        """Any file is read, or is a WireError."""
+        try:
+            list(PcapReader(BytesIO(raw("tcp-client")[:24] + content)))
+        except WireError:
+            pass
+
+
+class DatagramTests(SynchronousTestCase):
+    """UDP out of frames."""
+
+    @given(st.data(), st.sampled_from([LinkType.ETHERNET, LinkType.RAW_IP]))
+    def test_anyFrame(self, draw: st.DataObject, link: LinkType) -> None:
+        """Any frame is a datagram, something else, or a WireError; also one that is nearly right."""
+        frame = bytearray(records("ud-pingpong")[-1].data)
+        for _ in range(draw.draw(st.integers(0, 3))):
+            frame[draw.draw(st.integers(0, 50))] = draw.draw(st.integers(0, 255))
+        content = bytes(frame[: draw.draw(st.integers(0, len(frame)))])
+        try:
+            found = Datagram.decode(content, link)
+        except WireError:
+            return
+        if found is not None:
+            self.assertIn(found.payload, content)
+            self.assertEqual(found.udp.length, 8 + len(found.payload))
+
+    def test_rawIP(self) -> None:
+        """Without Ethernet the same is found."""
+        data = records("verbs")[0].data
+        self.assertEqual(Datagram.decode(data[14:], LinkType.RAW_IP), Datagram.decode(data))
+
+    def test_other(self) -> None:
+        """TCP, fragments and ARP are none."""
+        tcp = segments("tcp-client")
+        self.assertTrue(tcp)
+        self.assertEqual(
+            [Datagram.decode(record.data) for record in records("tcp-client")], [None] * len(tcp)
+        )
+        fragment = bytearray(records("verbs")[0].data)
+        fragment[20] = 0x20
+        self.assertIsNone(Datagram.decode(bytes(fragment)))
+        self.assertIsNone(Datagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))
+
+
+class CapturesTests(SynchronousTestCase):
+    """L{txrdma.test.support.captures}."""
+
+    def test_streams(self) -> None:
+        """CLC of the first contact is there: proposal and confirm from the client, accept from the server."""
+        (client, server) = ((s, d, b) for s, d, b in streams("smc-first"))
+        self.assertEqual((client[0], client[1]), (server[1], server[0]))
+        self.assertEqual((len(client[2]), len(server[2])), (156 + 180, 160))
+        for content in (client[2], server[2]):
+            self.assertEqual((content[:4], content[-4:]), (b"\xe2\xd4\xc3\xd9",) * 2)
+
+    def test_messages(self) -> None:
+        """LLC and CDC messages of SMC-R have 44 bytes; ADD LINK of version 2 has more."""
+        found = messages("smc-first")
+        self.assertEqual({len(message) for _, message in found}, {44, 88})
+        self.assertGreater(sum(1 for _, message in found if message[0] == 0xFE), 3)
+
+    def test_option(self) -> None:
+        """The first two segments carry the SMC option."""
+        self.assertTrue(all(b"\xfe\x06\xe2\xd4\xc3\xd9" in one.options for one in segments("smc-first")[:2]))

@@ -1,0 +1,354 @@
+"""
+What calls send, and what their errors tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
+from txrdma.iba.types import LID, PKey, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
+from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
+from txrdma.mad.layouts.attributes import Method, RPCS
+from txrdma.mad.layouts.baseboard import BKeyInfo
+from txrdma.mad.layouts.congestion import CongestionInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import (
+    MulticastForwardingTable,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+    VLArbitrationTable,
+)
+from txrdma.mad.rpcs import RPCs
+from txrdma.test.support.mad.faulty import answer, FaultTestCase
+from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
+
+
+class CallTestCase(SynchronousTestCase):
+    """An agent whose datagrams are looked at."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], keys=Keys(mkey=7))
+
+    def sent(self, call: Deferred[Any]) -> bytes:
+        """What a call has sent."""
+        (datagram,) = (datagram for _, datagram in self.wire.sent)
+        self.wire.sent.clear()
+        call.addErrback(lambda failure: None).cancel()
+        return datagram
+
+    def refused(self, call: Deferred[Any]) -> str:
+        """The reason why it has sent nothing."""
+        error = self.failureResultOf(call, InvalidRequest).value
+        self.assertEqual(self.wire.sent, [])
+        return str(error)
+
+
+class SendingTests(CallTestCase):
+    """Where things stand in a request."""
+
+    def test_names(self) -> None:
+        """Each call of the specification is a method of agents, which needs an attribute and a path."""
+        for name in RPCS:
+            self.assertTrue(callable(getattr(self.agent, name)), name)
+            self.assertIn(name, dir(RPCs))
+
+    def test_payload(self) -> None:
+        """A class is zeros, an instance is itself, a query says which of its fields are meant."""
+        self.assertEqual(self.sent(self.agent.PerformanceGet(PortCounters, TO_2))[64:], bytes(192))
+        counters = PortCounters(portSelect=3)
+        self.assertEqual(self.sent(self.agent.PerformanceGet(counters, TO_2))[64:108], counters.encode())
+        asked = self.sent(self.agent.SubnAdmGet(PathRecord.query(dlid=LID(7), slid=LID(8)), TO_2))
+        self.assertEqual(asked[48:56], (0x30).to_bytes(8, "big"))
+        asked = self.sent(self.agent.SubnAdmGet(PathRecord, TO_2, componentMask=0x1234))
+        self.assertEqual(asked[48:56], (0x1234).to_bytes(8, "big"))
+
+    def test_modifier(self) -> None:
+        """The modifier stands where it belongs, on all kinds of routes."""
+        for path in (TO_2, IBDRPath(drPath=(1, 2))):
+            self.assertEqual(self.sent(self.agent.SubnGet(PortInfo, path, 0x80000003))[20:24], b"\x80\0\0\3")
+        self.assertEqual(self.sent(self.agent.SubnAdmGet(NodeRecord, TO_2, 5))[20:24], b"\0\0\0\5")
+
+    def test_keys(self) -> None:
+        """Keys are the agent's, or the call's, and stand where each class has its own."""
+        keys = Keys(1, 2, 3, 4)
+        agent = self.agent
+        for call, key in (
+            (agent.SubnGet(NodeInfo, TO_2), 7),
+            (agent.SubnSet(PortInfo, IBDRPath(drPath=(1,))), 7),
+            (agent.SubnGet(NodeInfo, TO_2, keys=keys), 1),
+            (agent.SubnGet(NodeInfo, IBDRPath(), keys=keys), 1),
+            (agent.BMGet(BKeyInfo, TO_2, keys=keys), 3),
+            (agent.CongMgtGet(CongestionInfo, TO_2, keys=keys), 4),
+            (agent.CongMgtGet(CongestionInfo, TO_2), 0),
+        ):
+            (datagram,) = (datagram for _, datagram in self.wire.sent[:1])
+            del self.wire.sent[:1]
+            call.addErrback(lambda failure: None).cancel()
+            self.assertEqual(datagram[24:32], key.to_bytes(8, "big"))
+        self.assertEqual(self.wire.sent, [])
+        asked = self.sent(agent.SubnAdmGet(PathRecord, TO_2, keys=keys))
+        self.assertEqual(asked[36:44], (2).to_bytes(8, "big"))
+
+    def test_unanswered(self) -> None:
+        """A call that nobody answers is done when it is sent."""
+        call = self.agent.SubnTrapRepress(Notice(), TO_2)
+        self.assertIsNone(self.successResultOf(call))
+        self.assertEqual(self.sent(call)[3], Method.TRAP_REPRESS)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class ModifierTests(SynchronousTestCase):
+    """Attribute modifiers by the names of their parts."""
+
+    def test_parts(self) -> None:
+        """Each part stands where the specification has it (IBA 14.2.5.6 to 14.2.5.12)."""
+        for computed, number in (
+            (PortInfo.modifier(3), 3),
+            (PortInfo.modifier(3, extended=True), 0x80000003),
+            (PKeyTable.modifier(block=1, port=3), 0x00030001),
+            (SLtoVLMappingTable.modifier(inPort=1, outPort=2), 0x00000102),
+            (VLArbitrationTable.modifier(port=3, block=1), 0x00010003),
+            (MulticastForwardingTable.modifier(block=2, position=1), 0x10000002),
+        ):
+            self.assertEqual(computed, number)
+
+    def test_partsOf(self) -> None:
+        """A modifier taken apart gives the parts that make it, the largest ones too."""
+        for kind, most in (
+            (PKeyTable, (0xFFFF, 0xFFFF)),
+            (SLtoVLMappingTable, (0xFF, 0xFF)),
+            (VLArbitrationTable, (0xFFFF, 4)),
+            (MulticastForwardingTable, (0x1FF, 15)),
+        ):
+            for parts in (most, (most[0], 1), (1, most[1]), (0, 2)):
+                self.assertEqual(kind.partsOf(kind.modifier(*parts)), parts)
+        for port in (0, 3, 0xFF):
+            for extended in (False, True):
+                self.assertEqual(PortInfo.partsOf(PortInfo.modifier(port, extended)), (port, extended))
+
+
+class AdministrationTests(CallTestCase):
+    """Calls of subnet administration need no path."""
+
+    def test_path(self) -> None:
+        """Without a path they go where the subnet's manager is; with one, there."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(9), smServiceLevel=3)
+        for call in (self.agent.SubnAdmGet, self.agent.SubnAdmGetTable):
+            for path, lid in ((None, 9), (TO_2, TO_2.dlid)):
+                failed = call(PathRecord.query(dlid=LID(7)), path, timeoutSeconds=0.1, retries=0)
+                self.clock.pump([0.2])
+                error = self.failureResultOf(failed, MADTimeoutError).value
+                self.assertEqual((error.path.dlid, error.path.serviceLevel), (lid, 0 if path else 3))
+
+    def test_noManager(self) -> None:
+        """Where no subnet manager is known, nobody can be asked, and other calls name their peer."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(0))
+        self.failureResultOf(self.agent.SubnAdmGet(PathRecord), DeviceUnavailable)
+        self.assertIn("a path", self.refused(self.agent.call("SubnGet", NodeInfo)))
+
+
+class LegalityTests(CallTestCase):
+    """What makes no sense is refused before anything is sent, and the reason says what makes sense."""
+
+    def test_attributes(self) -> None:
+        """An attribute that the call does not carry: which calls do."""
+        self.assertEqual(
+            self.refused(self.agent.call("PerformanceGet", NodeInfo, TO_2)),
+            "NodeInfo is not for PerformanceGet, but for SubnGet",
+        )
+        said = self.refused(self.agent.call("SubnSet", PortCounters(), TO_2))
+        self.assertIn("PerformanceGet, PerformanceSet", said)
+
+    def test_names(self) -> None:
+        """A call that there is not: which are called nearly so."""
+        self.assertIn("SubnAdmGetTable", self.refused(self.agent.call("SubnAdmTable", NodeRecord, TO_2)))
+        said = self.refused(self.agent.call("frobnicate", NodeRecord, TO_2))
+        self.assertIn("SubnGet, SubnSet", said)
+
+    def test_payloads(self) -> None:
+        """What is no attribute at all."""
+        for nonsense in (None, 7, "NodeInfo", b"", int, object(), IBPath()):
+            said = self.refused(self.agent.call("SubnGet", nonsense, TO_2))
+            self.assertIn("SubnGet carries attributes", said)
+
+    def test_values(self) -> None:
+        """What does not fit into its field."""
+        agent = self.agent
+        self.assertIn("portSelect", self.refused(agent.PerformanceGet(PortCounters(portSelect=256), TO_2)))
+        for modifier in (1 << 32, -1):
+            self.refused(agent.PerformanceGet(PortCounters, TO_2, modifier))
+            self.refused(agent.SubnGet(NodeInfo, TO_2, modifier))
+            self.refused(agent.SubnGet(NodeInfo, IBDRPath(), modifier))
+        self.refused(agent.SubnGet(NodeInfo, TO_2, keys=Keys(mkey=1 << 64)))
+        self.refused(agent.SubnAdmGet(PathRecord, TO_2, keys=Keys(smKey=-1)))
+        self.refused(agent.SubnAdmGet(PathRecord, TO_2, componentMask=1 << 64))
+        self.refused(agent.SubnGet(NodeInfo, IBDRPath(drPath=(1, 256))))
+
+    def test_routes(self) -> None:
+        """What cannot go by a directed route, and a route that is too long."""
+        self.assertIn("directed", self.refused(self.agent.PerformanceGet(PortCounters, IBDRPath())))
+        self.assertIn("63", self.refused(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,) * 64))))
+
+    def test_nothingIsLeft(self) -> None:
+        """None of these is waited for."""
+        self.test_attributes()
+        self.test_values()
+        self.assertIn(" 0 outstanding", repr(self.agent))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class ErrorTests(FaultTestCase):
+    """What errors tell."""
+
+    def test_error(self) -> None:
+        """Request, reply, path, status and its words; it is a refusal, and a failure like the others."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x03\x0c")]
+        error = self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2, 9), MADError)
+        self.assertIsInstance(error, Refused)
+        self.assertIsInstance(error, MADFailure)
+        self.assertEqual(error.status, 0x030C)
+        self.assertEqual(error.words, "attribute not supported by this method, no records")
+        self.assertEqual(str(error), f"SubnAdmGet: status 0x030c, {error.words}")
+        self.assertEqual((error.path, error.rpc.name), (TO_2, "SubnAdmGet"))
+        self.assertEqual(error.request, self.peer.asked[0])
+        self.assertEqual(error.reply, answer(error.request, at4=b"\x03\x0c"))
+
+    def test_words(self) -> None:
+        """Every status has words: of the specification where it has some, else its number."""
+        for status, managementClass, words in (
+            (0x0001, 4, "busy"),
+            (0x0004, 4, "bad base or class version"),
+            (0x0008, 4, "method not supported"),
+            (0x000C, 4, "attribute not supported by this method"),
+            (0x0010, 4, "reserved code 4"),
+            (0x001C, 4, "invalid value in attribute or modifier"),
+            (0x0100, 3, "no resources"),
+            (0x0200, 3, "request invalid"),
+            (0x0400, 3, "too many records"),
+            (0x0500, 3, "invalid GID"),
+            (0x0600, 3, "insufficient components"),
+            (0x0700, 3, "request denied"),
+            (0x0300, 4, "class status 0x3"),
+            (0x7F00, 3, "class status 0x7f"),
+        ):
+            self.assertEqual(MADStatus(status).words(managementClass), words)
+
+    def test_detailed(self) -> None:
+        """The more is asked for, the more it tells: the message, headers, fields, bytes."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x1c", at64=b"\x05")]
+        error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError)
+        texts = [error.detailed(level) for level in range(4)]
+        self.assertEqual(texts[0], f"MADError: {error}")
+        for less, more in zip(texts, texts[1:], strict=False):
+            self.assertTrue(more.startswith(less.splitlines()[0]))
+            self.assertGreater(len(more), len(less))
+        self.assertIn(f"SubnGet by {TO_2}", texts[1])
+        self.assertIn("request: SUBN_LID GET NodeInfo modifier 0x0", texts[1])
+        self.assertIn("reply: SUBN_LID GET_RESP NodeInfo modifier 0x0", texts[1])
+        self.assertIn("reply: NodeInfo.baseVersion 5", texts[2])
+        self.assertIn(
+            "reply: 0x0000  01010181", texts[3].replace(" ", "").replace("reply:0x0000", "reply: 0x0000  ")
+        )
+
+    def test_timeout(self) -> None:
+        """One that nobody answered has a request, and no reply."""
+        error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "PerformanceGet")
+        self.assertEqual((error.request, error.reply), (self.peer.asked[0], b""))
+        self.assertNotIn("reply:", error.detailed(3))
+
+
+class PatienceTests(SynchronousTestCase):
+    """How long answers are awaited."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], retries=0)
+
+    def patience(self, path: IBPath, **options: Any) -> float:
+        """Seconds until a call fails that nobody answers."""
+        begun = self.clock.seconds()
+        call = self.agent.PerformanceGet(PortCounters, path, **options)
+        ends: list[float] = []
+        call.addErrback(lambda failure: ends.append(self.clock.seconds() - begun))
+        while not ends:
+            self.clock.advance(0.005)
+        return ends[0]
+
+    def near(self, seconds: float, expected: float) -> None:
+        """It is that long, or a notch of the wheel longer."""
+        self.assertGreaterEqual(seconds, expected - 0.02)  # "usual" is measured by the same wheel
+        self.assertLess(seconds, expected + 0.03)
+
+    def test_path(self) -> None:
+        """Twice the packets' life time, of the path or of the subnet, and the time to answer."""
+        answering = lifetimeSeconds(RESPONSE_TIME)
+        for code, path in (
+            (18, TO_2),
+            (10, IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10)),
+            (19, IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=19)),
+        ):
+            expected = 2 * lifetimeSeconds(code) + answering
+            self.near(self.patience(path), expected)
+
+    def test_said(self) -> None:
+        """A call says otherwise, and so does an agent."""
+        self.near(self.patience(TO_2, timeoutSeconds=0.1), 0.1)
+        self.agent.timeoutSeconds = 0.2
+        self.near(self.patience(TO_2), 0.2)
+
+    def told(self, code: int, path: IBPath = TO_2) -> None:
+        """The other side says how long it takes to answer."""
+        call = self.agent.PerformanceGet(ClassPortInfo, path)
+        info = ClassPortInfo(responseTimeValue=code).encode()
+        self.agent.received(answer(self.wire.sent[-1][1], at64=info), TO_2)
+        self.successResultOf(call)
+
+    def test_class(self) -> None:
+        """Who says that it takes longer than most is given that time: that class, at that place."""
+        usual = self.patience(TO_2)
+        self.told(19)
+        longer = lifetimeSeconds(19) - lifetimeSeconds(RESPONSE_TIME)
+        self.near(self.patience(TO_2), usual + longer)
+        elsewhere = IBPath(dlid=LID(3), dqpn=QPN(1))
+        self.near(self.patience(elsewhere), usual)
+        self.told(8)
+        self.near(self.patience(TO_2), usual)
+        self.told(31)  # more than two hours
+        self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
+
+    def test_pathSays(self) -> None:
+        """A path that says how long the other end takes is believed."""
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)
+        self.near(self.patience(path), 2 * lifetimeSeconds(10) + lifetimeSeconds(12))
+
+    def test_partition(self) -> None:
+        """The path's partition is the datagram's."""
+        seen: list[PKey] = []
+
+        def send(datagram: bytes, path: IBPath, answerWithin: float = 0.0) -> None:
+            seen.append(path.pkey)
+
+        self.patch(self.agent, "_send", send)
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), pkey=PKey(0x8003))
+        self.agent.PerformanceGet(PortCounters, path).addErrback(lambda failure: None)
+        self.assertEqual(seen, [0x8003])
+        pass_(self.clock, 5, 0.1)

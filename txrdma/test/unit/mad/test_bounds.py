@@ -1,0 +1,186 @@
+"""
+Sweeps of fabrics that have no end, because an agent or an administration invents nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.fabric import excess
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.excess import heaviest, LEFT_OUT, MOST_PROBLEMS
+from txrdma.fabric.health import findings
+from txrdma.fabric.lidsweep import LIDSweep
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.sasweep import SASweep
+from txrdma.iba.path import IBPath
+from txrdma.mad.core.answers import MOST_RECORDS, Records
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
+from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support.mad.mirages import Mirage
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.mad.test_discovery import Administration, node, shape
+
+HONEST = ["a", "b", "c", "d", "left", "right"]
+
+
+class BoundsTestCase(FabricTestCase):
+    """Sweeps with few nodes."""
+
+    def swept(self, **options: Any) -> Fabric:
+        """What a sweep finds that is to end in some simulated minutes."""
+        self.sweep = Sweep(self.agent, **options)
+        fabric: Fabric = self.told(self.sweep.run(), 600)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+        return fabric
+
+    def names(self, fabric: Fabric) -> list[str]:
+        return sorted(node.description for node in fabric.nodes.values())
+
+    def leftOut(self, fabric: Fabric) -> list[tuple[str, str]]:
+        return [(each.where, each.text) for each in fabric.problems if each.kind == LEFT_OUT]
+
+
+class MirageTests(BoundsTestCase):
+    """A switch whose every port leads to another such switch."""
+
+    def test_branch(self) -> None:
+        """What is behind the port that leads to them is left out, and said; the rest is as without them."""
+        self.fabric.cut("b", 1)
+        honest = self.swept()
+        self.fabric.heal("b", 1)
+        Mirage(self.fabric, (1, 2), ports=20)
+        fabric = self.swept(mostNodes=100)
+        self.assertEqual(self.names(fabric), HONEST)
+        [(where, text)] = self.leftOut(fabric)
+        self.assertEqual(where, "DR 0,1,2")
+        self.assertRegex(text, r"behind port 2 of left \(.*\): what is behind it is left out")
+        self.assertEqual({node.guid for node in fabric.nodes.values()}, {*honest.nodes})
+        links = {frozenset((str(one), str(other))) for one, other in fabric.links()}
+        self.assertEqual(links, {frozenset((str(one), str(other))) for one, other in honest.links()})
+
+    def test_otherNames(self) -> None:
+        """The same of one that has another GUID whenever it is asked."""
+        mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
+        for _ in range(2):
+            self.assertEqual(self.names(self.swept(mostNodes=100)), HONEST)
+        self.assertLess(mirage.asked, 10_000)
+
+    def test_several(self) -> None:
+        """Several branches are left out, one after the other."""
+        Mirage(self.fabric, (1, 2), (1, 3, 1), ports=20)
+        fabric = self.swept(mostNodes=100)
+        self.assertEqual({where for where, _text in self.leftOut(fabric)}, {"DR 0,1,2", "DR 0,1,3,1"})
+        self.assertEqual(self.names(fabric), ["a", "b", "d", "left", "right"])
+
+    def test_everywhere(self) -> None:
+        """When they are behind our own port there is no rest; the sweep ends all the same, and says so."""
+        Mirage(self.fabric, (1,), ports=20)
+        fabric = self.swept(mostNodes=100)
+        self.assertEqual(len(fabric.nodes), 100)
+        self.assertTrue(self.sweep.bounds.isFull)
+        [(where, text)] = self.leftOut(fabric)
+        self.assertIn("others are left out", text)
+        [found] = [one for one in findings(fabric) if one.kind == LEFT_OUT]
+        self.assertEqual((found.where, found.text), (where, text))
+
+    def test_ports(self) -> None:
+        """By default it is ports that end such a sweep, before memory does."""
+        self.patch(excess, "_MOST_PORTS", 20_000)
+        self.patch(excess, "_PORTS_OF_NODE", 0)
+        mirage = Mirage(self.fabric, (1, 2))
+        fabric = self.swept()
+        self.assertEqual(self.names(fabric), HONEST)
+        self.assertLess(mirage.asked, 10_000)
+
+    def test_chain(self) -> None:
+        """A chain of switches ends where directed routes do, and what is beyond is told as left out."""
+        Mirage(self.fabric, (1, 2), ports=2)
+        fabric = self.swept()
+        self.assertEqual(len(fabric.nodes), 68)
+        [(_where, text)] = self.leftOut(fabric)
+        self.assertEqual(text, "1 ports with links are 63 hops away: all behind them is left out")
+
+    def test_hops(self) -> None:
+        """Fewer hops that were asked for leave out as much as was wanted: only a whole sweep tells."""
+        self.assertEqual(self.leftOut(self.swept(maxHops=1)), [])
+        [(_where, text)] = self.leftOut(self.swept(maxHops=1, isWhole=True))
+        self.assertIn("1 hops away", text)
+
+    def test_exact(self) -> None:
+        """A fabric with as many nodes as may be is whole."""
+        plain = self.swept()
+        fabric = self.swept(mostNodes=len(plain.nodes))
+        self.assertEqual(shape(fabric), shape(plain))
+        self.assertEqual(fabric.problems, [])
+
+
+class TwinTests(BoundsTestCase):
+    """Many that have one GUID."""
+
+    def net(self) -> Net:
+        hosts = "".join(f'[{number}] "h{number}"[1]\n' for number in range(1, 41))
+        cards = "\n".join(f'Hca 1 "h{number}"\n' for number in range(1, 41))
+        return parseNet(f'Switch 41 "s"\n{hosts}[41] "a"[1]\n\nHca 1 "a"\n\n{cards}')
+
+    def test_twins(self) -> None:
+        """They are told as duplicates, each once, and the sweep ends."""
+        for number in range(2, 41):
+            self.fabric.duplicate(f"h{number}", of="h1")
+        fabric = self.swept()
+        self.assertEqual(len(fabric.nodes), 3)
+        twins = [each for each in fabric.problems if each.kind == "duplicate-guid"]
+        self.assertEqual(len(twins), 39)
+
+    def test_problems(self) -> None:
+        """No more problems are listed than somebody could read; the number of the others is told."""
+        sweep = Sweep(self.agent)
+        for _ in range(MOST_PROBLEMS + 7):
+            sweep._problem("contradiction", IBPath(), "x")
+        fabric: Fabric = self.told(sweep.run())
+        self.assertEqual(len(fabric.problems), MOST_PROBLEMS + 1)
+        self.assertEqual(self.leftOut(fabric)[0][1], "there are 7 problems more than are listed")
+
+
+class TableTests(FabricTestCase):
+    """An administration that invents records."""
+
+    def test_nodes(self) -> None:
+        """Of the SA's nodes as many are taken as may be; that others are left out is told."""
+        records = [node(2 * number, number) for number in range(1, 100)]
+        fabric: Fabric = self.told(SASweep(Administration(NodeRecord=records), mostNodes=30).run())
+        self.assertEqual(len(fabric.nodes), 30)
+        [problem] = [each for each in fabric.problems if each.kind == LEFT_OUT]
+        self.assertIn("others are left out", problem.text)
+
+    def test_byLID(self) -> None:
+        """The same where nodes are asked by LID."""
+        fabric: Fabric = self.told(LIDSweep(self.agent, self.agent.port.endPort, mostNodes=3).run(), 60)
+        self.assertEqual(len(fabric.nodes), 3)
+        self.assertEqual([each.kind for each in fabric.problems if each.kind == LEFT_OUT], [LEFT_OUT])
+
+    def test_records(self) -> None:
+        """A table of more records than a subnet can have is refused before any is decoded."""
+        size = LinkRecord.size
+        first = bytearray(256)
+        with self.assertRaises(WireError) as caught:
+            Records(LinkRecord, bytes(first), bytes((MOST_RECORDS + 1) * -(-size // 8) * 8))
+        self.assertIn("more than", str(caught.exception))
+        self.assertEqual(Records(NodeRecord, bytes(first), bytes(112)).count, 1)
+
+
+class HeaviestTests(SynchronousTestCase):
+    """Which port leads to most."""
+
+    def test_furthest(self) -> None:
+        """The furthest port that leads to more than half of the nodes."""
+        routes = [b"", b"\1", b"\1\2", b"\1\3", *(b"\1\3\4" + bytes((number,)) for number in range(20))]
+        self.assertEqual(heaviest(routes), (b"\1\3\4", 20))
+
+    def test_even(self) -> None:
+        """Where branches are alike, it is what is common to them."""
+        routes = [b"", b"\1", *(bytes((1, number)) for number in range(1, 9))]
+        self.assertEqual(heaviest(routes), (b"\1", 9))

@@ -1,0 +1,70 @@
+"""
+C{txrdma perfquery}, and arithmetic with counters.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended, PortXmitDataSL
+
+
+class CountersTests(SynchronousTestCase):
+    """Sums, differences, rates."""
+
+    def test_added(self) -> None:
+        """A sum stops at the highest value, as a counter does; arrays are added one by one."""
+        one = PortCounters(portSelect=1, portRcvErrors=65000, linkDownedCounter=3)
+        told = added([one, one], 255)
+        self.assertEqual((told.portSelect, told.portRcvErrors, told.linkDownedCounter), (255, 65535, 6))
+        lanes = PortXmitDataSL(portXmitDataSL=tuple(range(16)))
+        self.assertEqual(added([lanes, lanes], 255).portXmitDataSL, tuple(range(0, 32, 2)))
+
+    def test_changed(self) -> None:
+        """A difference of two looks; a counter that was cleared began at zero again."""
+        before = PortCounters(portXmitPkts=10, portRcvPkts=10)
+        after = PortCounters(portXmitPkts=15, portRcvPkts=4)
+        told = changed(before, after, ["portXmitPkts", "portRcvPkts"])
+        self.assertEqual(told.counted, {"portXmitPkts": 5, "portRcvPkts": 4})
+        self.assertEqual(told.cleared, ("portRcvPkts",))
+        lanes = [PortXmitDataSL(portXmitDataSL=(base, *range(15))) for base in (5, 7)]
+        told = changed(lanes[0], lanes[1], ["portXmitDataSL"])
+        self.assertEqual(
+            {name: value for name, value in told.counted.items() if value}, {"portXmitDataSL[0]": 2}
+        )
+
+    def test_full(self) -> None:
+        """A counter at its highest value may have missed some; from there on nothing is known of it."""
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 10, portRcvData=top, symbolErrorCounter=65535)
+        after = PortCounters(portXmitData=top, portRcvData=3, symbolErrorCounter=65535)
+        told = changed(before, after, ["portXmitData", "portRcvData", "symbolErrorCounter"])
+        self.assertEqual(told.counted, {"portXmitData": 10, "portRcvData": 3, "symbolErrorCounter": 0})
+        self.assertEqual(told.saturated, ("symbolErrorCounter", "portXmitData"))
+        self.assertEqual((told.cleared, told.wrapped), (("portRcvData",), ()))
+
+    def test_wrapped(self) -> None:
+        """A wide counter that was nearly full, and is nearly empty, has wrapped; a small one was cleared."""
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 99, linkDownedCounter=254, portRcvData=top // 2)
+        after = PortCounters(portXmitData=100, linkDownedCounter=1, portRcvData=100)
+        told = changed(before, after, ["portXmitData", "linkDownedCounter", "portRcvData"])
+        self.assertEqual(told.counted, {"portXmitData": 200, "linkDownedCounter": 1, "portRcvData": 100})
+        self.assertEqual(
+            (told.wrapped, told.cleared), (("portXmitData",), ("linkDownedCounter", "portRcvData"))
+        )
+
+    def test_rates(self) -> None:
+        """Data is counted in words of four bytes; in no time nothing happens."""
+        rates = Rates(1, 2.0, Increase({"portXmitData": 100, "portXmitPkts": 8}))
+        told = rates.toDict()
+        self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
+        self.assertEqual(told["rcvBytesPerSecond"], 0.0)
+        self.assertEqual(Rates(1, 0.0, Increase({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
+
+    def test_names(self) -> None:
+        """What selects is no counter."""
+        names = counterNames(PortCountersExtended)
+        self.assertEqual(names[0], "portXmitData")
+        self.assertFalse({"portSelect", "counterSelect", "counterSelect2"} & set(names))

@@ -1,0 +1,141 @@
+"""
+The pages about commands for nodes and ports: what they show is what the commands print.
+
+With C{RETELL=1} in the environment their output is written anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import txrdma
+from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.unit.mad.test_fabric_commands import ReactorClock
+
+DOCS = Path(txrdma.__file__).parents[1] / "docs"
+BLOCK = re.compile(r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
+def shown(said: Said) -> str:
+    """What stands on a terminal then."""
+    lines = [line.rstrip() for line in said.out.rstrip("\n").splitlines()]
+    if isinstance(said.status, str):
+        lines.append(said.status)
+    return "".join(f"{line}\n" for line in lines)
+
+
+class NodePageTests(CommandTestCase):
+    """C{node-commands}."""
+
+    page = DOCS / "node-commands.md"
+    skip = None if page.exists() else "the pages are not installed"
+
+    def answered(self, line: str) -> str:
+        """What a command prints."""
+        name, *words = shlex.split(line)
+        return shown(self.said(name, *words, device="") if "-d" not in words else self.given(name, *words))
+
+    def given(self, name: str, *words: str) -> Said:
+        """A command that says its device itself."""
+        at = words.index("-d")
+        return self.said(name, *words[:at], *words[at + 2 :], device=words[at + 1])
+
+    def test_output(self) -> None:
+        """Each command prints what the page shows."""
+        text = self.page.read_text()
+        if os.environ.get("RETELL") == "1":
+            again = BLOCK.sub(
+                lambda found: f"```console\n$ txrdma {found[1]}\n{self.answered(found[1])}```", text
+            )
+            self.page.write_text(again)
+            text = again
+        found = BLOCK.findall(text)
+        self.assertGreater(len(found), 12)
+        for line, output in found:
+            self.assertEqual(output.splitlines(), self.answered(line).splitlines(), line)
+
+    def test_options(self) -> None:
+        """Each of its commands has a section with its options."""
+        text = self.page.read_text()
+        commands = "trace routes ping sysstat smpquery saquery perfquery portstate sminfo query decode"
+        for name in commands.split():
+            self.assertIn(f"```{{command-help}} txrdma.command {name}\n", text)
+
+
+DIAGS = """
+check_lft_balance dump_fts dump_lfts dump_mfts ibaddr ibcacheedit ibccconfig ibccquery ibfindnodesusing
+ibhosts ibidsverify iblinkinfo ibnetdiscover ibnodes ibping ibportstate ibqueryerrors ibroute ibrouters
+ibstat ibstatus ibswitches ibsysstat ibtracert perfquery saquery sminfo smpdump smpquery vendstat
+"""
+"""What Debian's package of infiniband-diags (rdma-core 44) brings."""
+
+IBTOOL = """
+decode_mad dump_lfts dump_mfts help ibaddr ibcheckerrors ibcheckerrs ibchecknet ibchecknode ibcheckport
+ibcheckportstate ibcheckportwidth ibcheckstate ibcheckwidth ibclearcounters ibclearerrors ibdatacounters
+ibdatacounts ibfindnodesusing ibhosts ibidsverify iblinkinfo ibnetdiscover ibnodes ibping ibportstate
+ibprintca ibprintrt ibprintswitch ibroute ibrouters ibstat ibstatus ibswitches ibswportwatch ibsysstat
+ibtracert ibv_devices init_all_ports perfquery query rdma_bw saquery set_guid set_nodedesc set_port_state
+sminfo smpdump smpquery subnet_diff vendstat
+"""
+"""python-rdma's, without those that are the same by a second name."""
+
+ROW = re.compile(r"^\| (`.*) \|$", re.MULTILINE)
+OURS = re.compile(r"`txrdma ([^`]*)`")
+ELSEWHERE = {
+    "ping --server": "serves until Ctrl-C: L{test_fabric_commands} has it",
+    "sysstat --server": "the same",
+    "devices": "about this host: C{test_command} has it",
+    "devices --verbose": "the same",
+    "pingpong --help": "about verbs, and only its help is shown",
+    "--help": "C{test_command} has it",
+    "trace --help": "the same",
+}
+REFUSED = {
+    "query SubnSet NodeDescription 3 nodeString=alpha --yes": "not supported",
+    "query VendGet MlxGeneralInfo 17": "no answer",
+    "query VendGet 0x50 17 --class 0x0a --modifier 1": "no answer",
+    "sminfo 16 --control disable --priority 7 --yes": "invalid value",
+}
+"""What simulated nodes do not do, and what the command says then."""
+
+
+class ParityPageTests(CommandTestCase):
+    """C{infiniband-diags}."""
+
+    page = DOCS / "infiniband-diags.md"
+    skip = None if page.exists() else "the pages are not installed"
+    device = "sim:fattree:16"
+
+    def setUp(self) -> None:
+        self.clock = ReactorClock()
+
+    def test_complete(self) -> None:
+        """Every command of theirs has its place."""
+        names = set(re.findall(r"`([\w.]+)[^`]*`", self.page.read_text()))
+        self.assertEqual({name for name in (DIAGS + IBTOOL).split() if name not in names}, set())
+        self.assertEqual((len(DIAGS.split()), len(IBTOOL.split())), (30, 51))
+
+    def test_rows(self) -> None:
+        """What stands beside it does something, without an error."""
+        before, capture = self.mktemp(), self.mktemp()
+        self.said("discover", "--save", before)
+        datagram = "0101010100000000" + "00" * 8 + "00110000" + "00" * 4
+        Path(capture).write_text(datagram)
+        files = {"BEFORE": before, "AFTER": before, "FILE": capture, "HEX": datagram}
+        lines = [line for row in ROW.findall(self.page.read_text()) for line in OURS.findall(row)]
+        self.assertGreater(len(lines), 100)
+        for line in dict.fromkeys(lines):
+            if line in ELSEWHERE:
+                continue
+            name, *words = [files.get(word, word) for word in shlex.split(line)]
+            said = self.said(name, *words)
+            if line in REFUSED:
+                self.assertIn(REFUSED[line], str(said.status))
+            else:
+                self.assertIn((line, said.status), ((line, None), (line, 0)))
+                self.assertTrue(said.out or name == "diff", line)
+                self.assertEqual(said.errors, "", line)
+        self.assertEqual([line for line in (*ELSEWHERE, *REFUSED) if line not in lines], [])

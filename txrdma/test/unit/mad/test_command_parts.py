@@ -1,0 +1,236 @@
+"""
+Commands about one node of a fabric, and what is around it: C{nodes}, C{links} and C{errors} with a TARGET.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.python.usage import UsageError
+
+from txrdma.mad.ports import openMADPort
+from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.unit.mad.test_sweeping_commands import NO_DEVICE
+
+
+class PartCase(CommandTestCase):
+    """
+    Two levels of switches.
+
+    @ivar asked: datagrams that the last command has sent.
+    """
+
+    device = "sim:fattree:128"
+
+    def setUp(self) -> None:
+        super().setUp()
+        port: Any = openMADPort(self.clock, self.device)
+        self.fabric = port.fabric
+        self.addCleanup(port.close)
+        self.asked = 0
+
+    def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
+        before = self.fabric.wire.datagrams
+        try:
+            return super().said(name, *arguments, device=device)
+        finally:
+            self.asked = self.fabric.wire.datagrams - before
+
+    def spellings(self, name: str, route: str) -> list[str]:
+        """All that a node is called."""
+        port = self.fabric.port(name)
+        guid = port.end.guid
+        gid = f"fe80::{int(guid) >> 16:x}:{int(guid) & 0xFFFF:x}"
+        lid = port.end.lid
+        return [
+            str(lid),
+            f"lid {lid}",
+            f"0x{guid.raw.hex()}",
+            gid,
+            name,
+            route,
+            f"DR {route.removeprefix('DR ')}",
+        ]
+
+    def kept(self) -> str:
+        """A snapshot, in a file."""
+        path: str = self.mktemp()
+        super().said("nodes", "--save", path)
+        return path
+
+
+class LinksTests(PartCase):
+    """C{links TARGET}."""
+
+    def test_spelled(self) -> None:
+        """Whatever names a node, its links are told, from its end, as they are of all, and of a snapshot."""
+        for name, route in (("leaf0001", "0,1,19,3"), ("h00020", "0,1,19,3,3"), ("h00000", "DR 0")):
+            whole = super().said("links", "--json").json
+            own = {frozenset(key(link)) for link in whole if name in names(link)}
+            path = self.kept()
+            for target in self.spellings(name, route):
+                said = self.said("links", target, "--json")
+                self.assertEqual((said.errors, said.status), ("", None))
+                self.assertEqual({frozenset(key(link)) for link in said.json}, own, target)
+                self.assertEqual({link["from"]["name"] for link in said.json}, {name})
+                again = self.said("links", target, "--json", "--load", path, device=NO_DEVICE)
+                self.assertEqual(again.json, said.json, target)
+            self.assertEqual(len(own), 36 if name == "leaf0001" else 1)
+
+    def test_combined(self) -> None:
+        """A LID and a route from there name what they name elsewhere."""
+        lid = self.fabric.port("leaf0001").end.lid
+        for more in ([], ["--load", self.kept()]):
+            [link] = self.said("links", f"{lid} 0,3", "--json", *more).json
+            self.assertEqual((link["from"]["name"], link["to"]["name"]), ("h00020", "leaf0001"))
+
+    def test_asked(self) -> None:
+        """A host and its switch are asked, or a switch and what it is linked to; the sweep asks all."""
+        self.said("links")
+        whole = self.asked
+        self.said("links", "20")
+        self.assertLess(self.asked, 12)
+        self.said("links", "leaf0001")
+        self.assertLess(self.asked, 40 + 6 * 36)
+        self.assertLess(self.asked, whole / 3)
+
+    def test_hops(self) -> None:
+        """With hops, the links of what is so far away are told, too, each once."""
+        said = self.said("links", "h00020", "--hops", "1", "--json").json
+        self.assertEqual(len(said), 36)
+        self.assertTrue(all("leaf0001" in names(link) for link in said))
+        told = self.said("links", "leaf0001", "--hops", "1", "--json").json
+        whole = {frozenset(key(link)) for link in self.said("links", "--json").json}
+        spines = {
+            link for link in whole if any("spine" in str(end) or "leaf0001" in str(end) for end in link)
+        }
+        self.assertEqual({frozenset(key(link)) for link in told}, spines)
+        self.assertEqual(len(told), len(spines))
+        path = self.kept()
+        again = self.said("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
+        self.assertEqual(again.json, told)
+
+    def test_forms(self) -> None:
+        """Lines, ports without a link, and problems are as of all."""
+        lines = self.said("links", "leaf0001", "--line").out.splitlines()
+        whole = self.said("links", "--line").out.splitlines()
+        self.assertEqual(lines, [line for line in whole if '"                      leaf0001"' in line])
+        self.assertEqual(len(lines), 36)
+        self.assertEqual(len(self.said("links", "leaf0007", "--down", "--json").json), 16)
+        self.fabric.silence("h00020")
+        said = self.said("links", "leaf0001")
+        self.assertEqual((said.status, len(said.out.splitlines())), (1, 1 + 35))
+        self.assertIn("unreachable at lid", said.errors)
+        lid = self.fabric.port("h00020").end.lid
+        said = self.said("links", str(lid))
+        self.assertEqual(
+            (said.status, said.out), (1, "LID  Port  Name  Width  Speed  State  To LID  Port  Name\n")
+        )
+        self.assertIn(f"unreachable at lid {lid}: NodeInfo", said.errors)
+
+    def test_administered(self) -> None:
+        """By LIDs, and by the administration alone."""
+        told = self.said("links", "leaf0001", "--json").json
+        for way in ("--sa", "--by=sa", "--by=lid"):
+            self.assertEqual(self.said("links", "leaf0001", way, "--json").json, told)
+
+    def test_saved(self) -> None:
+        """What was found of a part is kept, and told again."""
+        path = self.mktemp()
+        told = self.said("links", "0x0000000000100029", "--json", "--save", path).json
+        self.assertEqual(self.said("links", "h00020", "--load", path, "--json", device=NO_DEVICE).json, told)
+        self.assertEqual([link["from"]["name"] for link in told], ["h00020"])
+
+    def test_mistakes(self) -> None:
+        """Nobody, several, too many words, two beginnings."""
+        for more in ([], ["--load", self.kept()]):
+            for target in ("h99999", "4000", "fe80::99", "DR 0,9", "0x0123456789abcdef"):
+                said = self.said("links", target, "-t.1", *more)
+                self.assertTrue(said.status, (target, more))
+                self.assertNotIn("h00", said.out)
+        for words in (["1", "2"], ["1", "--from", "0,1"]):
+            self.assertRaises(UsageError, self.said, "links", *words)
+        self.fabric.node("h00001").description = "h00020"
+        self.assertIn("several", str(self.said("links", "h00020", "--load", self.kept()).status))
+
+
+class NodesTests(PartCase):
+    """C{nodes TARGET}."""
+
+    def test_around(self) -> None:
+        """A node, and the nodes around it."""
+        [node] = self.said("nodes", "h00020", "--json").json
+        self.assertEqual((node["name"], node["lid"]), ("h00020", self.fabric.port("h00020").end.lid))
+        self.assertLess(self.asked, 8)
+        found = self.said("nodes", "leaf0001", "--hops", "1", "--json").json
+        kinds = [node["type"] for node in found]
+        self.assertEqual((kinds.count("SWITCH"), kinds.count("CHANNEL_ADAPTER")), (10, 18))
+        self.assertTrue(all(node["lid"] for node in found))
+        again = self.said("nodes", "leaf0001", "--hops", "1", "--json", "--load", self.kept())
+        self.assertEqual([node["guid"] for node in again.json], [node["guid"] for node in found])
+
+
+class ErrorsTests(PartCase):
+    """C{errors TARGET}."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name, number in (("leaf0001", 3), ("h00020", 1), ("h00021", 1), ("leaf0002", 4)):
+            self.fabric.setCounters(name, number, portXmitDiscards=7)
+
+    def bad(self, *arguments: str) -> list[tuple[str, int]]:
+        """The ports with errors."""
+        told = self.said("errors", *arguments, "--json").json
+        return [(port["name"], port["port"]) for port in told["ports"] if port["port"] is not None]
+
+    def test_one(self) -> None:
+        """A node's own, by whatever it is called; nobody else is asked, and of it not more than is needed."""
+        for target in self.spellings("leaf0001", "0,1,19,3"):
+            self.assertEqual(self.bad(target), [("leaf0001", 3)])
+            self.assertLess(self.asked, 36 + 20)
+        for target in self.spellings("h00020", "0,1,19,3,3"):
+            self.assertEqual(self.bad(target), [("h00020", 1)])
+            self.assertLess(self.asked, 12)
+        said = self.said("errors", "leaf0003")
+        self.assertIn("## Summary: 1 nodes checked, 0 bad nodes found\n", said.out)
+        self.assertIn("36 ports checked", said.out)
+        self.assertEqual(said.status, None)
+        self.assertLess(self.asked, 12)
+
+    def test_hops(self) -> None:
+        """With hops, those around it, too."""
+        self.assertEqual(self.bad("h00020", "--hops=1"), [("leaf0001", 3), ("h00020", 1)])
+        self.assertEqual(self.bad("leaf0001", "--hops=1"), [("leaf0001", 3), ("h00020", 1), ("h00021", 1)])
+        self.assertEqual(len(self.bad()), 4)
+
+    def test_links(self) -> None:
+        """The link of a bad port is told as when all are asked."""
+        words = ("--report-port", "--suppress=PortRcvErrors")
+        said = self.said("errors", "leaf0001", *words).out
+        [line] = [line for line in said.splitlines() if "Link info" in line]
+        whole = self.said("errors", *words).out.splitlines()
+        self.assertIn(line, whole)
+        self.assertIn('"h00020"', line)
+
+    def test_loaded(self) -> None:
+        """Of a snapshot's nodes those are asked."""
+        self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.kept())[1:], [("h00020", 1)])
+
+    def test_clear(self) -> None:
+        """What would be cleared is said, and only that is."""
+        said = self.said("errors", "h00020", "--clear")
+        self.assertIn("clear the counters of errors of the ports of h00020: this", str(said.status))
+        said = self.said("errors", "h00020", "--hops=2", "--clear")
+        self.assertIn("of h00020 and all nodes 2 hops around it", str(said.status))
+        self.bad("h00020", "--clear", "--yes")
+        self.assertEqual(self.bad(), [("leaf0001", 3), ("leaf0002", 4), ("h00021", 1)])
+
+
+def key(link: Any) -> list[str]:
+    """The ends of a link."""
+    return [f"{end['name']} {end['port']}" for end in (link["from"], link["to"])]
+
+
+def names(link: Any) -> list[str]:
+    """Of the nodes at the ends of a link."""
+    return [link["from"]["name"], link["to"]["name"]]

@@ -1,0 +1,328 @@
+"""
+C{txrdma portstate}.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from typing import Any
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands.common.portchanges import Change, OPERATIONS, parsed
+from txrdma.commands.portstate import farthestFirst, linkedPorts
+from txrdma.error import InvalidRequest
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.verbs import PortState
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports import openMADPort
+from txrdma.test.support.mad.commanding import CommandTestCase
+
+
+class Typist(io.StringIO):
+    """Somebody at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class PortStateTestCase(CommandTestCase):
+    """With a fabric that stays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        port: Any = openMADPort(self.clock, self.device)
+        self.fabric = port.fabric
+        self.addCleanup(port.close)
+
+
+class QueryTests(PortStateTestCase):
+    """To see."""
+
+    def test_query(self) -> None:
+        """Of a switch's port the other end is told, too."""
+        told = self.said("portstate", "0,1", "3", "--json").json
+        self.assertEqual((told["nodeType"], told["port"]), ("SWITCH", 3))
+        self.assertEqual(told["portInfo"]["portState"], "ACTIVE")
+        self.assertEqual(told["peer"]["lid"], 3)
+        self.assertEqual(told["warnings"], [])
+        text = self.said("portstate", "0,1", "3").out
+        self.assertIn("SWITCH PortInfo: DR 0,1 port 3", text)
+        self.assertIn("Peer PortInfo: port 1", text)
+
+    def test_own(self) -> None:
+        """Of our own port the other end is a switch's."""
+        told = self.said("portstate", "DR 0", "1", "--json").json
+        self.assertEqual((told["nodeType"], told["peer"]["localPortNum"]), ("CHANNEL_ADAPTER", 1))
+
+    def test_several(self) -> None:
+        """Several ports are told one after the other."""
+        told = self.said("portstate", "9", "2,4-5", "--json").json
+        self.assertEqual([each["port"] for each in told], [2, 4, 5])
+        self.assertEqual(self.said("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
+
+    def test_named(self) -> None:
+        """The node-name map's name stands beside the path."""
+        names = self.mktemp()
+        with open(names, "w") as file:
+            file.write('0x200000 "leaf of all"\n')
+        said = self.said("portstate", "9", "3", "--node-names", names)
+        self.assertIn("lid 9 port 3 (leaf of all)\n", said.out)
+
+
+class ChangeTests(PortStateTestCase):
+    """To change."""
+
+    def info(self, lid: str = "9", port: str = "3") -> dict[str, Any]:
+        fields: dict[str, Any] = self.said("smpquery", "PI", lid, port, "--json").json["answers"][0]["fields"]
+        return fields
+
+    def test_disableAndEnable(self) -> None:
+        """A port goes down, and comes up again; C{off} and C{on} are the same."""
+        for down, up in (("disable", "enable"), ("off", "on")):
+            self.said("portstate", "9", "3", down, "--yes")
+            self.assertEqual(self.info()["portPhysicalState"], "DISABLED")
+            self.said("portstate", "9", "3", up, "--yes")
+            self.assertEqual(self.info()["portPhysicalState"], "LINK_UP")
+
+    def test_on(self) -> None:
+        """C{on} does nothing to a port that is not disabled."""
+        said = self.said("portstate", "9", "3", "on", "--yes", "--debug")
+        self.assertNotIn("SET PortInfo", said.errors)
+
+    def test_reset(self) -> None:
+        """Reset leaves it up: disabled, then enabled."""
+        said = self.said("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
+        self.assertEqual(said.errors.count("SET PortInfo"), 2)
+        self.assertEqual(said.json["portInfo"]["portPhysicalState"], "LINK_UP")
+
+    def test_masks(self) -> None:
+        """What a port may use is changed within what it can."""
+        for operation, value, field, shown in (
+            ("speed", "SDR,DDR", "linkSpeedEnabled", "2.5 Gbps or 5.0 Gbps"),
+            ("espeed", "fdr", "linkSpeedExtEnabled", "14.0625 Gbps"),
+            ("width", "1x", "linkWidthEnabled", "1X"),
+        ):
+            said = self.said("portstate", "9", "3", operation, value, "--yes")
+            self.assertEqual(said.fields[field], shown)
+        self.assertIn("the port can", str(self.said("portstate", "9", "3", "espeed", "NDR", "--yes").status))
+
+    def test_together(self) -> None:
+        """Several operations go by one call."""
+        said = self.said("portstate", "9", "3", "width", "1x", "mtu", "1024", "vls", "VL0-1", "-y", "--debug")
+        self.assertEqual(said.errors.count("SET PortInfo"), 1)
+        told = self.info()
+        self.assertEqual(
+            (told["linkWidthEnabled"], told["neighborMTU"], told["operationalVLs"]), (1, "MTU_1024", 2)
+        )
+        words = str(self.said("portstate", "9", "3", "mtu", "4096", "vls", "5", "-y").status)
+        self.assertIn("the port can", words)
+
+    def test_ends(self) -> None:
+        """LIDs and keys are those of hosts and of switches' port 0."""
+        self.said("portstate", "2", "1", "lid", "0x22", "lmc", "1", "smlid", "7", "mkeylease", "60", "-y")
+        told = self.info("DR 0,1,2", "1")
+        self.assertEqual(
+            (told["lid"], told["lmc"], told["masterSMLID"], told["mkeyLeasePeriod"]), (0x22, 1, 7, 60)
+        )
+        words = str(self.said("portstate", "9", "3", "lid", "5", "-y").status)
+        self.assertIn("only port 0", words)
+
+    def test_key(self) -> None:
+        """Who gives a port an M_Key uses it at once; it is not shown."""
+        self.patch(sys, "stdin", Typist("y\n"))
+        said = self.said("portstate", "3", "1", "mkey", "0x1234", "mkeyprot", "2")
+        self.assertEqual(said.status, None)
+        self.assertIn("mkey ..., mkeyprot 2 port 1 of lid 3? [y/N]", said.errors)
+        self.assertEqual(said.fields["mkeyProtectBits"], "2")
+        told = self.said("smpquery", "PI", "3", "--mkey", "0x1234").fields
+        self.assertEqual(told["mkey"], "0x0000000000001234")
+
+    def test_fdr10(self) -> None:
+        """FDR10 is set by its vendor's attribute, of ports that can."""
+        self.assertIn("cannot do that", str(self.said("portstate", "9", "3", "fdr10", "on", "-y").status))
+        self.fabric.runFDR10("h00002")
+        for word, number in (("off", 0), ("on", 1)):
+            self.assertEqual(self.said("portstate", "9", "3", "fdr10", word, "-y").status, None)
+            told = self.said("smpquery", "MEPI", "9", "3", "--json").json["answers"][0]["fields"]
+            self.assertEqual(told["linkSpeedEnabled"], number)
+
+    def test_confirmation(self) -> None:
+        """Nothing is changed unless somebody has said so."""
+        for answer, isDone in (("n\n", False), ("\n", False), ("y\n", True)):
+            self.patch(sys, "stdin", Typist(answer))
+            said = self.said("portstate", "9", "4", "disable", "--debug")
+            self.assertIn("disable port 4 of lid 9? [y/N]", said.errors)
+            self.assertEqual("SET PortInfo" in said.errors, isDone)
+        self.patch(sys, "stdin", io.StringIO("y\n"))
+        said = self.said("portstate", "9", "5", "disable")
+        self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; say --yes")
+
+
+class OwnWayTests(PortStateTestCase):
+    """Who cuts the branch that he sits on has to say so."""
+
+    def test_refused(self) -> None:
+        """What our own way leads through is not brought down, whoever's port it is."""
+        for target, port in (("9", "1"), ("DR 0", "1"), ("2", "1"), ("0,1", "1-3")):
+            for operation in ("disable", "down", "reset"):
+                said = self.said("portstate", target, port, operation, "--yes", "--debug")
+                self.assertIn("say --force", str(said.status))
+                self.assertNotIn("SET", said.errors)
+        self.assertEqual(self.said("portstate", "9", "1", "width", "4x", "--yes").status, None)
+
+    def test_forced(self) -> None:
+        """With C{--force} it is done, after the other ports, and that nobody answers then is told."""
+        said = self.said("portstate", "9", "1,4", "disable", "--yes", "--force", "-t", "0.1")
+        self.assertIn("no answer any more after disable", said.out)
+        self.assertEqual(said.status, 1)
+        states = [self.fabric.port("leaf0000", number).physicalState for number in (1, 4)]
+        self.assertEqual(list(map(int, states)), [3, 3])
+
+    def test_reset(self) -> None:
+        """A forced reset of the own way is one call, after which the link comes up again."""
+        said = self.said("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
+        self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", said.errors))), 1)
+        self.assertEqual(int(self.fabric.port("leaf0000", 1).physicalState), 5)
+
+    def test_confirmation(self) -> None:
+        """The question says what it does."""
+        self.patch(sys, "stdin", Typist("n\n"))
+        said = self.said("portstate", "9", "1", "down", "--force")
+        self.assertIn("down port 1 of lid 9, which cuts our own way? [y/N]", said.errors)
+
+
+class EverywhereTests(CommandTestCase):
+    """All ports of a fabric."""
+
+    device = "sim:fattree:40"
+
+    def setUp(self) -> None:
+        super().setUp()
+        port: Any = openMADPort(self.clock, self.device)
+        self.fabric = port.fabric
+        self.addCleanup(port.close)
+
+    def states(self) -> set[int]:
+        """Of all ports that have a link."""
+        return {
+            int(port.state)
+            for node in self.fabric.nodes.values()
+            for port in node.ports
+            if port.number and port.way is not None
+        }
+
+    def test_order(self) -> None:
+        """Each link is brought down once, from its nearer end, and the farthest ones are first."""
+        agent = MADAgent(self.clock, self.fabric.attach("h00000"))
+        self.addCleanup(agent.close)
+        sweep = Sweep(agent).run()
+        self.clock.advance(10)
+        fabric = self.successResultOf(sweep)
+        ports = list(linkedPorts(fabric))
+        chosen = farthestFirst(ports)
+        depths = [len(port.node.route.drPath) for port in chosen if port.node.route is not None]
+        self.assertEqual(depths, sorted(depths, reverse=True))
+        self.assertEqual(len(chosen), len(ports) // 2 - 1)
+        self.assertEqual(farthestFirst(ports, isWhole=True)[-1].node.description, "h00000")
+
+    def test_initialized(self) -> None:
+        """C{down} makes links INIT, with C{--force} our own, too; C{arm} and C{active} bring them back."""
+        self.assertEqual(self.states(), {PortState.ACTIVE})
+        said = self.said("portstate", "--everywhere", "down", "--yes")
+        self.assertEqual((said.status, said.errors), (None, ""))
+        own = self.fabric.port("h00000")
+        others = {
+            int(port.state)
+            for node in self.fabric.nodes.values()
+            for port in node.ports
+            if port.number and port.way is not None and port is not own and port.way is not own
+        }
+        self.assertEqual((others, int(own.state)), ({PortState.INIT}, PortState.ACTIVE))
+        self.said("portstate", "--everywhere", "down", "--yes", "--force")
+        self.assertEqual(self.states(), {PortState.INIT})
+        self.assertIn("ports of", self.said("portstate", "--everywhere", "arm", "--yes").out)
+        self.said("portstate", "--everywhere", "active", "--yes")
+        self.assertEqual(self.states(), {PortState.ACTIVE})
+
+    def test_refusals(self) -> None:
+        """A port that refuses is told, and the others are done."""
+        said = self.said("portstate", "--everywhere", "espeed", "NDR", "--yes", "--json")
+        self.assertEqual(said.status, 1)
+        self.assertTrue(all("can" in each["error"] for each in said.json))
+
+    def test_silent(self) -> None:
+        """A node that does not answer is told, and what leads there is done all the same."""
+        self.fabric.silence("h00039")
+        said = self.said("portstate", "--everywhere", "down", "--yes", "-t", "0.1", "--json")
+        self.assertEqual(said.status, 1)
+        self.assertEqual([each["port"] for each in said.json if each["error"]], [None])
+        self.assertIn("unreachable at DR 0,1,", said.errors)
+
+    def test_mistakes(self) -> None:
+        """What cannot be meant."""
+        for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
+            self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
+
+
+class WordsTests(SynchronousTestCase):
+    """What is typed."""
+
+    def test_mistakes(self) -> None:
+        """Operations, values and ports that there are not are refused."""
+        for arguments, words in (
+            (["9"], "TARGET and PORT"),
+            (["9", "x"], "1,4-7"),
+            (["9", "255"], "from 0 to 254"),
+            (["9", "1", "explode"], "there are query"),
+            (["9", "1", "speed"], "a value"),
+            (["9", "1", "disable", "7"], "no operation '7'"),
+            (["9", "1", "width", "7z"], "there are 1x"),
+            (["9", "1", "query", "disable"], "query stands alone"),
+            (["9", "1", "mtu", "1000"], "256"),
+            (["9", "1", "lmc", "8"], "from 0 to 7"),
+            (["9", "1", "lid", "0xc000"], "to 49151"),
+            (["9", "1", "fdr10", "perhaps"], "on or off"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
+            self.assertIn(words, str(error))
+
+    def test_asked(self) -> None:
+        """A key can be asked for."""
+        [change] = parsed(["mkey", "x"], lambda prompt: "0x99")
+        self.assertEqual((change, str(change)), (Change("mkey", "0x99"), "mkey ..."))
+
+    def test_theirs(self) -> None:
+        """All operations of ibportstate are known."""
+        theirs = (
+            "enable disable reset speed espeed fdr10 width query on off down arm active vls mtu lid smlid "
+            "lmc mkey mkeylease mkeyprot"
+        )
+        self.assertEqual(set(OPERATIONS) - set(theirs.split()), {"espeed2"})
+        self.assertEqual(set(theirs.split()) - set(OPERATIONS), set())
+
+    def test_fastest(self) -> None:
+        """XDR has fields of its own."""
+        info = PortInfo(linkSpeedExtSupported2=1)
+        self.assertEqual(Change("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
+        self.assertRaises(InvalidRequest, Change("espeed2", "XDR").fields, PortInfo())
+
+    def test_number(self) -> None:
+        """Numbers may be said as names."""
+        info = PortInfo(vlCap=4, mtuCap=PathMTU.MTU_4096)
+        self.assertEqual(Change("vls", "vl0-7").fields(info), {"operationalVLs": "4"})
+        self.assertEqual(Change("mtu", "4096").fields(info), {"neighborMTU": "5"})
+
+
+class NumbersTests(CommandTestCase):
+    """Ports by number."""
+
+    def test_missing(self) -> None:
+        """A port that the node has not is told with how many it has."""
+        self.assertIn("has 36 ports", str(self.said("portstate", "9", "37").status))

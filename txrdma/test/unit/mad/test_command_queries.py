@@ -1,0 +1,515 @@
+"""
+C{txrdma smpquery}, C{saquery}, C{sminfo}, C{portstate} and C{query}.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands import saquery, smpquery
+from txrdma.commands.common import session
+from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried, rpcNamed
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.layouts.attributes import allAttributes, ManagementClass, RPCS
+from txrdma.mad.layouts.sa import (
+    GUIDInfoRecord,
+    MCMemberRecord,
+    NodeRecord,
+    PathRecord,
+    Record,
+    ServiceRecord,
+)
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
+from txrdma.mad.layouts.values import SMState
+from txrdma.mad.ports import openMADPort
+from txrdma.test.support.mad.commanding import CommandTestCase
+
+
+class SMPQueryTests(CommandTestCase):
+    """What nodes tell."""
+
+    def test_attributes(self) -> None:
+        """By name or abbreviation, in any case, with the values that the node has."""
+        for name, target, field, value in (
+            ("NodeInfo", "9", "numPorts", "36"),
+            ("ni", "1", "nodeType", "CHANNEL_ADAPTER (1)"),
+            ("ND", "9", "nodeString", "leaf0000"),
+            ("PI", "1", "portState", "ACTIVE (4)"),
+            ("SI", "0,1", "linearFDBTop", "9"),
+            ("SMI", "8", "smState", "MASTER (3)"),
+            ("MEPI", "1", "linkSpeedActive", "0x00"),
+        ):
+            self.assertEqual(self.said("smpquery", name, target).fields[field], value, name)
+
+    def test_port(self) -> None:
+        """Of a switch each port is asked by its number."""
+        said = self.said("smpquery", "PI", "9", "3", "--json").json
+        self.assertEqual((said["attribute"], said["path"]), ("PortInfo", "lid 9"))
+        [answer] = said["answers"]
+        self.assertEqual((answer["modifier"], answer["fields"]["portState"]), (3, "ACTIVE"))
+        self.assertEqual(self.said("smpquery", "PI", "9", "30").fields["portState"], "DOWN (1)")
+
+    def test_linearTable(self) -> None:
+        """The forwarding table leads to all hosts by the ports that they are at."""
+        lines = self.said("smpquery", "LFT", "9").out.splitlines()[2:10]
+        self.assertEqual([line.split() for line in lines], [[hex(lid), f"{lid:03}"] for lid in range(1, 9)])
+
+    def test_tables(self) -> None:
+        """Of tables all blocks are asked for: as many as the node says that it has."""
+        for name, target, port, modifiers in (
+            ("PKeys", "1", "0", [0, 1]),
+            ("PKeys", "9", "2", [2 << 16, 2 << 16 | 1]),
+            ("SL2VL", "1", "0", [0]),
+            ("SL2VL", "9", "2", [source << 8 | 2 for source in range(37)]),
+            ("VLArb", "1", "0", [1 << 16, 3 << 16]),
+            ("GI", "1", "0", [0, 1, 2, 3]),
+            ("LFT", "9", "0", [0]),
+        ):
+            told = self.said("smpquery", name, target, port, "--json").json["answers"]
+            self.assertEqual([answer["modifier"] for answer in told], modifiers, name)
+
+    def test_tableTexts(self) -> None:
+        """Tables are read as rows."""
+        self.assertIn("   0: 0xffff 0x0000", self.said("smpquery", "PKeys", "1").out)
+        self.assertIn("   0: 0x0000000000100001 0x0000000000000000", self.said("smpquery", "GI", "1").out)
+        self.assertIn("ports: in  3, out  2: | 0| 1| 2|", self.said("smpquery", "SL2VL", "9", "2").out)
+        self.assertIn("VL    : | 0x0| 0x1|", self.said("smpquery", "VLArb", "1").out)
+
+    def test_multicastTable(self) -> None:
+        """A multicast LID's ports are joined from all positions."""
+        setting = ("query", "SubnSet", "MulticastForwardingTable", "9", "--yes", "--modifier")
+        masks = ",".join(["0", "0x24"])
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.assertEqual(self.said(*setting, "0", f"portMasks={masks}").status, None)
+        self.assertEqual(self.said(*setting, str(1 << 28), "portMasks=0,1").status, None)
+        self.assertIn("0xc001  2,5,16", self.said("smpquery", "MFT", "9").out)
+
+    def test_modifier(self) -> None:
+        """A modifier can be said."""
+        told = self.said("smpquery", "GI", "1", "--modifier", "2", "--json").json
+        self.assertEqual([answer["modifier"] for answer in told["answers"]], [2])
+
+    def test_administration(self) -> None:
+        """The administration tells the same."""
+        for name, target, port in (("NI", "3", "0"), ("PI", "3", "0"), ("PI", "9", "2"), ("ND", "0,1", "0")):
+            own = self.said("smpquery", name, target, port).fields
+            told = self.said("smpquery", name, target, port, "--sa").fields
+            if port != "0":  # by which port it was asked is not the same
+                self.assertEqual((own.pop("localPortNum"), told.pop("localPortNum")), ("1", "2"))
+            self.assertEqual(told, own, name)
+
+    def test_mistakes(self) -> None:
+        """Attributes and ports that there are not are refused."""
+        for arguments, words in (
+            (["XY"], "there are NodeInfo"),
+            (["PI", "1", "x"], "port x"),
+            (["PI", "1", "256"], "255 at most"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
+            self.assertIn(words, str(error))
+        words = "txrdma smpquery: lid 9 has 36 ports, and no port 99"
+        self.assertEqual(self.said("smpquery", "PI", "9", "99").status, words)
+
+    def test_combined(self) -> None:
+        """A LID, and a directed route from there on, as C{smpquery -c} has them; other commands, too."""
+        for target in ("9 0,3", "lid 9 DR 0,3", "0x9 0,3"):
+            self.assertEqual(self.said("smpquery", "ND", target).fields["nodeString"], "h00002", target)
+        self.assertEqual(self.said("perfquery", "9 0,3").fields["portSelect"], "1")
+        self.assertIn(
+            "LID", str(self.said("smpquery", "NI", "9 0,3", device="sim:fattree:8:managed=no").status)
+        )
+
+    def test_extended(self) -> None:
+        """C{-x} sets bit 31 of the modifier; C{PIE} is an attribute of its own."""
+        told = self.said("smpquery", "PI", "9", "3", "-x", "--json").json["answers"]
+        self.assertEqual([answer["modifier"] for answer in told], [1 << 31 | 3])
+        told = self.said("smpquery", "PIE", "9", "3", "--debug").errors
+        self.assertIn("GET PortInfoExtended modifier 0x3 ", told)
+
+    def test_address(self) -> None:
+        """GID, LIDs and name of a port, as C{ibaddr} tells them; of a switch's, that of the whole."""
+        self.assertEqual(
+            self.said("smpquery", "addr", "3").out, "GID fe80::10:5 LID start 0x3 end 0x3 'h00002'\n"
+        )
+        told = self.said("smpquery", "Address", "DR 0,1", "--json").json
+        self.assertEqual((told["lid"], told["lastLID"], told["name"]), (9, 9, "leaf0000"))
+        self.assertEqual(told["gid"], "fe80::20:0")
+
+    def test_named(self) -> None:
+        """The node-name map's name stands beside the path, and in JSON."""
+        names = self.mktemp()
+        with open(names, "w") as file:
+            file.write('0x200000 "leaf of all"\n')
+        map = ("--node-names", names)
+        self.assertIn("# NodeInfo: lid 9 (leaf of all)\n", self.said("smpquery", "NI", "9", *map).out)
+        self.assertEqual(self.said("smpquery", "NI", "9", "--json", *map).json["name"], "leaf of all")
+        self.assertNotIn("name", self.said("smpquery", "NI", "1", "--json", *map).json)
+        self.assertIn("# NodeRecord (leaf of all)\n", self.said("saquery", "NR", "9", *map).out)
+        self.assertEqual(self.said("saquery", "NR", "9", "--json", *map).json[0]["name"], "leaf of all")
+        said = self.said("saquery", "LFTR", "9", "--columns", "lid,blockNum,name", *map).out
+        self.assertIn("9    0         leaf of all\n", said)
+
+    def test_complete(self) -> None:
+        """Every attribute of subnet management that can be got has a name here, but notices."""
+        carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
+        self.assertEqual({kind.attribute.__name__ for kind in smpquery.KINDS}, carried)
+
+
+class SAQueryTests(CommandTestCase):
+    """Records."""
+
+    def test_components(self) -> None:
+        """Records are chosen by any of their components, however they are capitalized."""
+        for arguments, field, values in (
+            (("NodeRecord", "nodeType=2"), "lid", [9]),
+            (("NR", "nodetype=switch"), "lid", [9]),
+            (("NR", "nodeString=h00003"), "lid", [4]),
+            (("NR", "nodeInfo.nodeGUID=0x100006"), "lid", [4]),
+            (("lid=4",), "lid", [4]),
+            (("NR", "4"), "lid", [4]),
+            (("PIR", "9/3"), "portNum", [3]),
+            (("PathRecord", "dlid=4", "slid=1"), "dlid", [4]),
+            (("PR", "1/4"), "dlid", [4]),
+            (("PR", "dlid=5"), "slid", [1]),
+            (("LR", "9/2"), "toLID", [2]),
+            (("SMIR",), "lid", [8]),
+            (("LFTR", "9/0"), "blockNum", [0]),
+            (("NR", "lid=77"), "lid", []),
+        ):
+            told = self.said("saquery", *arguments, "--json").json
+            self.assertEqual([each["fields"][field] for each in told], values, arguments)
+
+    def test_all(self) -> None:
+        """Without components all records are told."""
+        self.assertEqual(len(self.said("saquery", "--json").json), 9)
+        self.assertEqual(len(self.said("saquery", "LinkRecord", "--json").json), 16)
+
+    def test_texts(self) -> None:
+        """Text has a part for each record; a table a row with chosen columns."""
+        self.assertEqual(self.said("saquery", "NR").out.count("# NodeRecord"), 9)
+        table = self.said("saquery", "NR", "nodeType=2", "--columns", "lid,nodeString").out
+        self.assertIn("nodeString", table)
+        self.assertIn("leaf0000", table)
+        self.assertNotIn("numPorts", table)
+        self.assertIn("portGUID", self.said("saquery", "NR", "--table").out)
+        self.assertIn("no component foo", str(self.said("saquery", "NR", "--columns", "foo").status))
+        self.assertEqual(self.said("saquery", "NR", "lid=77").out, "no records\n")
+
+    def test_views(self) -> None:
+        """What infiniband-diags has options for goes by a word: tables, and records for programs."""
+        self.assertEqual(self.said("saquery", "list").out.splitlines()[1:3], ["1    h00000", "2    h00001"])
+        told = self.said("saquery", "sms", "--json").json
+        self.assertEqual([each["fields"]["endPortLID"] for each in told], [8])
+        self.assertIn("0xc000", self.said("saquery", "groups").out)
+        joining = ("mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1", "--set", "--yes")
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.said("saquery", "MCMR", *joining)
+        said = self.said("saquery", "members", "mlid=0xc000", "--smkey", "1").out
+        self.assertRegex(said, r"0xc000 +fe80::10:1 +1 +h00000\n")
+
+    def test_ends(self) -> None:
+        """A path's ends are any targets; without a beginning it is our own port, unless nothing is added."""
+        for source, target in (("3", "4"), ("h00002", "h00003"), ("DR 0,1,3", "0x0000000000100007")):
+            [told] = self.said("saquery", "PR", "--from", source, "--to", target, "--json").json
+            self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (3, 4))
+        [told] = self.said("saquery", "PR", "--to", "4", "--json").json
+        self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (1, 4))
+        told = self.said("saquery", "PR", "dlid=4", "--as-said", "--json").json
+        self.assertEqual(len(told), 9)
+        error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
+        self.assertIn("for PathRecord", str(error))
+
+    def test_trace(self) -> None:
+        """The hops of a path, by its components."""
+        for words in (("TR", "2/4"), ("TraceRecord", "--from", "2", "--to", "h00003")):
+            told = self.said("saquery", *words, "--json").json
+            ports = [(each["fields"]["entryPort"], each["fields"]["exitPort"]) for each in told]
+            self.assertEqual(ports, [(0, 1), (2, 4), (1, 0)], words)
+
+    def test_several(self) -> None:
+        """Paths between several ports at once."""
+        said = self.said("saquery", "MPR", "--from", "1", "--from", "h00001", "--to", "fe80::10:7", "--json")
+        told = [(each["fields"]["slid"], each["fields"]["dlid"]) for each in said.json]
+        self.assertEqual(told, [(1, 4), (2, 4)])
+        said = self.said("saquery", "MPR", "--from", "1", "--to", "4", "numbPath=1", "--debug", "--debug")
+        self.assertIn("MultiPathRecord.numbPath 1\n", said.errors)
+        self.assertIn("MultiPathRecord.sgidCount 1\n", said.errors)
+        for words in (["MPR", "--from", "1"], ["PR", "--to", "1", "--to", "2"]):
+            self.assertRaises(UsageError, Options().parseOptions, ["saquery", *words])
+
+    def test_selectors(self) -> None:
+        """A component with a selector is meant exactly, unless that is said."""
+        words = ("saquery", "PR", "1/4", "--debug", "--debug")
+        said = self.said(*words, "mtu=MTU_2048").errors
+        self.assertIn("PathRecord.mtuSelector EXACTLY", said.partition("<-")[0])
+        said = self.said(*words, "mtu=MTU_2048", "mtuSelector=greater").errors
+        self.assertIn("PathRecord.mtuSelector GREATER", said.partition("<-")[0])
+
+    def test_modifier(self) -> None:
+        """An attribute modifier can be said, as that for ports with certain capabilities."""
+        for words, many in (((), 0), (("--modifier", "0x80000000"), 1)):
+            told = self.said("saquery", "PIR", "capabilityMask=0x2", "--json", *words).json
+            self.assertEqual(len(told), many)
+
+    def test_get(self) -> None:
+        """One record can be asked for; several are then an error."""
+        self.assertEqual(len(self.said("saquery", "NR", "4", "--get", "--json").json), 1)
+        self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
+
+    def test_classPortInfo(self) -> None:
+        """The administration tells what it can do."""
+        [told] = self.said("saquery", "CPI", "--json").json
+        self.assertEqual((told["record"], told["fields"]["classVersion"]), ("ClassPortInfo", 2))
+
+    def test_setAndDelete(self) -> None:
+        """Records are made and deleted, when that is confirmed; not all kinds can be."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1")
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said(*joining, "--set").status))
+        self.assertEqual(self.said(*joining, "--set", "--yes").status, None)
+        members = self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json", "--smkey", "1").json
+        self.assertEqual([each["fields"]["joinState"] for each in members], [1])
+        self.assertEqual(self.said(*joining, "--delete", "--yes").status, None)
+        self.assertEqual(self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json").json, [])
+        self.assertIn("is not for SubnAdmSet", str(self.said("saquery", "NR", "--set").status))
+
+    def test_mistakes(self) -> None:
+        """Records, components and values that there are not are refused."""
+        for arguments, words in ((["XY"], "there are ClassPortInfo"), (["NR", "1/2"], "takes lid")):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", *arguments])
+            self.assertIn(words, str(error))
+        self.assertIn("no component foo", str(self.said("saquery", "NR", "foo=1").status))
+        self.assertIn("16 bits", str(self.said("saquery", "NR", "lid=70000").status))
+
+    def test_complete(self) -> None:
+        """Every record has a name here; and those of infiniband-diags are all known."""
+        records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
+        self.assertEqual({kind.record for kind in saquery.KINDS if issubclass(kind.record, Record)}, records)
+        names = "CPI NR PIR SL2VL PKTR VLAR IIR LR SR PR MCMR LFTR MFTR GIR SWIR SMIR".split()
+        self.assertEqual([name for name in names if saquery.kindNamed(name) is None], [])
+
+
+class SMInfoTests(CommandTestCase):
+    """The manager."""
+
+    def test_own(self) -> None:
+        """The one that our port knows is asked."""
+        self.assertEqual(
+            self.said("sminfo").out,
+            "sminfo: sm lid 8 sm guid 0x10000f, activity count 1 priority 4 state 3 SMINFO_MASTER\n",
+        )
+
+    def test_json(self) -> None:
+        """For programs."""
+        told = self.said("sminfo", "8", "--json").json
+        self.assertEqual(list(told), ["path", "guid", "smKey", "actCount", "priority", "smState"])
+
+    def test_nobody(self) -> None:
+        """Who is no manager does not answer as one."""
+        self.assertIn("txrdma sminfo: lid 2: ", str(self.said("sminfo", "2", "-t", "0.1").status))
+
+    def test_control(self) -> None:
+        """Telling it something wants to be confirmed."""
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said("sminfo", "--control", "standby").status))
+        self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
+
+
+class QueryTests(CommandTestCase):
+    """Any call."""
+
+    def test_get(self) -> None:
+        """C{SubnGet PortInfo 9 --modifier 1}."""
+        told = self.said("query", "SubnGet", "PortInfo", "9", "--modifier", "1", "--json").json
+        self.assertEqual(told["attribute"], "PortInfo")
+        self.assertEqual(told["fields"]["portPhysicalState"], "LINK_UP")
+
+    def test_classes(self) -> None:
+        """Calls go to the class that they are named for."""
+        port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
+        self.assertEqual(port["fields"]["portSelect"], 2)
+        table = self.said("query", "SubnAdmGetTable", "NodeRecord", "nodeType=2", "--json").json
+        self.assertEqual([each["fields"]["lid"] for each in table], [9])
+
+    def test_change(self) -> None:
+        """A Set changes what is given and leaves the rest."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        before = self.said("smpquery", "PI", "2").fields
+        said = self.said("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
+        self.assertEqual(said.status, None)
+        self.assertEqual(self.said("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
+
+    def test_numbers(self) -> None:
+        """An attribute by its number is shown in hexadecimal; one that nobody knows, too."""
+        said = self.said("query", "SubnGet", "0x11", "3").out.splitlines()
+        self.assertEqual((said[0], len(said)), ("# Attribute_0x0011", 5))
+        self.assertTrue(said[1].startswith("0x0000  01010101 "))
+        info = bytes.fromhex("".join(line.partition("  ")[2] for line in said[1:]).replace(" ", ""))
+        self.assertEqual(NodeInfo.decode(info).nodeGUID.raw.hex(), "0000000000100004")
+        self.assertIn("not supported", str(self.said("query", "SubnGet", "0xff77", "3").status))
+        told = self.said("query", "PerformanceGet", "0x12", "3", "content=0x0001", "--json").json
+        self.assertEqual(told["fields"]["content"][:4], "0001")
+        self.assertIn("0 to 0xffff", str(self.said("query", "SubnGet", "0x10000", "3").status))
+        self.assertIn("there is no attribute XY", str(self.said("query", "SubnGet", "XY", "3").status))
+
+    def test_elements(self) -> None:
+        """One of several values can be changed, with the others as they are."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        before = self.said("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
+        said = self.said(
+            "query", "SubnSet", "PKeyTable", "2", "pkeys[5]=0x8005", "--change", "--yes", "--json"
+        )
+        self.assertEqual(said.json["fields"]["pkeys"], [*before[:5], 0x8005, *before[6:]])
+        self.said("query", "SubnSet", "LinearForwardingTable", "9", "ports[60]=7", "--change", "--yes")
+        ports = self.said("query", "SubnGet", "LinearForwardingTable", "9", "--json").json["fields"]["ports"]
+        self.assertEqual((ports[120:122], ports[2:4]), ("07", "01"))
+        for name in ("pkeys[32]=1", "pkeys[1]=70000", "lids[1]=1"):
+            self.assertIn("txrdma query: ", str(self.said("query", "SubnSet", "PKeyTable", "2", name).status))
+
+    def test_description(self) -> None:
+        """What a node is called can be set, where the node lets that happen."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        said = self.said("query", "SubnSet", "NodeDescription", "2", "nodeString=renamed", "--yes")
+        if said.status is None:
+            self.assertEqual(self.said("smpquery", "ND", "2").fields["nodeString"], "renamed")
+        else:
+            self.assertIn("not supported", str(said.status))
+
+    def test_keys(self) -> None:
+        """Keys of the classes go along."""
+        said = self.said(
+            "query", "SubnAdmGet", "ClassPortInfo", "--smkey", "0x77", "--debug", "--debug"
+        ).errors
+        self.assertIn("smKey 0x0000000000000077", said)
+
+    def test_confirmation(self) -> None:
+        """What changes something wants to be confirmed."""
+        self.patch(sys, "stdin", io.StringIO())
+        said = self.said("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
+        words = "PerformanceSet PortCounters to lid 9: this changes the fabric; say --yes"
+        self.assertEqual(said.status, words)
+
+    def test_mistakes(self) -> None:
+        """Calls, attributes and fields that there are not are told, with those that there are."""
+        for arguments, words in (
+            (("SubnAsk", "NodeInfo"), "SubnGet"),
+            (("SubnGet", "NodeRecord"), "NodeInfo"),
+            (("SubnSet", "PortInfo", "1", "foo=1"), "vlHighLimit"),
+            (("SubnSet", "SMInfo", "1", "smState=ASLEEP"), "MASTER"),
+        ):
+            self.assertIn(words, str(self.said("query", *arguments).status))
+        self.assertRaises(UsageError, Options().parseOptions, ["query", "SubnGet"])
+
+
+class FieldsTests(SynchronousTestCase):
+    """Attributes and fields by name."""
+
+    def test_names(self) -> None:
+        """Case does not matter."""
+        self.assertIs(rpcNamed("subnadmget"), RPCS["SubnAdmGet"])
+        self.assertIs(attributeNamed("pathrecord"), PathRecord)
+
+    def test_values(self) -> None:
+        """Numbers, names, addresses, texts, lists."""
+        told = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
+        self.assertEqual(told, SMInfo(smState=SMState.STANDBY, priority=7))
+        pairs = [("serviceGID", "fe80::1"), ("serviceName", "x"), ("data16", "1,0x2")]
+        record = assigned(ServiceRecord, pairs)
+        assert isinstance(record, ServiceRecord)
+        self.assertEqual(record.serviceGID, GID.fromString("fe80::1"))
+        self.assertEqual(record.serviceName, b"x".ljust(64, b"\0"))
+        self.assertEqual(record.data16, (1, 2, 0, 0, 0, 0, 0, 0))
+        info = assigned(PortInfo, [("lid", "0x11"), ("clientReregister", "yes")])
+        assert isinstance(info, PortInfo)
+        self.assertEqual((info.lid, info.clientReregister), (17, True))
+
+    def test_inner(self) -> None:
+        """Fields of inner layouts are named with a dot, or alone."""
+        for name in ("nodeInfo.nodeType", "nodeType"):
+            record = assigned(NodeRecord, [(name, "2")])
+            assert isinstance(record, NodeRecord)
+            self.assertEqual(record.nodeInfo.nodeType, NodeType.SWITCH)
+
+    def test_query(self) -> None:
+        """A query has the mask of its components."""
+        self.assertEqual(queried(NodeRecord, [("lid", "1"), ("nodeInfo.nodeType", "1")]).mask, 0b10001)
+        self.assertEqual(queried(MCMemberRecord, []).mask, 0)
+
+    def test_parts(self) -> None:
+        """Of several values in one component some can be meant, and no others."""
+        query = queried(GUIDInfoRecord, [("lid", "3"), ("guids[1]", "0x1234"), ("guidInfo.guids[3]", "5")])
+        whole = queried(GUIDInfoRecord, [("guids", "0")]).mask
+        first = whole & -whole
+        self.assertEqual(query.mask, 1 | first << 1 | first << 3)
+        self.assertEqual([int(guid) for guid in query.record.guidInfo.guids], [0, 0x1234, 0, 5, 0, 0, 0, 0])
+
+    def test_refused(self) -> None:
+        """Values that do not fit are told."""
+        for kind, name, text in (
+            (PortInfo, "lid", "65536"),
+            (PortInfo, "lid", "-1"),
+            (PortInfo, "lid", "x"),
+            (PortInfo, "reserved", "0"),
+            (PKeyTable, "pkeys", ",".join("0" * 33)),
+            (ServiceRecord, "serviceName", "x" * 65),
+            (ServiceRecord, "serviceGID", "nowhere"),
+            (PortInfo, "clientReregister", "perhaps"),
+            (PortInfo, "portState", "16"),
+            (NodeRecord, "nodeDescription", "7"),
+        ):
+            error = self.assertRaises(InvalidRequest, assigned, kind, [(name, text)])
+            self.assertIn(name, str(error))
+
+    def test_classes(self) -> None:
+        """Attributes of every class with some are known by name."""
+        tuple(attributesOf(None))
+        classes = {managementClass for managementClass, _ in allAttributes()}
+        wanted = {ManagementClass.COMM_MGT, ManagementClass.DEV_MGT, ManagementClass.PERFORMANCE}
+        self.assertTrue(wanted <= classes)
+
+
+class CommandLineTests(CommandTestCase):
+    """What is typed, and what is told of it."""
+
+    def refused(self, *words: str) -> str:
+        return str(self.assertRaises(UsageError, Options().parseOptions, words))
+
+    def test_values(self) -> None:
+        """An option with a value that it can't have is told by its name."""
+        self.assertEqual(
+            self.refused("smpquery", "NI", "3", "--timeout", "x"),
+            "--timeout x: say from 0.001 to 3600 seconds",
+        )
+        self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: say a number, 0 or more")
+
+    def test_unknown(self) -> None:
+        """An option that there is not, also behind arguments."""
+        self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
+
+    def test_help(self) -> None:
+        """Defaults are told once, and only where there are some; what can be asked for is listed."""
+        text = str(saquery.CommandOptions())
+        self.assertNotIn("[default: ]", text)
+        self.assertEqual(text.count("[default: the first]"), 1)
+        self.assertIn("  NodeRecord ", text)
+
+    def test_embedded(self) -> None:
+        """Where nothing is said, and there is no port, it is a simulated fabric; that is told."""
+        self.patch(session, "defaultMADPort", lambda: "sim")
+        words = "no management port is here, so this is a simulated fabric"
+        self.assertIn(words, self.said("smpquery", "NI", device="").errors)
+        self.assertNotIn(words, self.said("smpquery", "NI").errors)

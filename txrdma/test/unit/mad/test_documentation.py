@@ -1,0 +1,66 @@
+"""
+The pages on management datagrams: their examples run, on a simulated fabric, and what they name is there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from zope.interface.interface import InterfaceClass
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support.mad.documentation import modules
+from txrdma.wire import Layout
+
+
+def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What is public there, and made there."""
+    for name, thing in vars(module).items():
+        isKind = isinstance(thing, (type, InterfaceClass)) or inspect.isfunction(thing)
+        if isKind and not name.startswith("_") and thing.__module__ == module.__name__:
+            yield f"{module.__name__}.{name}", thing
+
+
+class ReferenceTests(SynchronousTestCase):
+    """The reference, made from docstrings."""
+
+    def test_docstrings(self) -> None:
+        """Everything public says what it is, and so do its methods."""
+        silent = []
+        for module in modules():
+            if module.__name__.rpartition(".")[2].startswith("_"):
+                continue
+            if not module.__doc__:
+                silent.append(module.__name__)
+            for name, thing in ours(module):
+                generated = f"{thing.__name__}("  # as dataclasses describe themselves
+                if not thing.__doc__ or thing.__doc__.startswith(generated):
+                    silent.append(name)
+                if isinstance(thing, InterfaceClass):
+                    silent += [f"{name}.{part}" for part in thing.names() if not thing[part].__doc__]
+                elif isinstance(thing, type):
+                    silent += [
+                        f"{name}.{part}"
+                        for part, method in vars(thing).items()
+                        if not part.startswith("_")
+                        and (inspect.isfunction(method) or isinstance(method, (classmethod, property)))
+                        and not inspect.getdoc(getattr(thing, part))
+                    ]
+        self.assertEqual(silent, [])
+
+    def test_sections(self) -> None:
+        """Every structure names its section of the specification, or its module says what all follow."""
+        silent = []
+        for module in modules():
+            follows = (
+                "Follows" in (module.__doc__ or "") or module.__name__ == "txrdma.mad.ports.ibsim"
+            )  # its own
+            for name, thing in ours(module):
+                if isinstance(thing, type) and issubclass(thing, Layout):
+                    if not follows and "(IBA" not in (thing.__doc__ or ""):
+                        silent.append(name)
+        self.assertEqual(silent, [])

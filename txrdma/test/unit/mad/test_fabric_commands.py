@@ -1,0 +1,507 @@
+"""
+The commands that look at whole fabrics, and those that follow packets through them, on simulated fabrics.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.commands.common.registry import command, COMMANDS, FABRICS
+from txrdma.commands.common.rows import showRows
+from txrdma.error import RDMAError
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
+from txrdma.mad.ports import openMADPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.vendor import servePing, serveSysstat
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+
+
+class ReactorClock(SimulatedClock):
+    """A clock that can be stopped, as reactors are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.triggers: list[Callable[[], object]] = []
+
+    def addSystemEventTrigger(self, phase: str, event: str, what: Any, *args: Any) -> None:
+        self.triggers.append(lambda: what(*args))
+
+    def stop(self) -> None:
+        for trigger in self.triggers:
+            trigger()
+
+
+class CommandTestCase(SynchronousTestCase):
+    """
+    Runs commands in one fabric.
+
+    @ivar status: with which the last one ended.
+    @ivar complaints: what it said on standard error.
+    """
+
+    net = TWO_SWITCHES
+
+    def setUp(self) -> None:
+        self.clock = ReactorClock()
+        path = Path(self.mktemp())
+        path.write_text(self.net)
+        self.device = f"sim:{path}"
+        self.port = openMADPort(self.clock, self.device)  # holds the fabric
+        self.addCleanup(self.port.close)
+        self.fabric: SimulatedFabric = self.port.fabric  # type: ignore[attr-defined]  # it is of that kind
+        self.status: object = 0
+        self.complaints = ""
+
+    def lid(self, name: str, number: int | None = None) -> str:
+        return str(self.fabric.port(name, number).end.lid)
+
+    def begin(self, name: str, *arguments: str) -> Deferred[None]:
+        """Begin a command."""
+        each = command(name)
+        options: Any = each.makeOptions()
+        options.parseOptions(["-d", self.device, *arguments])
+        return Deferred.fromCoroutine(each.load().carryOut(self.clock, options))
+
+    def pump(self, seconds: float) -> None:
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+
+    def said(self, name: str, *arguments: str, seconds: float = 30.0) -> str:
+        """What a command prints, up to its end."""
+        out, errors = io.StringIO(), io.StringIO()
+        ends: list[Any] = []
+        with redirect_stdout(out), redirect_stderr(errors):
+            self.begin(name, *arguments).addBoth(ends.append)
+            self.pump(seconds)
+        self.assertTrue(ends, f"{name} has not ended: {out.getvalue()}")
+        self.complaints = errors.getvalue()
+        self.status = 0
+        if ends[0] is not None:
+            error = ends[0].value
+            self.assertIsInstance(error, (SystemExit, RDMAError), ends[0].getTraceback())
+            self.status = error.code if isinstance(error, SystemExit) else str(error)
+        return out.getvalue()
+
+    def told(self, name: str, *arguments: str) -> Any:
+        """What it tells programs."""
+        return json.loads(self.said(name, *arguments, "--json"))
+
+    def refusedOptions(self, name: str, *arguments: str) -> str:
+        return str(self.assertRaises(UsageError, self.begin, name, *arguments))
+
+
+class NodesTests(CommandTestCase):
+    """C{txrdma nodes}."""
+
+    def test_kinds(self) -> None:
+        """All nodes, or those of one kind; with names of a map."""
+        self.assertEqual(len(self.said("nodes").splitlines()), 7)
+        for word, expected in (
+            ("--hosts", ["a", "b", "c"]),
+            ("--switches", ["left", "right"]),
+            ("--routers", ["d"]),
+        ):
+            self.assertEqual([node["name"] for node in self.told("nodes", word)], expected)
+        self.assertEqual(len(self.told("nodes", "--hosts", "--routers")), 4)
+        names = Path(self.mktemp())
+        names.write_text(f'0x{self.fabric.node("c").guid.raw.hex()} "see"')
+        said = self.said("nodes", "--node-names", str(names))
+        self.assertRegex(said, rf"host +0x\w{{16}} +1 +{self.lid('c')} +see\n")
+        self.assertEqual(self.status, 0)
+
+    def test_ways(self) -> None:
+        """The administration tells the same nodes, and so do the LIDs."""
+        known = {node["guid"]: node["lid"] for node in self.told("nodes")}
+        for way in ("--sa", "--by=lid"):
+            self.assertEqual({node["guid"]: node["lid"] for node in self.told("nodes", way)}, known)
+
+    def test_problems(self) -> None:
+        """A node that does not answer is told on standard error, and by the status."""
+        self.fabric.silence("c")
+        self.assertEqual(len(self.told("nodes")), 5)
+        self.assertEqual(self.status, 1)
+        self.assertIn("unreachable at DR 0,1,", self.complaints)
+
+
+class LinksTests(CommandTestCase):
+    """C{txrdma links}."""
+
+    def test_once(self) -> None:
+        """Each link once; with --all each port."""
+        links = self.told("links")
+        self.assertEqual(len(links), 7)
+        self.assertEqual(
+            {(link["width"], link["speed"], link["gigabitsPerLane"], link["state"]) for link in links},
+            {(4, "HDR", 53.125, "ACTIVE")},
+        )
+        self.assertEqual(len(self.told("links", "--all")), 2 * 8 + 5)
+        self.assertEqual(len(self.told("links", "--switches")), 2)
+        self.assertIn("DOWN, POLLING", self.said("links", "--all"))
+        down = self.told("links", "--down")
+        self.assertEqual({(link["physicalState"], link["to"]) for link in down}, {("POLLING", None)})
+        self.assertEqual(len(down), 2 * 8 + 5 - 14)
+        self.assertEqual(len(self.said("links", "--line").splitlines()), 2 * 8 + 5)
+
+    def test_below(self) -> None:
+        """A link that has become slower is flagged; by what is enabled, it alone."""
+        for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
+            end.info[62] = 0x10 | end.info[62] & 15
+        links = self.told("links", "--below", "--enabled")
+        self.assertEqual([(link["from"]["name"], link["from"]["port"]) for link in links], [("left", 2)])
+        self.assertEqual((links[0]["couldBe"], links[0]["speed"]), (["53.125 Gbps"], "FDR"))
+        self.assertEqual(len(self.told("links", "--below")), 7)
+        self.assertIn("could be 12X 53.125 Gbps", self.said("links"))
+
+
+class TraceTests(CommandTestCase):
+    """C{txrdma trace}."""
+
+    def test_text(self) -> None:
+        """Hop by hop, in the form of ibtracert; the administration tells the same way."""
+        lines = self.said("trace", self.lid("c"), self.lid("d")).splitlines()
+        c, right, d = (self.fabric.port(name).end for name in ("c", "right", "d"))
+        name = {end: f"0x{end.guid.raw.hex()}" for end in (c, right, d)}
+        node = {end: f"0x{end.node.guid.raw.hex()}" for end in (c, right, d)}
+        self.assertEqual(
+            lines,
+            [
+                f'From ca {{{node[c]}}} portnum 1 lid {c.lid}-{c.lid} "c"',
+                f'[1] -> switch port {{{name[right]}}}[1] lid {right.lid}-{right.lid} "right"',
+                f'[2] -> router port {{{name[d]}}}[1] lid {d.lid}-{d.lid} "d"',
+                f'To router {{{node[d]}}} portnum 1 lid {d.lid}-{d.lid} "d"',
+            ],
+        )
+        administered = self.said("trace", "--sa", self.lid("c"), self.lid("d")).splitlines()
+        self.assertEqual(administered[1:], lines)
+        self.assertRegex(administered[0], r"^Path record: LID \d+ to \d+, SL 0, MTU \d+, 200.0 Gbit/s$")
+
+    def test_targets(self) -> None:
+        """Whatever names a port will do; without a beginning it is our own."""
+        guid = f"0x{self.fabric.port('c').guid.raw.hex()}"
+        ways = [self.told("trace", target) for target in (self.lid("c"), guid, "DR 0,1,3,1")]
+        self.assertEqual(ways[0], ways[1])
+        self.assertEqual(ways[0], ways[2])
+        self.assertEqual(([hop["name"] for hop in ways[0]["hops"]]), ["a", "left", "right", "c"])
+        self.assertEqual([hop["parent"] for hop in ways[0]["hops"]], [None, 0, 1, 2])
+
+    def test_nowhere(self) -> None:
+        """What does not get there is told as far as it gets, and why."""
+        self.assertIn("left", self.said("trace", "999"))
+        self.assertEqual(self.status, f"left (LID {self.lid('left')}) has no port for LID 999")
+        told = self.told("trace", "999")
+        self.assertFalse(told["reached"])
+
+    def test_multicast(self) -> None:
+        """All ways of a group."""
+        agent = MADAgent(self.clock, self.fabric.attach("a"))
+        self.addCleanup(agent.close)
+        for name, mask in (("left", 0b1010), ("right", 0b1110)):
+            content = MulticastForwardingTable(portMasks=(mask, *(0,) * 31))
+            setting = agent.SubnSet(content, IBPath(dlid=LID(int(self.lid(name)))))
+            self.pump(1)
+            self.successResultOf(setting)
+        lines = self.said("trace", "--multicast", "0xc000").splitlines()
+        self.assertEqual(
+            [line.partition("->")[0] for line in lines[1:]], ["[1] ", "  [3] ", "    [1] ", "    [2] "]
+        )
+        names = [hop["name"] for hop in self.told("trace", "--multicast=0xc000")["hops"]]
+        self.assertEqual(names, ["a", "left", "right", "right", "c", "d"])
+        groups = self.told("routes", "--multicast", self.lid("right"))[0]["multicast"]
+        self.assertEqual(groups, [{"mlid": 0xC000, "ports": [1, 2, 3]}])
+        self.assertRegex(self.said("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
+
+    def test_mistakes(self) -> None:
+        """Too little or too much to follow."""
+        self.assertIn("[FROM] TO", self.refusedOptions("trace"))
+        self.assertIn("[FROM] TO", self.refusedOptions("trace", "1", "2", "3"))
+        self.assertIn("[FROM [TO]]", self.refusedOptions("trace", "1", "2", "3", "--multicast=0xc000"))
+
+
+class RoutesTests(CommandTestCase):
+    """C{txrdma routes}."""
+
+    def test_one(self) -> None:
+        """One switch's table, in the form of ibroute, with who has the LIDs."""
+        left = self.fabric.node("left")
+        said = self.said("routes", self.lid("left"))
+        guid = f"0x{left.guid.raw.hex()}"
+        self.assertIn(f"of switch Lid {self.lid('left')} guid {guid} (left):\n", said)
+        a = self.fabric.port("a")
+        self.assertIn(f"{a.lid:#06x} 001 : (Channel Adapter portguid 0x{a.guid.raw.hex()}: 'a')\n", said)
+        self.assertIn("7 valid lids dumped", said)
+        few = self.said("routes", self.lid("left"), "--lids", f"{a.lid}", "-n")
+        self.assertIn(f"{a.lid:#06x} 001 \n1 valid lids dumped", few)
+
+    def test_port(self) -> None:
+        """What leaves by one port."""
+        told = self.told("routes", self.lid("right"), "--port", "1")
+        self.assertEqual([str(each["lid"]) for each in told[0]["linear"]], [self.lid("c")])
+
+    def test_all(self) -> None:
+        """All switches; from the administration the same."""
+        told = self.told("routes")
+        self.assertEqual([each["name"] for each in told], ["left", "right"])
+        self.assertEqual(self.told("routes", "--sa"), told)
+        self.assertEqual({len(each["linear"]) for each in told}, {7})
+        destinations = {entry["destination"].rpartition(" ")[2] for entry in told[0]["linear"]}
+        self.assertEqual(destinations, {"'a')", "'b')", "'c')", "'d')", "'left')", "'right')"})
+
+    def test_silent(self) -> None:
+        """A switch that stops answering does not keep the others from being told."""
+        file = self.mktemp()
+        self.said("discover", "--save", file)
+        self.fabric.silence("right")
+        self.assertEqual(len(self.told("routes", "--load", file)), 2)
+        self.assertEqual(self.status, 1)
+        self.assertIn("right", self.complaints)
+
+    def test_mistakes(self) -> None:
+        """A host has no tables; LIDs have an order."""
+        self.said("routes", self.lid("c"))
+        self.assertIn("no switch", str(self.status))
+        self.refusedOptions("routes", "--lids", "9-3")
+        self.refusedOptions("routes", "1", "2")
+
+
+class ErrorsTests(CommandTestCase):
+    """C{txrdma errors}."""
+
+    def test_text(self) -> None:
+        """Bad ports, in the form of ibqueryerrors, and the status says that there are some."""
+        clean = self.said("errors")
+        self.assertIn("## Summary: 6 nodes checked, 0 bad nodes found\n", clean)
+        self.assertEqual(self.status, 0)
+        self.fabric.setCounters("left", 3, portXmitDiscards=7)
+        said = self.said("errors")
+        guid = f"{int(self.fabric.node('left').guid):#x}"
+        self.assertIn(f'Errors for {guid} "left"\n   GUID {guid} port ALL: [PortXmitDiscards == 7]\n', said)
+        self.assertIn(f"   GUID {guid} port 3: [PortXmitDiscards == 7]\n", said)
+        self.assertIn("21 ports checked, 1 ports have errors beyond threshold", said)
+        self.assertEqual(self.status, 1)
+
+    def test_bearable(self) -> None:
+        """Thresholds, kinds of nodes and suppressed counters."""
+        self.fabric.setCounters("left", 3, portXmitDiscards=7, portRcvSwitchRelayErrors=5)
+        path = Path(self.mktemp())
+        path.write_text("PortXmitDiscards=7\n")
+        told = self.told("errors", "-T", str(path), "--suppress-common")
+        self.assertEqual((told["ports"], self.status), ([], 0))
+        told = self.told("errors", "--suppress=PortXmitDiscards,PortRcvSwitchRelayErrors")
+        self.assertEqual(told["ports"], [])
+        self.assertEqual(self.told("errors", "--hosts")["nodesChecked"], 3)
+        self.said("errors", "--suppress=Nonsense")
+        self.assertIn("Nonsense", str(self.status))
+
+    def test_clear(self) -> None:
+        """Clearing; data is another word."""
+        self.said("errors", "--clear")
+        self.assertIn("clear the counters of errors of all ports", str(self.status))
+        self.fabric.setCounters("c", 1, portRcvErrors=9, portRcvData=5, portMalformedPacketErrors=9)
+        told = self.told("errors", "--data", "--details", "--clear", "--yes")
+        port = next(each for each in told["ports"] if each["name"] == "c")
+        self.assertEqual(
+            (port["errors"], port["details"]), ({"portRcvErrors": 9}, {"portMalformedPacketErrors": 9})
+        )
+        self.assertEqual(port["data"]["portRcvData"], 5)
+        again = self.told("errors", "--counters", "--clear-data", "-y")
+        port = next(each for each in again["ports"] if each["name"] == "c")
+        self.assertEqual((port["errors"], port["data"]["portRcvData"]), ({}, 5))
+        again = self.told("errors", "--counters")
+        self.assertEqual(
+            next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
+        )
+
+
+class CheckTests(CommandTestCase):
+    """C{txrdma check}."""
+
+    def test_well(self) -> None:
+        """All is well: status 0, and nothing at all where that is wished."""
+        self.assertEqual(self.said("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
+        self.assertEqual((self.said("check", "-q"), self.status), ("", 0))
+        self.assertEqual(self.told("check")["isWell"], True)
+
+    def test_findings(self) -> None:
+        """Each kind of trouble is a line; status 1."""
+        self.fabric.setCounters("b", 1, linkDownedCounter=3)
+        self.fabric.port("c").info[31] = 1
+        self.fabric.port("right", 1).info[31] = 1
+        lines = self.said("check", "-q").splitlines()
+        self.assertEqual(self.status, 1)
+        self.assertEqual([line.partition(":")[0] for line in lines[:-1]], ["width", "errors"])
+        self.assertTrue(lines[-1].endswith("2 findings"))
+        told = self.told("check", "--no-errors")
+        self.assertEqual([each["kind"] for each in told["findings"]], ["width"])
+        self.assertFalse(told["isWell"])
+
+    def test_unmanaged(self) -> None:
+        """Where nobody manages, each port without a LID is told once."""
+        told = self.told("check", "-d", "sim:fattree:8:managed=no")
+        kinds = [each["kind"] for each in told["findings"]]
+        self.assertEqual(sorted(set(kinds)), ["no-lid", "no-sm", "state"])
+        self.assertEqual((kinds.count("no-lid"), kinds.count("state")), (9, 8))
+
+    def test_blind(self) -> None:
+        """Who could not look says so by status 2."""
+        for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
+            self.assertEqual(self.said("check", *arguments), "")
+            self.assertEqual(self.status, 2)
+            self.assertIn("txrdma check: ", self.complaints)
+
+
+class DiffTests(CommandTestCase):
+    """C{txrdma diff}."""
+
+    def test_now(self) -> None:
+        """A file against the present, then two files."""
+        before, after = self.mktemp(), self.mktemp()
+        self.said("discover", "--save", before)
+        self.assertEqual((self.said("diff", before), self.status), ("", 0))
+        self.fabric.cut("c")
+        self.pump(2)
+        lines = self.said("diff", before, "--save", after).splitlines()
+        self.assertEqual(self.status, 1)
+        self.assertEqual(
+            [line.partition(":")[0] for line in lines], ["node-removed", "state-changed", "link-removed"]
+        )
+        told = self.told("diff", before, after)
+        self.assertEqual([each["kind"] for each in told], ["node-removed", "state-changed", "link-removed"])
+        self.assertEqual((told[1]["name"], told[1]["port"], told[1]["after"]), ("right", 1, "DOWN"))
+        back = self.told("diff", after, before)
+        self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
+
+    def test_mistakes(self) -> None:
+        """Files that are none, and too few or many of them."""
+        self.assertEqual((self.said("diff", "/nonexistent"), self.status), ("", 2))
+        self.refusedOptions("diff")
+        self.refusedOptions("diff", "a", "b", "c")
+
+
+class VendorCommandTests(CommandTestCase):
+    """C{txrdma ping} and C{txrdma sysstat}, both ends."""
+
+    def serve(self) -> None:
+        agent = MADAgent(self.clock, self.fabric.attach("c"))
+        self.addCleanup(agent.close)
+        server = MADServer(agent)
+        servePing(server, "c.example")
+        serveSysstat(server, "c.example")
+
+    def test_ping(self) -> None:
+        """Answers, their times, and how many there were."""
+        self.serve()
+        said = self.said("ping", self.lid("c"), "-c", "3")
+        self.assertEqual(said.count("Pong from c.example"), 3)
+        self.assertIn("3 packets transmitted, 3 received, 0% packet loss, time 2000 ms", said)
+        self.assertEqual(self.status, 0)
+        told = self.told("ping", self.lid("c"), "-c", "20", "--flood")
+        self.assertEqual((told["name"], told["received"]), ("c.example", 20))
+
+    def test_nobody(self) -> None:
+        """Lost ones are counted; status 1."""
+        self.fabric.silence("c")
+        told = self.told("ping", self.lid("c"), "-c", "2", "-t", "0.1")
+        self.assertEqual((told["sent"], told["received"], told["name"], self.status), (2, 0, None, 1))
+        self.assertIn("100% packet loss", self.said("ping", self.lid("c"), "-c1", "-t.1"))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends it with what was measured until then."""
+        self.serve()
+        out = io.StringIO()
+        with redirect_stdout(out):
+            ending = self.begin("ping", self.lid("c"))
+            self.pump(5.5)
+            self.assertNoResult(ending)
+            self.clock.stop()
+        self.successResultOf(ending)
+        self.assertIn("6 packets transmitted, 6 received", out.getvalue())
+
+    def test_servers(self) -> None:
+        """The other ends serve until Ctrl-C."""
+        device, self.device = self.device, f"{self.device}:node=c"
+        errors = io.StringIO()
+        with redirect_stderr(errors):
+            pings, statistics = self.begin("ping", "--server"), self.begin("sysstat", "-S")
+            self.device = device
+            self.assertEqual(self.told("ping", self.lid("c"), "-c1")["received"], 1)
+            self.assertEqual(self.said("sysstat", self.lid("c"), "ping"), "sysstat ping succeeded\n")
+            self.assertEqual(list(self.told("sysstat", self.lid("c"))), ["host", "cpu"])
+            self.assertNoResult(pings)
+            self.clock.stop()
+        self.successResultOf(pings)
+        self.successResultOf(statistics)
+        self.assertIn("answered 1 requests", errors.getvalue())
+        self.assertIn("answered 3 requests", errors.getvalue())
+
+    def test_mistakes(self) -> None:
+        """One target or none."""
+        for wrong in (
+            ("ping",),
+            ("ping", "1", "2"),
+            ("ping", "1", "-S"),
+            ("sysstat",),
+            ("sysstat", "1", "disk"),
+        ):
+            self.refusedOptions(*wrong)
+
+
+class PageTests(CommandTestCase):
+    """The page about these commands."""
+
+    page = Path(txrdma.__file__).parents[1] / "docs" / "fabric-commands.md"
+    skip = None if page.exists() else "the pages are not installed"
+
+    def test_output(self) -> None:
+        """What it shows is what they print."""
+        blocks = re.findall(
+            r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", self.page.read_text(), re.MULTILINE
+        )
+        self.assertGreater(len(blocks), 6)
+        for line, shown in blocks:
+            said = self.said(*line.split())
+            lines = [each.rstrip() for each in said.rstrip("\n").splitlines()]
+            self.assertEqual(lines, shown.splitlines(), line)
+
+    def test_commands(self) -> None:
+        """Each command about fabrics is on it."""
+        text = self.page.read_text()
+        for each in COMMANDS:
+            if each.group == FABRICS:
+                self.assertIn(f"`{each.name}", text)
+
+
+class RowsTests(SynchronousTestCase):
+    """Rows of long lists."""
+
+    def test_columns(self) -> None:
+        """In a pipe columns are aligned, and lines have no blanks at their ends."""
+        out = io.StringIO()
+        with redirect_stdout(out):
+            showRows(("A", "Long"), [("first", 1), ("x", "")])
+        self.assertEqual(out.getvalue(), "A      Long\nfirst  1\nx\n")
+
+    def test_table(self) -> None:
+        """On a terminal it is a table, and brackets in names are no markup."""
+        out = io.StringIO()
+        out.isatty = lambda: True  # type: ignore[method-assign]  # as a terminal is
+        with redirect_stdout(out):
+            showRows(("A",), [("[bold]name",)])
+        self.assertIn("[bold]name", out.getvalue())
+        self.assertIn("━", out.getvalue())

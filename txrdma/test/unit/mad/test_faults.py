@@ -1,0 +1,796 @@
+"""
+Whatever comes instead of an answer, the call concerned ends in a clear error, and nothing else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GID, GUID, LID, PKey, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.calls import MOST_REDIRECTIONS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.transactions import BUSY_PAUSE_SECONDS
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.mad.layouts.attributes import ManagementClass
+from txrdma.mad.layouts.messages import ClassPortInfo, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.test.support.mad.faulty import answer, FaultTestCase, header, RETRIES, segments, TIMEOUT
+from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
+
+
+class ShapeTests(FaultTestCase):
+    """Datagrams that are too short or too long."""
+
+    def test_truncated(self) -> None:
+        """An answer that is cut off anywhere behind its transaction ID is an error that says so."""
+        for length in (16, 23, 24, 63, 64, 100, 127, 128, 255):
+            self.setUp()
+            self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            call = self.agent.SubnGet(NodeInfo, TO_2)
+            error = self.fails(call, MADClassError, f"the answer has {length} bytes instead of 256")
+            self.assertEqual(len(error.reply), length)
+            self.assertIn(f"{length} bytes", error.detailed(3))
+
+    def test_cutOffBeforeThat(self) -> None:
+        """What is too short to belong to anything is nothing."""
+        for length in (0, 1, 4, 15):
+            self.setUp()
+            self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # the same
+            self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADTimeoutError, "no answer")
+
+    def test_oversized(self) -> None:
+        """So is one with something behind it, as those of Omni-Path are."""
+        for more in (1, 256, 2048 - 256):
+            self.setUp()
+            self.peer.says = lambda request, more=more: [answer(request) + bytes(more)]  # type: ignore[misc]  # the same
+            call = self.agent.PerformanceGet(PortCounters, TO_2)
+            self.fails(call, MADClassError, f"the answer has {256 + more} bytes")
+
+    def test_truncatedTable(self) -> None:
+        """So is a part of a table."""
+        self.peer.says = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
+        self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "the answer has 40 bytes")
+
+
+class KernelShapeTests(FaultTestCase):
+    """A port whose long messages come whole, so that tables may have any length."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wire.ports[0].doesRMPP = True
+
+    def test_shortRedirection(self) -> None:
+        """A redirection that is too short to name anybody is an error of the call, which is forgotten."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
+        call = self.agent.SubnAdmGet(PathRecord, TO_2)
+        self.fails(call, MADClassError, "ClassPortInfo")
+
+    def test_everyLength(self) -> None:
+        """No length, whatever the status, leaves more than an error of the call."""
+        for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
+            for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
+                self.setUp()
+                self.peer.says = (
+                    lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
+                        answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
+                    ]
+                )
+                for name in ("SubnAdmGet", "SubnAdmGetTable"):
+                    self.ended(self.agent.call(name, NodeRecord, TO_2)).addBoth(lambda result: None)
+                self.nothingIsLeft()
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.binary(max_size=300), st.integers(0, 63))
+    def test_rubbish(self, rubbish: bytes, at: int) -> None:
+        """Whatever is written over an answer, and wherever it is cut off, C{received} comes back."""
+        self.setUp()
+        self.peer.says = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
+        for name in ("SubnAdmGet", "SubnAdmGetTable"):
+            self.ended(self.agent.call(name, NodeRecord, TO_2), seconds=5).addBoth(lambda result: None)
+        self.nothingIsLeft()
+
+
+class StumbleTests(FaultTestCase):
+    """Errors of our own while something is taken, or sent."""
+
+    def test_decoder(self) -> None:
+        """A decoder that raises is logged, and the call concerned fails; others get their answers."""
+
+        def stumble(buffer: object, offset: int = 0) -> object:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(NodeInfo, "decode", stumble)
+        self.peer.says = lambda request: [answer(request)]
+        self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_server(self) -> None:
+        """A server that raises is logged, and the agent goes on."""
+
+        class Stumbling:
+            def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
+                raise ZeroDivisionError("a bug")
+
+            def ended(self) -> None:
+                pass
+
+        self.agent.serve(Stumbling())
+        self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_sending(self) -> None:
+        """A port that raises when a request is sent again fails that call, and time goes on for others."""
+        other = self.agent.SubnGet(NodeInfo, TO_2)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        self.wire.ports[0].failing = [ZeroDivisionError("a bug")]
+        self.failureResultOf(self.ended(other), ZeroDivisionError)
+        self.failureResultOf(call, MADTimeoutError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_shortNews(self) -> None:
+        """A report of something undeliverable that is too short to be about anything is about nothing."""
+        for length in range(24):
+            self.agent.undeliverable(self.bystanding[:length] if length < 16 else bytes(length), "gone")
+        self.nothingIsLeft()
+
+
+class MisdirectedTests(FaultTestCase):
+    """Answers to somebody else, and to nothing."""
+
+    def ignores(self, *strange: bytes) -> None:
+        """The call goes on after these, and gets its answer."""
+        before = len(self.wire.sent)
+        for datagram in strange:
+            self.agent.received(datagram, TO_2)
+        self.assertNoResult(self.call)
+        self.assertEqual(len(self.wire.sent), before)
+        self.agent.received(answer(self.asked), TO_2)
+        self.succeeds(self.call)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.call = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        self.asked = self.peer.asked.pop()
+
+    def test_otherClass(self) -> None:
+        """The same transaction of another class is another one, also when it is a long message."""
+        said = answer(self.asked)
+        long = said[:24] + bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (220).to_bytes(4, "big") + said[36:]
+        abort = said[:24] + bytes((1, 4, 1, 127)) + bytes(8) + said[36:]
+        self.ignores(
+            *(said[:1] + bytes((number,)) + said[2:] for number in (0x04, 0x81, 0x03, 0x32)),
+            *(long[:1] + bytes((number,)) + long[2:] for number in (0x03, 0x06, 0x32)),
+            *(abort[:1] + bytes((number,)) + abort[2:] for number in (0x03, 0x06, 0x32)),
+        )
+
+    def test_otherTransactions(self) -> None:
+        """What belongs to another transaction, or to none, belongs to nobody here."""
+        said = answer(self.asked)
+        identifier = int.from_bytes(said[12:16], "big")
+        others = (identifier ^ 1, identifier ^ (1 << 31), identifier - 1, 0, 0xFFFFFFFF)
+        self.ignores(*(said[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + said[16:] for other in others))
+
+    def test_otherAgents(self) -> None:
+        """Where all of a transaction ID is ours, all of it has to be ours."""
+        self.wire.ports[0].transactionIDBits = 64
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=TIMEOUT)
+        call = agent.SubnGet(NodeInfo, TO_2)
+        said = answer(self.wire.sent[-1][1])
+        agent.received(said[:8] + bytes((said[8] ^ 0x80,)) + said[9:], TO_2)
+        self.assertNoResult(call)
+        agent.received(said, TO_2)
+        self.successResultOf(call)
+        agent.close()
+
+    def test_requests(self) -> None:
+        """A request with the transaction ID of ours is no answer, whatever its method."""
+        self.ignores(
+            self.asked, *(answer(self.asked, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F))
+        )
+
+    def test_answersToNothing(self) -> None:
+        """Answers that nobody waits for are not answered, and leave nothing."""
+        self.call.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+        before = len(self.wire.sent)
+        for method in range(0x80, 0x100):
+            for managementClass in (1, 0x81, 3, 4, 6, 7, 0x32, 0xFF):
+                said = bytearray(answer(self.asked, at1=bytes((managementClass,)), at3=bytes((method,))))
+                self.agent.received(bytes(said), TO_2)
+                said[24:36] = bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (200).to_bytes(4, "big")
+                self.agent.received(bytes(said), TO_2)
+        self.assertEqual(len(self.wire.sent), before)
+        self.nothingIsLeft()
+
+
+class StrangerTests(FaultTestCase):
+    """Answers of somebody who was not asked, but knows the transaction and all else."""
+
+    def come(self, lid: int, *datagrams: bytes) -> None:
+        """They come from this LID."""
+        for datagram in datagrams:
+            self.agent.received(datagram, IBPath(slid=LID(lid), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1)))
+
+    def test_otherLID(self) -> None:
+        """Only whom we asked can answer, refuse, redirect, or be too long."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        info = ClassPortInfo(redirectLID=LID(3), redirectQPN=QPN(1)).encode()
+        false = answer(asked, at64=b"\x66")
+        self.come(3, false, false[:100], false + b"x", answer(asked, at4=b"\x00\x0c"))
+        self.come(3, answer(asked, at4=b"\x00\x02", at64=info), answer(asked, at4=b"\x00\x01"))
+        self.assertNoResult(call)
+        self.assertEqual(self.agent.strangers, 6)
+        self.come(2, answer(asked, at64=bytes((0, 9))))
+        self.assertEqual(self.succeeds(call).portSelect, 9)
+
+    def test_otherWithLMC(self) -> None:
+        """Where ports have several LIDs, the answer may come from any of those."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, lidMask=1)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        self.come(4, answer(self.peer.asked[0]))
+        self.come(1, answer(self.peer.asked[0]))
+        self.assertNoResult(call)
+        self.come(3, answer(self.peer.asked[0]))
+        self.succeeds(call)
+
+    def test_redirected(self) -> None:
+        """After a redirection the new one answers, and the one before does no more."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        info = ClassPortInfo(redirectLID=LID(9), redirectQPN=QPN(1)).encode()
+        self.come(2, answer(self.peer.asked[0], at4=b"\x00\x02", at64=info))
+        asked = self.wire.sent[-1][1]
+        self.come(2, answer(asked))
+        self.assertNoResult(call)
+        self.come(9, answer(asked))
+        self.succeeds(call)
+
+    def test_otherGID(self) -> None:
+        """Where there are GIDs, these count: of the same LID's networks another one is a stranger."""
+        here, there, other = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 2, 3))
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=here, dgid=there)
+        call = self.agent.PerformanceGet(PortCounters, path)
+        pass_(self.clock, 0.01)
+        came = path.reverse()
+        self.agent.received(answer(self.peer.asked[0]), replace(came, sgid=other))
+        self.assertNoResult(call)
+        self.agent.received(answer(self.peer.asked[0]), came)
+        self.succeeds(call)
+
+    def test_table(self) -> None:
+        """A segment of a stranger's is not mixed into a table, nor does his ABORT end it."""
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        content = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(4))
+        false = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(90, 94))
+        self.come(3, *segments(asked, false))
+        first, *rest = segments(asked, content)
+        self.come(2, first)
+        self.come(3, *segments(asked, false)[1:], answer(asked, at24=header(4, status=127)))
+        self.come(2, *rest)
+        self.assertEqual([record.lid for record in self.succeeds(call)], [0, 1, 2, 3])
+
+    def test_unforeseeable(self) -> None:
+        """Who knows the transactions of some calls does not know those of the next ones."""
+        numbers = []
+        for _ in range(50):
+            call = self.agent.SubnGet(NodeInfo, TO_2)
+            call.addErrback(lambda failure: failure.trap(CancelledError))
+            numbers.append(int.from_bytes(self.wire.sent[-1][1][8:16], "big"))
+            call.cancel()
+        steps = {(after - before) & 0xFFFFFFFF for before, after in pairwise(numbers)}
+        self.assertGreater(len(steps), 40)
+        self.assertGreater(len({number >> 24 for number in numbers}), 20)
+
+
+class OtherAnswerTests(FaultTestCase):
+    """A peer that answers something else than it was asked."""
+
+    def told(self, words: str, kind: Any = NodeInfo, modifier: int = 0, **changed: bytes) -> None:
+        self.setUp()
+        self.peer.says = lambda request: [answer(request, **changed)]
+        error = self.fails(self.agent.SubnGet(kind, TO_2, modifier), MADClassError, words)
+        self.assertEqual(error.request, self.peer.asked[0])
+        self.assertIn("reply: SUBN_LID", error.detailed(1))
+        self.assertEqual(len(self.peer.asked), 1)
+
+    def test_versions(self) -> None:
+        """Of another base version, or version of the class."""
+        self.told("of version 2, its class of 1", at0=b"\x02")
+        self.told("of version 128, its class of 128", at0=b"\x80", at2=b"\x80")
+        self.told("of version 1, its class of 2", at2=b"\x02")
+
+    def test_versionRefused(self) -> None:
+        """But who says by a status that he does not know our version says so by a version of his own."""
+        self.peer.says = lambda request: [answer(request, at0=b"\x80", at2=b"\x80", at4=b"\x00\x04")]
+        error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError, "bad base or class version")
+        self.assertEqual(error.status, 4)
+
+    def test_method(self) -> None:
+        """By another method: as though something else had been asked."""
+        self.told("SubnGet is answered by GET_TABLE_RESP", at3=b"\x92")
+        self.told("SubnGet is answered by TRAP_REPRESS", at3=b"\x07")
+        self.told("SubnGet is answered by UNKNOWN_0x82", at3=b"\x82")
+
+    def test_attribute(self) -> None:
+        """Another attribute, also one that nobody knows."""
+        self.told("the answer is of attribute 0x0012", at16=b"\x00\x12")
+        self.told("the answer is of attribute 0x7777", at16=b"\x77\x77")
+
+    def test_modifier(self) -> None:
+        """Of another port, or block."""
+        self.told("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
+
+    def test_reserved(self) -> None:
+        """What is reserved may say anything."""
+        self.peer.says = lambda request: [
+            answer(request, at6=b"\xff\xff", at18=b"\xff\xff", at32=b"\xff" * 32)
+        ]
+        self.assertEqual(self.succeeds(self.agent.SubnGet(NodeInfo, TO_2)), NodeInfo())
+
+    def test_errorByAnotherMethod(self) -> None:
+        """An error is one, by whatever method: who has none for tables answers as to a Get."""
+        self.peer.says = lambda request: [answer(request, at3=b"\x81", at4=b"\x00\x0c")]
+        error = self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADError, "attribute not supported")
+        self.assertEqual(error.status, 0x0C)
+
+    def test_directed(self) -> None:
+        """The direction of a directed route is no error; what else is in its status is."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x80\x00")]
+        self.succeeds(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,))))
+        self.setUp()
+        self.peer.says = lambda request: [answer(request, at4=b"\x80\x1c")]
+        call = self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,)))
+        self.assertEqual(self.fails(call, MADError, "invalid value").status, 0x1C)
+
+
+class RepetitionTests(FaultTestCase):
+    """Answers that come twice, late or never."""
+
+    def test_twice(self) -> None:
+        """Who answers everything twice has answered."""
+        self.peer.says = lambda request: [answer(request, at64=b"\x01"), answer(request, at64=b"\x02")]
+        for _ in range(20):
+            call = self.agent.SubnGet(NodeInfo, TO_2)
+            pass_(self.clock, 0.01)
+            self.assertEqual(self.successResultOf(call).baseVersion, 1)
+        self.nothingIsLeft()
+
+    def test_late(self) -> None:
+        """An answer to a call that was given up, or cancelled, is nobody's, also not the next call's."""
+        late: list[bytes] = []
+        self.peer.says = lambda request: late.append(answer(request, at64=b"\x09")) or ()  # type: ignore[func-returns-value]  # that is the point
+        self.failureResultOf(self.ended(self.agent.SubnGet(NodeInfo, TO_2)), MADTimeoutError)
+        cancelled = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        cancelled.cancel()
+        self.failureResultOf(cancelled, CancelledError)
+        self.assertEqual(len(late), RETRIES + 2)
+        following = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        for datagram in late[:-1]:
+            self.agent.received(datagram, TO_2)
+        self.assertNoResult(following)
+        self.agent.received(answer(late[-1], at3=b"\x81", at64=b"\x05"), TO_2)
+        self.assertEqual(self.succeeds(following).baseVersion, 5)
+
+    def test_never(self) -> None:
+        """Who never answers is asked as often as was said, and the error says what may be behind it."""
+        call = self.agent.SubnSet(PortInfo(), TO_2)
+        self.fails(call, MADTimeoutError, "SubnSet: no answer; a port whose M_Key is not 0x0 may be silent")
+        self.assertEqual(len(self.peer.asked), 1 + RETRIES)
+
+    def test_partition(self) -> None:
+        """So it does of partitions."""
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), pkey=PKey(0x8001))
+        self.fails(self.agent.PerformanceGet(PortCounters, path), MADTimeoutError, "partition 0x8001")
+
+
+class TransactionTests(FaultTestCase):
+    """Transaction IDs that end, and that others use, too."""
+
+    def few(self, bits: int) -> MADAgent:
+        """An agent with few of them."""
+        wire = self.wire = Wire(self.clock)
+        wire.ports[0].transactionIDBits = bits
+        return MADAgent(self.clock, wire.ports[0], timeoutSeconds=TIMEOUT, retries=0)
+
+    def identifiers(self) -> list[int]:
+        return [int.from_bytes(datagram[8:16], "big") for _, datagram in self.wire.sent]
+
+    def test_wrap(self) -> None:
+        """They begin anew where they end, and leave out 0 and those that are in use."""
+        agent = self.few(4)
+        kept = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=1000)
+        for _ in range(100):
+            call = agent.SubnGet(NodeInfo, TO_2)
+            agent.received(answer(self.wire.sent[-1][1]), TO_2)
+            self.successResultOf(call)
+        (first, *others) = self.identifiers()
+        self.assertNotIn(first, others)
+        self.assertEqual(set(others), set(range(1, 16)) - {first})
+        agent.received(answer(self.wire.sent[0][1]), TO_2)
+        self.successResultOf(kept)
+
+    def test_all(self) -> None:
+        """A call more than there are IDs is refused, and goes when one has ended."""
+        agent = self.few(4)
+        calls = [agent.SubnGet(NodeInfo, TO_2) for _ in range(15)]
+        self.assertEqual(sorted(self.identifiers()), list(range(1, 16)))
+        self.failureResultOf(agent.SubnGet(NodeInfo, TO_2), ResourceExhausted)
+        agent.received(answer(self.wire.sent[6][1]), TO_2)
+        self.successResultOf(calls.pop(6))
+        following = agent.SubnGet(NodeInfo, TO_2)
+        self.assertEqual(self.identifiers()[-1], self.identifiers()[6])
+        self.assertNoResult(following)
+        for call in (*calls, following):
+            pass_(self.clock, 2 * TIMEOUT, 0.1)
+            self.failureResultOf(call, MADTimeoutError)
+
+    def test_upperHalf(self) -> None:
+        """What comes back in the part that is the system's does not matter."""
+        self.peer.says = lambda request: [answer(request, at8=b"\xde\xad\xbe\xef")]
+        self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
+
+
+class RedirectTests(FaultTestCase):
+    """Peers that name somebody else."""
+
+    def redirect(self, request: bytes, status: int = 2, **fields: Any) -> bytes:
+        info = ClassPortInfo(**fields).encode()
+        return answer(request, at4=status.to_bytes(2, "big"), at64=info)
+
+    def test_loop(self) -> None:
+        """Who is sent from one to the other and back gives up soon, and says why."""
+        turns = iter(range(1000))
+        self.peer.says = lambda request: [
+            self.redirect(request, redirectLID=LID(2), redirectQPN=QPN(1 + next(turns) % 2))
+        ]
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        self.fails(call, MADError, f"redirected for the {MOST_REDIRECTIONS + 1}th time")
+        self.assertEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
+        self.assertEqual(len({request[8:16] for request in self.peer.asked}), 1 + MOST_REDIRECTIONS)
+
+    def test_nowhere(self) -> None:
+        """Who is sent to nobody asks nobody."""
+        self.peer.says = lambda request: [self.redirect(request, redirectQPN=QPN(7))]
+        self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected to nobody")
+        self.assertEqual(len(self.peer.asked), 1)
+
+    def test_silence(self) -> None:
+        """Who is sent to one who is not there hears nothing, and says whom he asked."""
+        self.peer.says = lambda request: [self.redirect(request, redirectLID=LID(77), redirectQPN=QPN(7))]
+        error = self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADTimeoutError, "no answer")
+        self.assertEqual((error.path.dlid, error.path.dqpn), (77, 7))
+
+    def test_everything(self) -> None:
+        """All that a redirection says is in the path of the second question."""
+        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+        self.peer.says = lambda request: [
+            self.redirect(
+                request,
+                redirectGID=gid,
+                redirectTrafficClass=3,
+                redirectServiceLevel=4,
+                redirectFlowLabel=5,
+                redirectLID=LID(77),
+                redirectPKey=0x8002,
+                redirectQPN=QPN(8),
+                redirectQKey=0x80010009,
+            )
+        ]
+        sgid = GID.fromParts(0xFE80 << 48, GUID.fromInt(1))
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=sgid, dgid=gid, packetLifeTime=1)
+        way = self.fails(self.agent.PerformanceGet(PortCounters, path), MADTimeoutError).path
+        self.assertEqual(
+            way,
+            IBPath(
+                dlid=LID(77),
+                serviceLevel=4,
+                sgid=sgid,
+                dgid=gid,
+                trafficClass=3,
+                flowLabel=5,
+                pkey=PKey(0x8002),
+                dqpn=QPN(8),
+                qkey=0x80010009,
+                packetLifeTime=1,
+            ),
+        )
+
+    def byGID(self, *administration: bytes) -> None:
+        """The peer names a GID, and says these as the administration."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+
+        def says(request: bytes) -> list[bytes]:
+            if request[1] == ManagementClass.SUBN_ADM:
+                return [answer(request, at4=status, at56=self.record) for status in administration]
+            if len(self.peer.asked) > 1:
+                return [answer(request)]
+            return [self.redirect(request, redirectGID=gid, redirectQPN=QPN(8), redirectQKey=0x80010009)]
+
+        self.record = PathRecord(dgid=gid, dlid=LID(2), serviceLevel=5, packetLifeTime=10).encode()
+        self.peer.says = says
+
+    def test_byGID(self) -> None:
+        """Who is named by a GID alone is found by the administration."""
+        self.byGID(b"\0\0")
+        seen: list[IBPath] = []
+        carry = self.wire.carry
+
+        def watch(datagram: bytes, path: IBPath, source: Any) -> None:
+            seen.append(path)
+            carry(datagram, path, source)
+
+        self.patch(self.wire, "carry", watch)
+        self.succeeds(self.agent.PerformanceGet(PortCounters, TO_2))
+        classes = [request[1] for request in self.peer.asked]
+        self.assertEqual(classes, [ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 4])
+        query = PathRecord.decode(self.peer.asked[1], 56)
+        self.assertEqual((query.dgid.raw[-1], query.sgid.raw[-1]), (9, 1))
+        way = seen[4]
+        self.assertEqual((way.dlid, way.dqpn, way.qkey, way.serviceLevel), (2, 8, 0x80010009, 5))
+
+    def test_byUnknownGID(self) -> None:
+        """Whom the administration does not know either cannot be asked: the error says so."""
+        self.byGID(b"\3\0")
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        error = self.fails(call, MADError, "nobody knows the way: SubnAdmGet: status 0x0300, no records")
+        self.assertEqual((error.status, error.rpc.name), (2, "PerformanceGet"))
+        self.setUp()
+        self.byGID()
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        self.fails(call, MADError, "nobody knows the way: SubnAdmGet: no answer", seconds=30)
+
+    def test_byGIDInCircles(self) -> None:
+        """An administration that redirects the question for the way, by a GID again, ends the call, too."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+
+        def says(request: bytes) -> list[bytes]:
+            at = 56 if request[1] == ManagementClass.SUBN_ADM else 64
+            info = ClassPortInfo(redirectGID=gid, redirectQPN=QPN(8)).encode()
+            return [answer(request, at4=b"\x00\x02", **{f"at{at}": info})]
+
+        self.peer.says = says
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        error = self.fails(call, MADError, "nobody knows the way")
+        self.assertIn(f"redirected for the {MOST_REDIRECTIONS + 1}th time", str(error))
+        self.assertLessEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
+
+    def test_byGIDWithoutGID(self) -> None:
+        """A port without GIDs of its own cannot ask for the way, which is an error of the call."""
+        self.byGID(b"\0\0")
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, gids=())
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        self.fails(call, MADError, "nobody knows the way")
+
+    def test_byGIDAndLeft(self) -> None:
+        """A call that is cancelled while the administration is asked leaves nothing."""
+        self.byGID()
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.05)
+        self.assertEqual(len(self.peer.asked), 2)
+        call.cancel()
+        self.fails(call, CancelledError)
+        self.assertEqual(len(self.peer.asked), 2)
+        self.setUp()
+        self.byGID()
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.05)
+        self.bystander.addErrback(lambda failure: None)
+        self.agent.close()
+        self.failureResultOf(call, DeviceUnavailable)
+        self.assertEqual(self.agent._core._ways, {})
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_subnet(self) -> None:
+        """Subnet management knows no redirection: it is an error, and what stands there is no address."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at64=b"\xff" * 64)]
+        error = self.fails(self.agent.SubnGet(SwitchInfo, TO_2), MADError, "redirected")
+        self.assertEqual((error.status, len(self.peer.asked)), (2, 1))
+
+    def test_cannotGo(self) -> None:
+        """A redirection that our port cannot follow is that port's error."""
+        failing = self.wire.ports[0].failing
+
+        def redirect(request: bytes) -> list[bytes]:
+            failing.append(InvalidRequest("the port is not in partition 0x8002"))
+            return [self.redirect(request, redirectLID=LID(3), redirectPKey=0x8002)]
+
+        self.peer.says = redirect
+        self.fails(self.agent.PerformanceGet(PortCounters, TO_2), InvalidRequest, "partition 0x8002")
+
+
+class BusyTests(FaultTestCase):
+    """Peers that have no time."""
+
+    def test_forEver(self) -> None:
+        """Who is always busy is asked as often as who is silent."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
+        error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError, "busy")
+        self.assertEqual((error.status, len(self.peer.asked)), (1, 1 + RETRIES))
+
+    def test_storm(self) -> None:
+        """Who says so again and again is not waited for any longer."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        heard: list[object] = []
+        call.addBoth(heard.append)
+        for _ in range(1000):
+            pass_(self.clock, BUSY_PAUSE_SECONDS / 4, BUSY_PAUSE_SECONDS / 4)
+            self.agent.received(answer(self.peer.asked[0], at4=b"\x00\x01"), TO_2)
+            if heard:
+                break
+        sent = [datagram for lid, datagram in self.wire.sent if lid == 1 and datagram != self.bystanding]
+        self.assertEqual(len(sent), 1 + RETRIES)
+        self.assertEqual(len(heard), 1)
+        self.nothingIsLeft()
+
+    def test_then(self) -> None:
+        """Who is busy, and then answers, has answered."""
+        turns = iter((b"\x00\x01", b"\x00\x01", b"\x00\x00"))
+        self.peer.says = lambda request: [answer(request, at4=next(turns))]
+        self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
+
+    def test_afterBusyAnswer(self) -> None:
+        """An answer that comes while we let a busy peer be is the answer."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01"), answer(request)]
+        self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
+        self.assertEqual(len(self.peer.asked), 1)
+
+    def test_cancelled(self) -> None:
+        """A call may be cancelled while a busy peer is let be."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        call.cancel()
+        self.fails(call, CancelledError)
+        self.assertEqual(len(self.peer.asked), 1)
+
+
+class PortTests(FaultTestCase):
+    """Ports that are closed, that vanish, and that cannot send."""
+
+    def calls(self) -> Iterator[Deferred[Any]]:
+        yield self.agent.SubnGet(NodeInfo, TO_2)
+        yield self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,)))
+        yield self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        yield self.agent.SubnTrap(Notice(), TO_2)
+        yield self.agent.PerformanceGet(PortCounters, TO_2)
+
+    def allFail(self, calls: list[Deferred[Any]], words: str) -> None:
+        for call in (*calls, self.bystander):
+            self.assertIn(words, str(self.failureResultOf(call, DeviceUnavailable).value))
+        self.assertEqual(self.agent._core._transactions.open, {})
+        pass_(self.clock, 0.01)  # for what is on the wire
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_vanishes(self) -> None:
+        """A port that vanishes ends all its calls, at once, and those that come later."""
+        calls = list(self.calls())
+        self.agent.portLost("the device is gone")
+        self.allFail(calls, "the device is gone")
+        self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
+        self.agent.received(answer(self.wire.sent[-1][1]), TO_2)
+        self.agent.undeliverable(self.wire.sent[-1][1], "late")
+        self.agent.portLost("once more")
+
+    def test_closesInAnAnswer(self) -> None:
+        """Who hears of an answer may close the port; others that came with it hear of that."""
+        calls = list(self.calls())
+        calls[0].addCallback(lambda _: self.agent.close())
+        sent = [datagram for lid, datagram in self.wire.sent if lid == 1][1:]
+        self.agent.received(answer(sent[0]), TO_2)
+        self.successResultOf(calls.pop(0))
+        self.allFail(calls, "the agent is closed")
+        for datagram in sent:
+            self.agent.received(answer(datagram), TO_2)
+
+    def test_closesInATimeout(self) -> None:
+        """Who hears of a timeout may close the port: nothing is sent any more."""
+        calls = [self.agent.SubnGet(NodeInfo, TO_2, retries=number % 2) for number in range(10)]
+        for call in calls:
+            call.addErrback(lambda failure: self.agent.close())
+        pass_(self.clock, 3 * TIMEOUT, 0.01)
+        for call in calls:
+            self.successResultOf(call)
+        self.failureResultOf(self.bystander, DeviceUnavailable)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_cancelsInATimeout(self) -> None:
+        """Who hears of a timeout may cancel what would be sent again next."""
+        first = self.agent.SubnGet(NodeInfo, TO_2, retries=0)
+        others = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
+
+        def cancel(failure: object) -> None:
+            for other in others:
+                other.cancel()
+
+        first.addErrback(cancel)
+        pass_(self.clock, 0.01)
+        self.peer.asked.clear()
+        self.ended(first)
+        for other in others:
+            self.failureResultOf(other, CancelledError)
+        self.nothingIsLeft()
+
+    def test_cancelsInSendingAgain(self) -> None:
+        """Who hears that a call cannot be sent again may cancel the others: they end."""
+        calls = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
+        pass_(self.clock, 0.01)
+        self.peer.asked.clear()
+        self.wire.ports[0].failing = [ResourceExhausted("no room")]
+
+        def cancel(failure: object) -> None:
+            for other in calls[1:]:
+                other.cancel()
+
+        calls[0].addErrback(cancel)
+        self.ended(calls[0])
+        for other in calls[1:]:
+            self.failureResultOf(other, CancelledError)
+        self.assertEqual(len(self.peer.asked), 4)
+        self.nothingIsLeft()
+
+    def test_vanishesInSending(self) -> None:
+        """A port that finds by sending that it is gone ends that call like the others."""
+
+        def send(*arguments: object) -> None:
+            self.agent.portLost("the device is gone")
+
+        calls = list(self.calls())
+        self.patch(self.agent, "_send", send)  # as a port's that is asked to write
+        self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
+        self.allFail(calls, "the device is gone")
+
+    def test_cannotSendAgain(self) -> None:
+        """What cannot be sent again ends in the port's error; the others go on."""
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        self.wire.ports[0].failing = [ResourceExhausted("no room")]
+        self.fails(call, ResourceExhausted, "no room")
+
+    def test_cannotSend(self) -> None:
+        """What cannot be sent at all is nothing that is waited for."""
+        multi = MultiPathRecord(sgidCount=1, dgidCount=1)
+        for name, payload in (
+            ("SubnGet", NodeInfo),
+            ("SubnAdmGetTable", NodeRecord),
+            ("SubnAdmGetMulti", multi),
+        ):
+            self.setUp()
+            self.wire.ports[0].failing = [ResourceExhausted("no room")]
+            self.fails(self.agent.call(name, payload, TO_2), ResourceExhausted)
+
+    def test_undeliverable(self) -> None:
+        """What the system says that it could not deliver is sent again, and then given up with its words."""
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        for _ in range(1 + RETRIES):
+            self.assertNoResult(call)
+            self.agent.undeliverable(self.wire.sent[-1][1][:24], "no route to host")
+        self.fails(call, MADTimeoutError, "no route to host")
+        self.agent.undeliverable(self.wire.sent[-1][1][:24], "no route to host")

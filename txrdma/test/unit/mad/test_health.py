@@ -1,0 +1,312 @@
+"""
+What is wrong with simulated fabrics: links, identifiers, managers, counters; and what has changed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from txrdma.error import InvalidRequest
+from txrdma.fabric.differences import differences
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.errorcounters import (
+    ALL_PORTS,
+    CounterReport,
+    CounterSurvey,
+    parseThresholds,
+    readThresholds,
+    shownName,
+    Thresholds,
+)
+from txrdma.fabric.health import belowBest, counterFindings, Finding, findings, managerFindings
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.snapshots import dump, load
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.values import PortCapability, SMState
+from txrdma.mad.server import MADServer
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.test.support.mad.simulated import FabricTestCase, route
+
+
+class HealthTestCase(FabricTestCase):
+    """A fabric that is swept again and again."""
+
+    def swept(self) -> Fabric:
+        fabric: Fabric = self.told(Sweep(self.agent).run(), 3)
+        return fabric
+
+    def kinds(self, found: list[Finding]) -> list[tuple[str, str]]:
+        return [(one.kind, one.where.partition(" ")[0]) for one in found]
+
+
+class FindingTests(HealthTestCase):
+    """Each kind of trouble is found, and named."""
+
+    def test_healthy(self) -> None:
+        """A healthy fabric has nothing to tell."""
+        self.assertEqual(findings(self.swept()), [])
+
+    def test_width(self) -> None:
+        """A link with fewer lanes than both ends have enabled is one finding."""
+        raw = self.fabric.port("left", 2).info
+        far = self.fabric.port("b", 1).info
+        raw[31] = far[31] = 1
+        found = findings(self.swept())
+        self.assertEqual([one.kind for one in found], ["width"])
+        self.assertIn("runs with 1 of 4 lanes", found[0].text)
+        self.assertIsNotNone(found[0].guid)
+
+    def test_speed(self) -> None:
+        """So is one that is slower, but not where that is what its owner wants."""
+        wanted = PortInfo(linkSpeedExtEnabled=1)
+        self.told(self.agent.SubnSet(wanted, route(1), 2), 1)
+        self.agent.SubnSet(PortInfo(portState=PortState.DOWN), route(1), 2)
+        self.pump(3)
+        self.assertEqual(findings(self.swept()), [])
+        self.fabric.port("left", 2).info[63] = 7
+        found = findings(self.swept())
+        self.assertEqual([one.kind for one in found], ["speed"])
+        self.assertIn("14.0625 of 53.125", found[0].text)
+
+    def test_couldBe(self) -> None:
+        """Links say what they could have, by what both ends support."""
+        fabric = self.swept()
+        port = fabric.nodes[self.fabric.node("left").guid].port(2)
+        self.assertEqual(belowBest(port, asEnabled=True), [])
+        port.raw = port.raw[:30] + b"\x0f\x01" + port.raw[32:62] + b"\x17" + port.raw[63:]
+        assert port.peer is not None
+        port.peer.raw = port.peer.raw[:30] + b"\x0b" + port.peer.raw[31:]
+        self.assertEqual(belowBest(port), ["12X", "53.125 Gbps"])
+        port.raw = b""
+        self.assertEqual(belowBest(port), [])
+
+    def test_state(self) -> None:
+        """A link that is up and not active is a finding; where nobody manages they all are."""
+        self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
+        self.agent = self.agentAt("a")
+        found = findings(self.swept())
+        kinds = [one.kind for one in found]
+        self.assertEqual((kinds.count("state"), kinds.count("no-lid")), (7, 7))
+        self.assertIn("is INIT", next(one.text for one in found if one.kind == "state"))
+
+    def test_mtu(self) -> None:
+        """The two ends of a link have to agree on the MTU."""
+        self.fabric.port("c").info[36] = 0x20 | self.fabric.port("c").info[36] & 15
+        self.assertEqual([one.kind for one in findings(self.swept())], ["mtu"])
+
+    def test_duplicateLID(self) -> None:
+        """Two ports with one LID."""
+        self.told(self.agent.SubnSet(PortInfo(lid=self.lid("c")), route(1, 3, 2)), 1)
+        found = findings(self.swept())
+        self.assertIn("duplicate-lid", [one.kind for one in found])
+        self.told(self.agent.SubnSet(PortInfo(lid=LID(0xBFFF), lmc=1), route(1, 3, 2)), 0.01)
+        self.fabric.port("d").info[16:18] = b"\xc0\x00"
+        self.assertIn("bad-lid", [one.kind for one in findings(self.swept())])
+
+    def test_duplicateGUID(self) -> None:
+        """A node that answers with the GUID of another is reported, and does not stop anything."""
+        self.fabric.duplicate("d", of="c")
+        self.assertIn("duplicate-guid", [one.kind for one in findings(self.swept())])
+
+    def test_deadNode(self) -> None:
+        """A node that says nothing is a finding."""
+        self.fabric.silence("c")
+        found = findings(self.told(Sweep(self.agent).run(), 30))
+        self.assertIn("unreachable", [one.kind for one in found])
+
+
+class ManagerTests(HealthTestCase):
+    """Who manages the fabric."""
+
+    def found(self, fabric: Fabric) -> list[str]:
+        coroutine = managerFindings(self.agent, self.agent.port.refresh(), fabric)
+        return [one.kind for one in self.told(Deferred.fromCoroutine(coroutine), 30)]
+
+    def test_one(self) -> None:
+        """One that is in charge, known to all."""
+        self.assertEqual(self.found(self.swept()), [])
+
+    def test_none(self) -> None:
+        """None that is known, one that does not answer, and ports that know another one."""
+        fabric = self.swept()
+        other = self.fabric.port("c").info
+        other[18:20] = b"\x00\x09"
+        self.assertEqual(self.found(self.swept()), ["other-sm"])
+        self.fabric.silence("d")
+        self.assertEqual(self.found(fabric), ["sm-silent"])
+        self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
+        self.agent = self.agentAt("a")
+        self.assertEqual(self.found(self.swept()), ["no-sm"])
+
+    def test_several(self) -> None:
+        """A port that says that it has a manager is asked: a refusal, or one more that is in charge."""
+        capabilities = self.fabric.port("c").info
+        capabilities[23] |= PortCapability.SM
+        self.assertEqual(self.found(self.swept()), ["sm-silent"])
+
+        class Manager:
+            def handle(self, request: MADRequest) -> SMInfo:
+                return SMInfo(guid=GUID.fromInt(7), smState=SMState.MASTER)
+
+        MADServer(self.agentAt("c")).handle(1, Manager(), (1,))  # type: ignore[arg-type]  # it is one by shape
+        self.assertEqual(self.found(self.swept()), ["several-sms"])
+
+
+class CounterTests(HealthTestCase):
+    """Counters of errors."""
+
+    def counted(self, thresholds: Thresholds | None = None, **options: Any) -> CounterReport:
+        fabric = self.swept()
+        survey = CounterSurvey(self.agent, self.agent.port.endPort, thresholds, **options)
+        report: CounterReport = self.told(survey.run(list(fabric.nodes.values())), 30)
+        return report
+
+    def test_nothing(self) -> None:
+        """Without errors there is nothing to tell, but how much was looked at."""
+        report = self.counted()
+        self.assertEqual((report.ports, report.silent, report.nodesChecked), ([], [], 6))
+        self.assertEqual(report.portsChecked, 2 * 8 + 5)
+
+    def test_errors(self) -> None:
+        """Errors are told by port, after the sum of the switch that has them."""
+        self.fabric.setCounters("left", 3, portXmitDiscards=7, symbolErrorCounter=2)
+        self.fabric.setCounters("c", 1, portRcvErrors=11)
+        report = self.counted()
+        said = {(each.node.description, each.number): each.errors for each in report.ports}
+        both = {"symbolErrorCounter": 2, "portXmitDiscards": 7}
+        self.assertEqual(
+            said, {("left", ALL_PORTS): both, ("left", 3): both, ("c", 1): {"portRcvErrors": 11}}
+        )
+        self.assertEqual([each.number for each in report.bad if each.node.isSwitch], [3])
+        texts = [(one.kind, one.port, one.text) for one in counterFindings(report)]
+        self.assertIn(("errors", 3, "SymbolErrorCounter 2, PortXmitDiscards 7"), texts)
+        self.assertEqual(len(texts), 2)
+
+    def test_thresholds(self) -> None:
+        """What is bearable is not told; waiting is told only where a threshold is said."""
+        self.fabric.setCounters("c", 1, portRcvErrors=11, portXmitWait=500)
+        self.assertEqual(len(self.counted().ports), 1)
+        self.assertEqual(self.counted(parseThresholds("PortRcvErrors=11")).ports, [])
+        self.assertEqual(self.counted(Thresholds().suppressing(["PortRcvErrors"])).ports, [])
+        waiting = self.counted(parseThresholds("PortRcvErrors = 20\nPortXmitWait=0x1F3  # ticks"))
+        self.assertEqual(waiting.ports[0].errors, {"portXmitWait": 500})
+
+    def test_data(self) -> None:
+        """Data is told of ports with errors or, alone, of every port; in 64 bits."""
+        self.fabric.setCounters("c", 1, portXmitData=1 << 40)
+        self.fabric.setCounters("b", 1, portXmitData=1 << 41, portRcvErrors=1)
+        report = self.counted(dataAlone=True)
+        data = next(each.data for each in report.ports if each.node.description == "c")
+        self.assertEqual(data["portXmitData"], 1 << 40)
+        self.assertIn("portUnicastRcvPkts", data)
+        self.assertEqual(len(report.ports), 2 * 8 + 5)
+        self.assertEqual([each.errors for each in report.ports if each.errors], [])
+        [bad] = self.counted(withData=True).ports
+        self.assertEqual((bad.errors, bad.data["portXmitData"]), ({"portRcvErrors": 1}, 1 << 41))
+
+    def test_details(self) -> None:
+        """What the errors were."""
+        self.fabric.setCounters("c", 1, portRcvErrors=3, portMalformedPacketErrors=3)
+        report = self.counted(withDetails=True)
+        self.assertEqual(report.ports[0].details, {"portMalformedPacketErrors": 3})
+
+    def test_clear(self) -> None:
+        """Errors, data or both are cleared after they were read, of ports without errors, too."""
+        self.fabric.setCounters("left", 3, portXmitDiscards=7, portXmitData=99)
+        self.fabric.setCounters("c", 1, portXmitData=100)
+        self.assertEqual(len(self.counted(clear="errors").ports), 2)
+        self.assertEqual(self.counted().ports, [])
+        now = self.clock.seconds()
+        self.assertEqual(self.fabric.counters("left", 3).value("portXmitData", now), 99)
+        self.counted(clear="errors data")
+        now = self.clock.seconds()
+        for name, number in (("left", 3), ("c", 1)):
+            self.assertEqual(self.fabric.counters(name, number).value("portXmitData", now), 0)
+
+    def test_silent(self) -> None:
+        """A node that does not tell is named, and the others are told all the same."""
+        fabric = self.swept()
+        self.fabric.silence("c")
+        self.fabric.setCounters("b", 1, portRcvErrors=1)
+        survey = CounterSurvey(self.agent, self.agent.port.endPort)
+        report = self.told(survey.run(fabric.nodes.values()), 30)
+        self.assertEqual([node.description for node, _ in report.silent], ["c"])
+        self.assertEqual([each.node.description for each in report.bad], ["b"])
+        self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
+
+    def test_files(self) -> None:
+        """Files of infiniband-diags are read; what is wrong in one is named with its line."""
+        told = parseThresholds("# comment\n\nSymbolErrorCounter=10\n#PortXmitWait=1\nVL15Dropped=0x10\n")
+        self.assertEqual(told.limits, {"symbolErrorCounter": 10, "vl15Dropped": 16})
+        for wrong in ("Nonsense=1", "PortRcvErrors", "PortRcvErrors=many"):
+            error = self.assertRaises(InvalidRequest, parseThresholds, "\n" + wrong, "mine")
+            self.assertIn("mine, line 2", str(error))
+        path = Path(self.mktemp())
+        self.assertRaises(InvalidRequest, readThresholds, str(path))
+        path.write_text("LinkDownedCounter=3")
+        self.assertEqual(readThresholds(str(path)).limits, {"linkDownedCounter": 3})
+        self.assertEqual(
+            [shownName(name) for name in ("vl15Dropped", "portRcvErrors")], ["VL15Dropped", "PortRcvErrors"]
+        )
+
+    def test_capabilities(self) -> None:
+        """Fields that a port does not have are not read."""
+        counters = PortCounters(qp1Dropped=3)
+        self.assertEqual(Thresholds().exceeded(counters, 0), {})
+        self.assertEqual(Thresholds().exceeded(counters, 1 << 15), {"qp1Dropped": 3})
+
+
+class DifferenceTests(HealthTestCase):
+    """What has changed between two snapshots."""
+
+    def changed(self, before: Fabric) -> list[tuple[str, str, int | None]]:
+        after = load(json.loads(json.dumps(dump(self.swept()))))
+        return [(one.kind, one.name, one.port) for one in differences(before, after)]
+
+    def test_nothing(self) -> None:
+        """Nothing."""
+        self.assertEqual(self.changed(self.swept()), [])
+
+    def test_cut(self) -> None:
+        """A cable that was taken away: the node at its end, the link, the port's state."""
+        before = self.swept()
+        self.fabric.cut("c")
+        found = self.changed(before)
+        self.assertIn(("node-removed", "c", None), found)
+        self.assertIn(("state-changed", "right", 1), found)
+        self.assertEqual([kind for kind, _, _ in found].count("link-removed"), 1)
+        self.assertEqual(len(found), 3)
+        gone = differences(before, self.swept())
+        self.assertTrue(any("ACTIVE -> DOWN" in str(one) for one in gone))
+        back = [one.kind for one in differences(self.swept(), before)]
+        self.assertEqual(sorted(back), ["link-added", "node-added", "state-changed"])
+
+    def test_portChanges(self) -> None:
+        """Another LID, another rate, another name."""
+        before = self.swept()
+        self.fabric.port("c").info[16:18] = b"\x00\x77"
+        self.fabric.port("left", 2).info[31] = 1
+        self.fabric.node("d").description = "router"
+        found = self.changed(before)
+        self.assertIn(("lid-changed", "c", 1), found)
+        self.assertIn(("rate-changed", "left", 2), found)
+        self.assertIn(("node-changed", "router", None), found)
+
+    def test_unknownState(self) -> None:
+        """A state that there is not is the same as itself."""
+        self.fabric.port("c").info[32] |= 15
+        self.assertEqual(self.changed(self.swept()), [])
+
+    def test_disabled(self) -> None:
+        """A disabled port is a change of state."""
+        before = self.swept()
+        self.told(self.agent.SubnSet(PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2), 1)
+        self.assertIn(("state-changed", "left", 2), self.changed(before))

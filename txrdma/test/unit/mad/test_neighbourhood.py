@@ -1,0 +1,312 @@
+"""
+A node and what is around it: what is found, and that nobody else is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.neighbourhood import around, Neighbourhood
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import LID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.satransactor import SATransactor
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support.mad.simulated import FabricTestCase, route
+
+RING = """
+Switch 8 "one"
+[1] "a"[1]
+[2] "two"[1]
+[3] "four"[2]
+
+Switch 8 "two"
+[2] "three"[1]
+
+Switch 8 "three"
+[2] "four"[1]
+[3] "far"[1]
+
+Switch 8 "four"
+[3] "near"[1]
+
+Hca 1 "a"
+Hca 1 "far"
+Hca 1 "near"
+"""
+
+
+def names(fabric: Fabric) -> list[str]:
+    """Of the nodes that were found."""
+    return sorted(node.description for node in fabric.nodes.values())
+
+
+def links(fabric: Fabric) -> set[frozenset[str]]:
+    """By the ports at their ends."""
+    return {frozenset((str(one), str(other))) for one, other in fabric.links()}
+
+
+def told(node: Node) -> dict[int, bytes]:
+    """What its ports told, but for the port by which they were asked."""
+    return {port.number: port.raw[:28] + port.raw[29:] for port in node.ports.values()}
+
+
+class NeighbourhoodCase(FabricTestCase):
+    """Neighbourhoods, from the node C{a}."""
+
+    @property
+    def endPort(self) -> MADEndPort:
+        """Of the port of C{a}."""
+        end: MADEndPort = self.agent.port.endPort
+        return end
+
+    def to(self, name: str) -> IBPath:
+        """By the LID of a node."""
+        return toLID(self.endPort, self.lid(name))
+
+    def found(self, start: IBPath, hops: int = 0, **options: Any) -> Fabric:
+        """What is found around there."""
+        return self.search(start, hops, **options).fabric
+
+    def search(self, start: IBPath, hops: int = 0, **options: Any) -> Neighbourhood:
+        """One that has ended."""
+        search = Neighbourhood(self.agent, self.endPort, hops, **options)
+        self.assertIs(self.told(search.run(start), 300), search.fabric)
+        return search
+
+
+class NeighbourhoodTests(NeighbourhoodCase):
+    """Two switches with two cables between them."""
+
+    def test_everything(self) -> None:
+        """From far enough it is what a sweep finds: all nodes, links, and what ports have told."""
+        whole = self.told(Sweep(self.agent).run())
+        for start in (IBDRPath(), route(1), route(1, 3), self.to("left"), self.to("c")):
+            for options in ({}, {"byLIDs": True}):
+                fabric = self.found(start, 5, **options)
+                self.assertEqual(fabric.problems, [], (start, options))
+                self.assertEqual((names(fabric), links(fabric)), (names(whole), links(whole)))
+                for guid, node in fabric.nodes.items():
+                    other = whole.nodes[guid]
+                    self.assertEqual(told(node), told(other))
+                    self.assertEqual(node.lid, other.lid)
+                    self.assertEqual(node.switchInfo, other.switchInfo)
+
+    def test_host(self) -> None:
+        """A host, and what it is linked to: the switch's port there and its LID are known, no others."""
+        for start in (route(1, 3, 1), self.to("c")):
+            search = self.search(start)
+            first = search.first
+            assert first is not None
+            self.assertEqual((first.description, names(search.fabric)), ("c", ["c", "right"]))
+            port = first.ports[1]
+            peer = port.peer
+            assert peer is not None
+            self.assertEqual((peer.node.description, peer.number), ("right", 1))
+            self.assertEqual(peer.lid, self.lid("right"))
+            self.assertEqual([each.number for each in peer.node.ports.values()], [0, 1])
+            self.assertEqual(search.fabric.problems, [])
+
+    def test_ourselves(self) -> None:
+        """Our own port, by whatever it is called, goes out by itself."""
+        for start in (IBDRPath(), self.to("a")):
+            self.assertEqual(names(self.found(start)), ["a", "left"])
+            self.assertEqual(names(self.found(start, 1)), ["a", "b", "left", "right"])
+
+    def test_withoutLinks(self) -> None:
+        """Who needs no links asks a switch four things, a host three."""
+        for name, questions in (("right", 4), ("c", 3)):
+            before = self.fabric.wire.datagrams
+            fabric = self.found(self.to(name), withLinks=False)
+            self.assertEqual((names(fabric), fabric.problems), ([name], []))
+            self.assertEqual(self.fabric.wire.datagrams - before, questions)
+            [node] = fabric.nodes.values()
+            self.assertEqual(node.lid, self.lid(name))
+            self.assertEqual(node.switchInfo is not None, node.isSwitch)
+
+    def test_parallel(self) -> None:
+        """Both cables between two switches are known from either, at both ends."""
+        fabric = self.found(route(1))
+        left, right = self.fabric.node("left").guid, self.fabric.node("right").guid
+        ports = fabric.nodes[right].ports
+        self.assertEqual(sorted(ports), [0, 3, 4])
+        for number in (3, 4):
+            self.assertIs(ports[number].peer, fabric.nodes[left].ports[number])
+            self.assertEqual(len(ports[number].raw), 64)
+
+    def test_administered(self) -> None:
+        """The administration alone tells the same, and no node is asked."""
+        search = Neighbourhood(SATransactor(self.agent, self.endPort), self.endPort, 1, byLIDs=True)
+        fabric = self.told(search.run(route(1, 3)))
+        self.assertEqual((names(fabric), fabric.problems), (["a", "b", "c", "d", "left", "right"], []))
+        self.assertEqual(links(fabric), links(self.found(self.to("right"), 1)))
+
+    def test_dead(self) -> None:
+        """A node that does not answer is a problem; what else is around is found."""
+        self.fabric.silence("c")
+        fabric = self.found(self.to("right"))
+        self.assertEqual(names(fabric), ["b", "d", "left", "right"])
+        [problem] = fabric.problems
+        self.assertEqual(problem.kind, "unreachable")
+        search = self.search(self.to("c"))
+        self.assertEqual((search.first, len(search.fabric.problems)), (None, 1))
+
+    def test_twin(self) -> None:
+        """Another node with the same GUID is told."""
+        self.fabric.duplicate("c", "d")
+        self.assertIn("duplicate-guid", {problem.kind for problem in self.found(self.to("right")).problems})
+
+    def test_progress(self) -> None:
+        """It is told how many have told, and of how many."""
+        seen: list[tuple[int, int]] = []
+        search = Neighbourhood(self.agent, self.endPort, 1)
+        search.progress = lambda done, known: seen.append((done, known))
+        self.told(search.run(route(1)))
+        self.assertEqual([done for done, _ in seen], list(range(1, len(seen) + 1)))
+        self.assertEqual(seen[-1][0], seen[-1][1])
+
+    def test_cancelled(self) -> None:
+        """Cancelling it ends all questions."""
+        done = Neighbourhood(self.agent, self.endPort, 1).run(route(1))
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        before = self.fabric.wire.datagrams
+        self.pump()
+        self.assertEqual(self.fabric.wire.datagrams, before)
+
+
+class UnmanagedTests(NeighbourhoodCase):
+    """Nobody knows where links lead, but routes do."""
+
+    def endPortWithout(self) -> MADEndPort:
+        """Of our port, without a subnet manager."""
+        return replace(self.endPort, smLID=LID(0))
+
+    def test_host(self) -> None:
+        """By a LID a host's link is not to be found, which is told; a switch has its own problem then."""
+        search = Neighbourhood(self.agent, self.endPortWithout())
+        fabric = self.told(search.run(self.to("c")))
+        self.assertEqual(names(fabric), ["c"])
+        self.assertEqual([problem.kind for problem in fabric.problems], ["incomplete"])
+        fabric = self.told(Neighbourhood(self.agent, self.endPortWithout()).run(route(1, 3, 1)))
+        self.assertEqual((names(fabric), fabric.problems), (["c", "right"], []))
+
+
+class LateAgent(RPCs):
+    """
+    Questions come to their ends at different times.
+
+    @ivar late: how much later one by this path is there, in seconds.
+    """
+
+    def __init__(self, agent: MADAgent, clock: SimulatedClock, late: Callable[[IBPath], float]) -> None:
+        self.agent = agent
+        self.clock = clock
+        self.late = late
+
+    def call(self, rpc: str, payload: Any, path: Any = None, *more: Any, **options: Any) -> Deferred[Any]:
+        """See L{RPCs.call}."""
+        return deferLater(self.clock, self.late(path), self.agent.call, rpc, payload, path, *more, **options)
+
+
+class RingTests(NeighbourhoodCase):
+    """A ring of switches, where the answer that comes the short way is late."""
+
+    def net(self) -> Net:
+        return parseNet(RING)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.late = LateAgent(self.agent, self.clock, lambda path: float(path == route(1, 3)))
+
+    def test_late(self) -> None:
+        """Distance is by links, whoever answers first."""
+        search = Neighbourhood(self.late, self.endPort, 1)
+        fabric = self.told(search.run(route(1)), 300)
+        assert search.first is not None
+        near = sorted(node.description for node in around(search.first, 1))
+        self.assertEqual(near, ["a", "four", "one", "two"])
+        self.assertEqual(names(fabric), ["a", "four", "near", "one", "three", "two"])
+        self.assertEqual(len(fabric.nodes[self.fabric.node("four").guid].ports), 9)
+        self.assertEqual(sorted(fabric.nodes[self.fabric.node("three").guid].ports), [0, 1, 2])
+
+    def test_sweep(self) -> None:
+        """A sweep that is limited goes as far, too, where a switch was met by the long way first."""
+        for hops, expected in (
+            (2, ["a", "four", "near", "one", "three", "two"]),
+            (3, ["a", "far", "four", "near", "one", "three", "two"]),
+        ):
+            for most in (1, 16):
+                sweep = Sweep(self.late, most, maxHops=1 + hops)
+                fabric = self.told(sweep.run(route(1)), 300)
+                self.assertEqual((names(fabric), fabric.problems), (expected, []))
+
+
+class RandomTests(NeighbourhoodCase):
+    """Switches linked at random, answers in any order."""
+
+    def net(self) -> Net:
+        return parseNet(RING)
+
+    def test_distances(self) -> None:
+        """What is found is what is so far away or nearer, and nothing else."""
+        for seed in range(8):
+            self.fabric = SimulatedFabric(self.clock, parseNet(scrambled(seed)))
+            self.agent = self.agentAt("a")
+            generator = Random(seed)
+            late = LateAgent(self.agent, self.clock, lambda path, of=generator: of.random())  # type: ignore[misc]  # of this turn
+            whole = self.told(Sweep(self.agent).run(), 300)
+            first = next(iter(whole.nodes.values()))
+            for hops in range(7):
+                expected = sorted(node.description for node in around(first, hops))
+                swept = self.told(Sweep(late, maxHops=hops).run(), 300)
+                self.assertEqual((names(swept), swept.problems), (expected, []), (seed, hops))
+                search = Neighbourhood(late, self.endPort, hops, withLinks=False)
+                found = self.told(search.run(IBDRPath()), 300)
+                self.assertEqual((names(found), found.problems), (expected, []), (seed, hops))
+
+
+def scrambled(seed: int) -> str:
+    """A net file of a dozen switches, with a few links more than they need."""
+    generator, used = Random(seed), [2] + [1] * 11
+    lines = ['Switch 30 "s0"\n[1] "a"[1]', *(f'Switch 30 "s{number}"' for number in range(1, 12))]
+    pairs = [(number, generator.randrange(number)) for number in range(1, 12)]
+    pairs += [(generator.randrange(6, 12), generator.randrange(6)) for _ in range(5)]
+    for one, other in pairs:
+        lines[one] += f'\n[{used[one]}] "s{other}"[{used[other]}]'
+        used[one] += 1
+        used[other] += 1
+    return "\n\n".join([*lines, 'Hca 1 "a"', ""])
+
+
+class LargeTests(NeighbourhoodCase):
+    """1,024 hosts."""
+
+    def net(self) -> Net:
+        return fatTree(1024)
+
+    def agentAt(self, name: str, number: int | None = None) -> MADAgent:
+        return super().agentAt("h00000", number)
+
+    def test_few(self) -> None:
+        """What is asked is as much as the part is large, not the fabric."""
+        for name, ends in (("h01000", 1), ("leaf0009", 36)):
+            before = self.fabric.wire.datagrams
+            fabric = self.found(self.to(name))
+            self.assertEqual((len(fabric.nodes), fabric.problems), (1 + ends, []))
+            asked = self.fabric.wire.datagrams - before
+            own = 40 if ends > 1 else 3
+            self.assertLessEqual(asked, own + 6 * ends, name)  # answers of the administration count, too

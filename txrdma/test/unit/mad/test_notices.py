@@ -1,0 +1,406 @@
+"""
+A subscription stands until it is stopped, whatever becomes of the subnet's administration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import GID, LID
+from txrdma.iba.verbs import PhysicalState
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADRefusal
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_1, TO_2, Wire, WiredPort
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
+
+
+class SubscriptionTests(SynchronousTestCase):
+    """LID 1 subscribes at LID 2."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5)
+        self.manager = MADAgent(self.clock, self.wire.ports[1], timeoutSeconds=0.5)
+        self.refuses = False
+        self.answers = Answers(self.answer)
+        MADServer(self.manager).handle(ManagementClass.SUBN_ADM, self.answers, (Method.SET,))
+        self.heard: list[int] = []
+        self.server = MADServer(self.agent)
+        self.subscription = self.subscribed(TO_2, renewalSeconds=10)
+
+    def subscribed(self, administration: IBPath | None, **options: Any) -> Subscription:
+        """One that has not begun."""
+        return Subscription(
+            *(self.clock, self.agent, self.server, administration),
+            lambda notice, request: self.heard.append(notice.trapNumber),
+            **options,
+        )
+
+    def answer(self, request: MADRequest) -> object:
+        if self.refuses:
+            raise MADRefusal(0x0100)
+        return request.payload
+
+    def wishes(self) -> list[int]:
+        """What was asked for: 1 to subscribe, 0 to end it."""
+        return [
+            request.payload.subscribe
+            for request in self.answers.asked
+            if isinstance(request.payload, InformInfo)
+        ]
+
+    def test_renewal(self) -> None:
+        """It is made anew again and again, and taken back at the end."""
+        self.subscription.start()
+        self.subscription.start()
+        pass_(self.clock, 35, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 1, 1, 1])
+        done = self.subscription.stop()
+        pass_(self.clock, 1, 0.1)
+        self.successResultOf(done)
+        self.successResultOf(self.subscription.stop())
+        self.assertEqual(self.wishes(), [1, 1, 1, 1, 0])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_refusal(self) -> None:
+        """A refusal is no end: it tries again."""
+        self.refuses = True
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        self.refuses = False
+        pass_(self.clock, 10, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+
+    def test_silence(self) -> None:
+        """An administration that is gone is none, and none is waited for in the end."""
+        self.wire.lose = lambda datagram: True
+        self.subscription.start()
+        pass_(self.clock, 30, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        done = self.subscription.stop()
+        pass_(self.clock, 5, 0.1)
+        self.successResultOf(done)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_reports(self) -> None:
+        """Reports are acknowledged, and heard until it is stopped."""
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        report = self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64, issuerLID=LID(2)), TO_1)
+        pass_(self.clock, 1, 0.1)
+        self.successResultOf(report)
+        self.subscription.stop()
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=65), TO_1)
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.heard, [64])
+
+    def test_chosen(self) -> None:
+        """Who wants to hear of one trap hears of no other, and of that once, however often it is reported."""
+        self.subscription = self.subscribed(TO_2, trapNumber=64)
+        self.subscription.start()
+        for trap in (64, 65, 66, 64):
+            self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=trap), TO_1)
+        losing = iter((False, True, False, True))
+        pass_(self.clock, 0.2, 0.01)
+        self.wire.lose = lambda datagram: next(losing, False)
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64, count=1), TO_1)
+        pass_(self.clock, 3, 0.01)
+        self.assertEqual(self.heard, [64, 64, 64])
+
+    def test_half(self) -> None:
+        """An answer that says no by its content is a no."""
+        self.answers.how = lambda request: InformInfo(trapNumber=0xFFFF, subscribe=0)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+
+    def test_soon(self) -> None:
+        """One that was refused is tried again soon, not as late as one that stands is renewed."""
+        self.refuses = True
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.refuses = False
+        pass_(self.clock, 6, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1])
+
+    def test_reregister(self) -> None:
+        """A port whose SM wants registrations is subscribed anew at once; another change does nothing."""
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        for wantsRegistration, wishes in ((False, [1]), (True, [1, 1]), (False, [1, 1]), (True, [1, 1, 1])):
+            self.agent.portChanged(wantsRegistration)
+            self.assertEqual(self.subscription.isStanding, not wantsRegistration)
+            pass_(self.clock, 0.2, 0.1)
+            self.assertTrue(self.subscription.isStanding)
+            self.assertEqual(self.wishes(), wishes)
+        self.subscription.stop()
+        self.agent.portChanged(True)
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1, 1, 0])
+
+    def test_renew(self) -> None:
+        """A subscription is made anew at once when it is told to, but only between its start and its end."""
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.renew()
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.subscription.renew()
+        pass_(self.clock, 0.2, 0.1)
+        self.assertEqual(self.wishes(), [1, 1])
+        self.subscription.renew()
+        self.subscription.renew()
+        pass_(self.clock, 0.2, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        self.subscription.stop()
+        self.subscription.renew()
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1, 1, 1, 0])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_handover(self) -> None:
+        """When the port has another manager, or another address, that one is asked, and in the end left."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        self.subscription = self.subscribed(None, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 10, 0.1)
+        self.assertEqual(self.wishes(), [1])
+        port.endPort = replace(port.endPort, smLID=LID(77))  # nobody is there
+        pass_(self.clock, 5.1, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        pass_(self.clock, 6, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 1])
+        port.endPort = replace(port.endPort, gids=(GID(bytes(16)),))
+        pass_(self.clock, 6, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+
+        def gone() -> MADEndPort:
+            raise DeviceUnavailable("the port is being configured")
+
+        self.patch(port, "refresh", gone)
+        pass_(self.clock, 20, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+        self.subscription.stop()
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1, 0])
+
+    def test_stopsEarly(self) -> None:
+        """Who stops before there is an answer has no subscription when it comes."""
+        self.subscription.start()
+        done = self.subscription.stop()
+        pass_(self.clock, 1, 0.01)
+        self.successResultOf(done)
+        self.assertFalse(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 0])
+
+    def test_portLost(self) -> None:
+        """A port that is gone is no subscription; its end comes all the same."""
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.agent.portLost("the device is gone")
+        pass_(self.clock, 20, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        self.successResultOf(self.subscription.stop())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_silentLoss(self) -> None:
+        """The loss of the port is logged once, not again and again; so is an administration's silence."""
+        logged: list[str] = []
+
+        @implementer(ILogObserver)
+        def observer(event: LogEvent) -> None:
+            logged.append(event["log_level"].name)
+
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        self.wire.lose = lambda datagram: True
+        self.subscription.start()
+        pass_(self.clock, 300, 0.5)
+        self.assertEqual(logged.count("warn"), 1)
+        self.agent.portLost("the device is gone")
+        pass_(self.clock, 3600, 1)
+        self.assertEqual(logged.count("warn"), 2)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_return(self) -> None:
+        """When the port is back, the subscription is, too, and reports come by the new port."""
+        self.agent.close()
+        self.wire.ports[0].isClosed = False
+        missing = iter((True, True))
+
+        def reopen() -> WiredPort:
+            if next(missing, False):
+                raise DeviceUnavailable("not yet")
+            port = WiredPort(self.wire, 1)
+            self.wire.ports = (port, self.wire.ports[1])
+            self.served: list[tuple[object, ...]] = []
+
+            def serve(*what: object) -> Callable[[], None]:
+                self.served.append(what)
+                return lambda: None
+
+            self.patch(port, "serve", serve)
+            return port
+
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        self.server = MADServer(self.agent)
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.agent.port.close()
+        self.agent.portLost("the device is gone")
+        self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
+        pass_(self.clock, 10, 0.5)
+        self.assertFalse(self.subscription.isStanding)
+        pass_(self.clock, 10, 0.5)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 1])
+        self.assertEqual(self.served, [(ManagementClass.SUBN_ADM, (Method.REPORT,), 0)])
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), TO_1)
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.heard, [64])
+        self.agent.portLost("again")
+        self.agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_events(self) -> None:
+        """What a port tells by itself renews at once, where that matters."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        self.subscription = self.subscribed(None, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 0.1, 0.01)
+        self.agent.portChanged(False)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1])
+        self.agent.portChanged(True)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1, 1])
+        port.endPort = replace(port.endPort, gids=(GID(bytes(16)),))
+        self.agent.portChanged(False)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+
+    def test_taken(self) -> None:
+        """Where somebody else gets the reports it does not begin, and may be begun again."""
+        port = self.wire.ports[0]
+        serve = port.serve
+
+        def taken(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+            raise ResourceExhausted("taken")
+
+        self.patch(port, "serve", taken)
+        self.assertRaises(ResourceExhausted, self.subscription.start)
+        pass_(self.clock, 20, 0.1)
+        self.assertEqual(self.wishes(), [])
+        self.patch(port, "serve", serve)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+
+
+class FabricTests(FabricTestCase):
+    """Subscriptions with the administration of a simulated fabric, whose manager may change."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.heard: list[int] = []
+        self.addCleanup(self.fabric.close)
+        self.server = MADServer(self.agent)
+        self.subscription = Subscription(
+            *(self.clock, self.agent, self.server, None),
+            lambda notice, request: self.heard.append(notice.trapNumber),
+        )
+
+    def records(self, administration: int) -> list[sa.InformInfoRecord]:
+        """Who has subscribed there."""
+        found: list[sa.InformInfoRecord] = self.told(
+            self.agent.SubnAdmGetTable(sa.InformInfoRecord, gmp(administration)), 1
+        )
+        return found
+
+    def test_events(self) -> None:
+        """A link that goes down is heard of, once; after the end nothing is."""
+        self.subscription.start()
+        self.pump(1)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(len(self.records(self.lid("d"))), 1)
+        self.fabric.cut("c", 1)
+        self.pump(10)
+        self.assertEqual(sorted(self.heard), [65, 128])
+        self.subscription.stop()
+        self.pump(1)
+        self.fabric.heal("c", 1)
+        self.pump(10)
+        self.assertEqual(sorted(self.heard), [65, 128])
+        self.assertEqual(self.records(self.lid("d")), [])
+
+    def test_reregister(self) -> None:
+        """A manager that wants its clients to register again, by the port's PortInfo, is heard at once."""
+        self.subscription.start()
+        self.pump(1)
+        asked: list[bool] = []
+        self.patch(self.subscription, "_subscribe", lambda: asked.append(True))
+        info = self.told(self.agent.SubnGet(PortInfo, route()), 1)
+        wanted = info.replace(clientReregister=True, portPhysicalState=PhysicalState(0))
+        self.told(self.agent.SubnSet(wanted, route()), 1)
+        self.assertEqual(asked, [True])
+
+    def test_renewals(self) -> None:
+        """However often it is renewed, it is one."""
+        self.subscription.start()
+        self.pump(300)
+        self.assertEqual(len(self.records(self.lid("d"))), 1)
+
+    def test_handover(self) -> None:
+        """When the manager dies and another takes over, the subscription is with that one."""
+        self.fabric.standBy("c")
+        self.subscription.start()
+        self.pump(1)
+        self.fabric.silence("d")
+        self.pump(20)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(len(self.records(self.lid("c"))), 1)
+        self.heard.clear()
+        self.fabric.cut("b", 2)
+        self.pump(10)
+        self.assertIn(128, self.heard)
+
+    def test_taken(self) -> None:
+        """One port's reports come to one of its attachments."""
+        self.subscription.start()
+        other = self.agentAt("a")
+        second = Subscription(
+            *(self.clock, other, MADServer(other), None), lambda notice, request: self.heard.append(0)
+        )
+        self.assertRaises(ResourceExhausted, second.start)
+        self.subscription.stop()
+        second.start()
+        self.pump(1)
+        self.assertTrue(second.isStanding)
+        self.told(second.stop(), 1)

@@ -1,0 +1,317 @@
+"""
+Paths are values with a text that reads back, and resolvers find them from what people type.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID, MTU, PKey
+from txrdma.mad.layouts.attributes import ManagementClass
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.paths import parseTarget
+from txrdma.mad.resolvers import IPPathResolver
+from txrdma.test.support.mad.paths import END_PORT, gids, headers, lids, OURS, paths, routes, THEIRS
+from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
+
+directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lids)
+
+
+class TextTests(SynchronousTestCase):
+    """What paths look like."""
+
+    @given(paths)
+    def test_path(self, path: IBPath) -> None:
+        """The text of a path reads back as the same path, by its own class and as a target."""
+        self.assertEqual(IBPath.fromString(str(path)), path)
+
+    @given(directed)
+    def test_route(self, path: IBDRPath) -> None:
+        """So does that of a directed route, whatever else it says."""
+        self.assertEqual(IBDRPath.fromString(str(path)), path)
+        self.assertEqual(parseTarget(str(path)), path)
+
+    @given(paths | directed)
+    def test_repr(self, path: IBPath) -> None:
+        """What C{repr} says is a path for Python, and for who types it."""
+        names = {"IBPath": IBPath, "IBDRPath": IBDRPath, "GID": GID, "MTU": MTU}
+        self.assertEqual(eval(repr(path), names), path)
+        self.assertEqual(parseTarget(repr(path)), path)
+        self.assertIs(type(parseTarget(repr(path))), type(path))
+
+    def test_examples(self) -> None:
+        """As people know it."""
+        self.assertEqual(str(IBPath(dlid=LID(7), serviceLevel=1)), "lid 7 sl 1")
+        self.assertEqual(str(IBPath()), "lid 0")
+        self.assertEqual(str(IBDRPath(drPath=(1, 3))), "DR 0,1,3")
+        self.assertEqual(str(IBDRPath(drPath=(1,), drSLID=LID(4), dlid=LID(9))), "DR 0,1 lid 9 drslid 4")
+        self.assertEqual(IBPath.fromString("lid 0x10 pkey 0x7fff"), IBPath(dlid=LID(16), pkey=PKey(0x7FFF)))
+        self.assertEqual(
+            repr(IBPath(dlid=LID(7), dgid=THEIRS, mtu=MTU.MTU_2048)),
+            "IBPath(dlid=7, dgid=GID.fromString('fe80::2'), mtu=MTU.MTU_2048)",
+        )
+
+    def test_targets(self) -> None:
+        """A LID, a GID, a GUID, a route or a path."""
+        guid = GUID.fromInt(0x0002C90300010002)
+        for text, target in (
+            ("7", 7),
+            ("lid 7", 7),
+            ("LID 0x10", 16),
+            (" lid7 ", 7),
+            ("fe80::2", THEIRS),
+            ("FE80:0:0:0:0:0:0:2", THEIRS),
+            ("::ffff:10.0.0.1", GID.fromIP("10.0.0.1")),
+            ("10.0.0.1", GID.fromIP("10.0.0.1")),
+            ("0x0002c90300010002", guid),
+            ("0002c90300010002", guid),
+            ("0002:c903:0001:0002", guid),
+            ("DR 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("dr 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("DR, 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("DR 0, 1, 3", IBDRPath(drPath=(1, 3))),
+            ("0,1,3", IBDRPath(drPath=(1, 3))),
+            ("0,1,", IBDRPath(drPath=(1,))),
+            ("DR 0", IBDRPath()),
+            ("0,1 pkey 0x8001", IBDRPath(drPath=(1,), pkey=PKey(0x8001))),
+            ("lid 7 sl 3", IBPath(dlid=LID(7), serviceLevel=3)),
+            ("IBPath(dlid=7, serviceLevel=3)", IBPath(dlid=LID(7), serviceLevel=3)),
+            ("path.IBPath(DLID=7, SL=3)", IBPath(dlid=LID(7), serviceLevel=3)),
+            (
+                "IBPath(DGID='fe80::2', hop_limit=64)",
+                IBPath(dgid=THEIRS, hopLimit=64),
+            ),
+            ("IBDRPath(drPath=[1, 3])", IBDRPath(drPath=(1, 3))),
+        ):
+            self.assertEqual(parseTarget(text), target, text)
+
+    def test_scope(self) -> None:
+        """What stands behind the percent sign of a GID is a name of our own port."""
+        port = replace(END_PORT, names=("mlx5_0/1", "ib0"))
+        for scope in ("mlx5_0/1", "ib0", "0x0000000000000001", "0000:0000:0000:0001", "fe80::1"):
+            self.assertEqual(parseTarget(f"fe80::2%{scope}", port), THEIRS, scope)
+        self.assertEqual(parseTarget("fe80::2%elsewhere"), THEIRS)
+        for scope in ("mlx5_1/1", "fe80::2", "0x0000000000000002", ""):
+            self.assertRaises(ValueError, parseTarget, f"fe80::2%{scope}", port)
+
+    def test_nonsense(self) -> None:
+        """What is none of these is a ValueError."""
+        for text in (
+            "",
+            "x",
+            "lid",
+            "0",
+            "70000",
+            "700000",
+            "0x12345",
+            "DR 1,2",
+            "DR 0,0",
+            "DR 0,255",
+            "DR 0,x",
+            "IBDRPath(drPath=(1, .2))",
+            "IBPath(sgid=7)",
+            "IBPath(mtu=7)",
+            "IBPath(dlid=True)",
+            "IBPath(reversible=3)",
+            f"IBPath(dlid={'-' * 3000}1)",
+            "DR 0,1 drslid",
+            "DR",
+            "lid 7 sl",
+            "lid 70000 sl 1",
+            "lid 7 sl 16",
+            "lid 7 drslid 3",
+            "lid -1 sl 1",
+            "up 3",
+            "::1::",
+            "10.0.0.256",
+            "IBPath(",
+            "IBPath(7)",
+            "IBPath(lids=7)",
+            "IBPath(dlid=70000)",
+            "IBPath(dlid=lid)",
+            "IBPath(dlid='x')",
+            "IBPath(drPath=(1,))",
+            "IBPath(mtu=MTU.MTU_3)",
+            "IBDRPath(drPath=(0,))",
+            "IBDRPath(drPath=1)",
+            "print(dlid=7)",
+            "__import__('os').abort()",
+        ):
+            self.assertRaises(ValueError, parseTarget, text)
+        self.assertRaises(ValueError, IBDRPath.fromString, "IBPath(dlid=7)")
+
+    @given(st.text(max_size=40) | st.text("0123456789abcdefx:.,% lidDR()=", max_size=20))
+    def test_anything(self, text: str) -> None:
+        """Whatever people type is a target, or a ValueError."""
+        try:
+            target = parseTarget(text)
+        except ValueError:
+            return
+        self.assertIsInstance(target, (int, GID, GUID, IBPath))
+
+
+class ValueTests(SynchronousTestCase):
+    """Paths are values."""
+
+    port = MADEndPort(
+        GUID.fromInt(1),
+        (OURS, GID.fromString("fec0::1")),
+        lid=LID(0x24),
+        lidMask=2,
+        pkeys=(PKey(0xFFFF), PKey(0x8001)),
+        subnetTimeout=17,
+    )
+
+    @given(paths | directed)
+    def test_reverse(self, path: IBPath) -> None:
+        """The way back of the way back is the way; what is not reversible has none."""
+        if not path.reversible:
+            self.assertRaises(ValueError, path.reverse)
+            return
+        back = path.reverse()
+        self.assertIs(type(back), type(path))
+        self.assertEqual(back.reverse(), path)
+        self.assertEqual(
+            (back.slid, back.dlid, back.sgid, back.dgid, back.sqpn, back.dqpn),
+            (path.dlid, path.slid, path.dgid, path.sgid, path.dqpn, path.sqpn),
+        )
+        same = "serviceLevel trafficClass flowLabel hopLimit pkey qkey sqpsn mtu packetLifeTime".split()
+        self.assertEqual([getattr(back, name) for name in same], [getattr(path, name) for name in same])
+
+    def test_globalReverse(self) -> None:
+        """A path with GRH has one on the way back; one without has none."""
+        there = IBPath(slid=LID(1), dlid=LID(2), sgid=OURS, dgid=THEIRS, flowLabel=5, hopLimit=64)
+        self.assertTrue(there.hasGRH)
+        self.assertTrue(there.reverse().hasGRH)
+        self.assertEqual((there.reverse().dgid, there.reverse().flowLabel), (OURS, 5))
+        self.assertFalse(IBPath(dlid=LID(2)).reverse().hasGRH)
+
+    def test_routeBack(self) -> None:
+        """The answer to a directed route takes the same route: a bit of the datagram says so."""
+        there = IBDRPath(drPath=(1, 3), drSLID=LID(5), slid=LID(5), dlid=LID(9))
+        back = there.reverse()
+        self.assertEqual((back.drPath, back.drSLID, back.slid, back.dlid), ((1, 3), 5, 9, 5))
+
+    def test_index(self) -> None:
+        """By index or by value is the same path, and a path tells the indices."""
+        port = self.port
+        one = IBPath.fromPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, dlid=LID(9))
+        other = IBPath(
+            slid=LID(0x27),
+            sgid=port.gids[1],
+            pkey=port.pkeys[1],
+            dlid=LID(9),
+            packetLifeTime=17,
+        )
+        self.assertEqual(one, other)
+        told = one.pkeyIndexAt(port), one.sgidIndexAt(port), one.slidBitsAt(port)
+        self.assertEqual(told, (1, 1, 3))
+        back = one.reverse()
+        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), told)
+        self.assertEqual(
+            IBPath.toPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, slid=LID(9)), replace(back, hopLimit=0)
+        )
+        self.assertEqual(IBPath.fromPort(port, dlid=LID(9)).slid, 0x24)
+        self.assertEqual(IBPath.toPort(port, slid=LID(9)).dlid, 0x24)
+
+    @given(st.data())
+    def test_anyIndex(self, data: st.DataObject) -> None:
+        """Whatever a port's tables hold, an index leads to a value and back."""
+        port = MADEndPort(
+            GUID.fromInt(1),
+            tuple(data.draw(st.lists(gids, min_size=1, max_size=8, unique=True))),
+            lid=LID(data.draw(st.integers(1, 0xBFFF))),
+            lidMask=data.draw(st.integers(0, 7)),
+            pkeys=tuple(
+                data.draw(st.lists(st.integers(0, 0xFFFF).map(PKey), min_size=1, max_size=8, unique=True))
+            ),
+        )
+        at = (
+            data.draw(st.integers(0, len(port.pkeys) - 1)),
+            data.draw(st.integers(0, len(port.gids) - 1)),
+            data.draw(st.integers(0, (1 << port.lidMask) - 1)),
+        )
+        there = IBPath.fromPort(port, pkeyIndex=at[0], gidIndex=at[1], lidBits=at[2])
+        self.assertEqual((there.pkeyIndexAt(port), there.sgidIndexAt(port), there.slidBitsAt(port)), at)
+        back = there.reverse()
+        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), at)
+        self.assertEqual(IBPath.toPort(port, pkeyIndex=at[0], gidIndex=at[1], lidBits=at[2]), back)
+
+    def test_routeFromPort(self) -> None:
+        """A directed route is not LID routed, unless that is said."""
+        route = IBDRPath.fromPort(self.port, pkeyIndex=1, drPath=(1,))
+        self.assertEqual((route.slid, route.pkey, route.drPath), (0xFFFF, 0x8001, (1,)))
+
+    def test_noEntry(self) -> None:
+        """What the port has not is a ValueError, both ways; so is what is said twice, or does not fit."""
+        port = self.port
+        for values in (
+            {"pkeyIndex": 2},
+            {"pkeyIndex": -1},
+            {"gidIndex": 2},
+            {"lidBits": 4},
+            {"lidBits": -1},
+            {"pkeyIndex": 0, "pkey": 0xFFFF},
+            {"gidIndex": 0, "sgid": OURS},
+            {"lidBits": 0, "slid": 0x24},
+            {"dlid": 0x10000},
+            {"serviceLevel": 16},
+        ):
+            self.assertRaises(ValueError, IBPath.fromPort, port, **values)
+        path = IBPath(slid=LID(0x28), dlid=LID(0x23), pkey=PKey(0x7FFF), sgid=THEIRS)
+        for ask in (path.pkeyIndexAt, path.sgidIndexAt, path.dgidIndexAt, path.slidBitsAt, path.dlidBitsAt):
+            self.assertRaises(ValueError, ask, port)
+
+    def test_times(self) -> None:
+        """Timeouts come from the life time of packets and from what the other end takes to answer."""
+        path = IBPath(packetLifeTime=10, responseTime=12)
+        self.assertAlmostEqual(path.packetLifeTimeSeconds, 4.096e-6 * 1024)
+        self.assertAlmostEqual(path.madTimeoutSeconds, 4.096e-6 * (2 * 1024 + 4096))
+        self.assertEqual(path.qpTimeout(), 11)
+        self.assertEqual(path.qpTimeout(ackDelay=11), 12)
+        self.assertEqual(path.qpTimeout(ackDelay=3), 12)
+        self.assertEqual(IBPath(packetLifeTime=31).qpTimeout(), 31)
+        self.assertAlmostEqual(IBPath().madTimeoutSeconds, 4.096e-6 * (2 << 18) + 4.096e-6 * (1 << 16))
+
+    @given(paths | directed)
+    def test_computedOnce(self, path: IBPath) -> None:
+        """What was computed of a path stays with it alone: it is no part of its value, and no copy has it."""
+        fresh = replace(path)
+        self.assertIs(path.madTimeoutSeconds, path.madTimeoutSeconds)
+        self.assertEqual((path, hash(path), repr(path)), (fresh, hash(fresh), repr(fresh)))
+        for copied in (copy.copy(path), copy.deepcopy(path), pickle.loads(pickle.dumps(path))):
+            self.assertEqual(copied, path)
+            self.assertEqual(copied.madTimeoutSeconds, path.madTimeoutSeconds)
+        longer = replace(path, packetLifeTime=3, responseTime=20)
+        self.assertAlmostEqual(longer.madTimeoutSeconds, 4.096e-6 * (2 * 8 + (1 << 20)))
+
+    def test_frozen(self) -> None:
+        """Nothing of a path changes."""
+        for path in (IBPath(), IBDRPath()):
+            for name in ("dlid", "pkey", "packetLifeTime", "unknown"):
+                self.assertRaises((AttributeError, TypeError), setattr, path, name, 1)
+
+
+class RoCETests(VerbsPortCase):
+    """By IP through software devices."""
+
+    def test_ip(self) -> None:
+        """A path by IP address leads to whoever has the address: all that is missing is its queue pair."""
+        told = PortCounters(portXmitWait=7)
+        asked = self.serve(ManagementClass.PERFORMANCE, lambda request: told)
+        end = self.ports[0].endPort
+        path = self.successResultOf(IPPathResolver(end).resolve(self.addresses[1]))
+        self.assertEqual(path.sgidIndexAt(end), 0)
+        way = replace(path, dqpn=self.ports[1].qpn)
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, way)), told)
+        came = asked.asked[0].path
+        self.assertEqual((came.sgid, came.dgid), (path.sgid, path.dgid))
+        self.assertEqual((came.reverse().sgid, came.reverse().dgid), (path.dgid, path.sgid))

@@ -1,0 +1,430 @@
+"""
+A schedule runs coroutines and generators whose calls go to an agent, a bounded number at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule, Progress
+from txrdma.mad.tasks import Task
+from txrdma.test.support.mad.simulated import FabricTestCase, route
+
+HERE = IBDRPath()
+
+
+class FakeAgent(RPCs):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, IBPath, int, Deferred[Any]]] = []
+        self.cancelled = 0
+        self.atOnce: Exception | None = None
+
+    def call(
+        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[Any]:
+        if self.atOnce is not None:
+            return fail(self.atOnce)
+        answer: Deferred[Any] = Deferred(self._cancelled)
+        self.calls.append((payload, path, attributeModifier, answer))
+        return answer
+
+    def _cancelled(self, answer: Deferred[Any]) -> None:
+        self.cancelled += 1
+
+    def answer(self, what: object = None) -> None:
+        """The oldest call is answered; what is an exception fails it."""
+        self.calls.pop(0)[-1].callback(what) if not isinstance(what, Exception) else self.calls.pop(0)[
+            -1
+        ].errback(what)
+
+
+class ScheduleTests(SynchronousTestCase):
+    """Work of both kinds."""
+
+    def setUp(self) -> None:
+        self.agent = FakeAgent()
+        self.schedule = MADSchedule(self.agent, maxOutstanding=3)
+
+    def test_coroutine(self) -> None:
+        """A coroutine gets the answers, and its result is that of the run."""
+
+        async def ports() -> int:
+            first = await self.schedule.SubnGet(NodeInfo, HERE)
+            second = await self.schedule.SubnGet(NodeInfo, HERE)
+            return first.numPorts + second.numPorts
+
+        done = self.schedule.run(ports())
+        self.agent.answer(NodeInfo(numPorts=1))
+        self.assertNoResult(done)
+        self.agent.answer(NodeInfo(numPorts=2))
+        self.assertEqual(self.successResultOf(done), 3)
+
+    def test_generator(self) -> None:
+        """A generator's C{yield} gives the answer; what it returns goes to who has yielded it, else True."""
+        seen: list[Any] = []
+
+        def inner(value: object) -> Generator[Any, Any, object]:
+            yield self.schedule.SubnGet(NodeInfo, HERE)
+            return value
+
+        def outer() -> Generator[Any, Any, None]:
+            seen.append((yield self.schedule.SubnGet(NodeInfo, HERE)))
+            seen.append((yield inner("said")))
+            seen.append((yield inner(None)))
+            seen.append((yield None))
+
+        done = self.schedule.run(outer())
+        for number in range(3):
+            self.agent.answer(number)
+        self.successResultOf(done)
+        self.assertEqual(seen, [0, "said", True, None])
+
+    def test_mixed(self) -> None:
+        """Generators yield coroutines, and coroutines await what was queued."""
+
+        async def asks() -> object:
+            return await self.schedule.SubnGet(NodeInfo, HERE)
+
+        def yields() -> Generator[Any, Any, object]:
+            return (yield asks())
+
+        async def waits() -> object:
+            return await self.schedule.queue(yields())
+
+        done = self.schedule.run(waits())
+        self.agent.answer("answer")
+        self.assertEqual(self.successResultOf(done), "answer")
+
+    def test_bound(self) -> None:
+        """No more calls are out than the bound, and those that wait go in order."""
+
+        async def asks(number: int) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE, number)
+
+        done = self.schedule.run(mqueue=(asks(number) for number in range(10)))
+        order = []
+        while self.agent.calls:
+            self.assertLessEqual(len(self.agent.calls), 3)
+            order.append(self.agent.calls[0][2])
+            self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, list(range(10)))
+        self.assertEqual((self.schedule.progress.most, self.schedule.progress.calls), (3, 10))
+
+    def test_progressRaises(self) -> None:
+        """A callback that raises is logged, once, and takes the place of no answer."""
+
+        def stumble(progress: Progress) -> None:
+            raise ZeroDivisionError("a bug")
+
+        schedule = MADSchedule(self.agent, 1, onProgress=stumble)
+        calls = [schedule.SubnGet(NodeInfo, HERE) for _ in range(3)]
+        for number in range(3):
+            self.agent.answer(number)
+        self.assertEqual([self.successResultOf(call) for call in calls], [0, 1, 2])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_bursts(self) -> None:
+        """Calls beyond the bound wait, whoever makes them."""
+
+        async def asks() -> None:
+            answers = [self.schedule.SubnGet(NodeInfo, HERE, number) for number in range(5)]
+            for answer in answers:
+                await answer
+
+        done = self.schedule.run(asks())
+        self.assertEqual((len(self.agent.calls), self.schedule.progress.waiting), (3, 2))
+        for _ in range(5):
+            self.agent.answer()
+        self.successResultOf(done)
+
+    def test_sourceWaits(self) -> None:
+        """A generator of work that yields what was queued goes on when that has ended."""
+        order: list[str] = []
+
+        async def asks(name: str) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+            order.append(name)
+
+        def works() -> Iterator[Any]:
+            yield self.schedule.queue(asks("first"))
+            order.append("between")
+            yield asks("second")
+
+        done = self.schedule.run(mqueue=works())
+        self.agent.answer()
+        self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, ["first", "between", "second"])
+
+    def test_sourceWaitsForMany(self) -> None:
+        """One that yields an C{mqueue} goes on when all that came of it has ended."""
+        order: list[object] = []
+
+        async def asks(number: int) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+            order.append(number)
+
+        def works() -> Iterator[Any]:
+            yield asks(1)
+            yield self.schedule.mqueue(asks(number) for number in (2, 3, 4, 5))
+            order.append("all but one")
+            yield None
+            yield asks(6)
+
+        done = self.schedule.run(mqueue=works())
+        while self.agent.calls:
+            self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, [1, 2, 3, 4, 5, "all but one", 6])
+
+    def test_turns(self) -> None:
+        """Of several sources each has its turn."""
+
+        async def asks(number: int) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE, number)
+
+        self.schedule.mqueue(asks(number) for number in range(100, 106))
+        self.schedule.mqueue(asks(number) for number in range(200, 203))
+        done = self.schedule.run()
+        order = []
+        while self.agent.calls:
+            order.append(self.agent.calls[0][2])
+            self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, [100, 101, 102, 103, 200, 104, 201, 105, 202])
+
+    def test_waitForMany(self) -> None:
+        """Yielding an C{mqueue} waits for all that came of it."""
+        order: list[object] = []
+
+        async def asks(number: int) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+            order.append(number)
+
+        def waits() -> Generator[Any, Any, None]:
+            yield self.schedule.mqueue(asks(number) for number in range(5))
+            order.append("all")
+
+        done = self.schedule.run(waits())
+        for _ in range(5):
+            self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, [0, 1, 2, 3, 4, "all"])
+
+    def test_caught(self) -> None:
+        """An exception comes out of C{yield} and C{await} as though the call had raised it."""
+
+        def inner() -> Generator[Any, Any, None]:
+            yield self.schedule.SubnGet(NodeInfo, HERE)
+
+        def outer() -> Generator[Any, Any, str]:
+            try:
+                yield inner()
+            except ValueError as error:
+                return f"caught {error}"
+            return "not caught"
+
+        async def awaits() -> str:
+            try:
+                await self.schedule.queue(inner())
+            except ValueError as error:
+                return f"{await self.schedule.queue(outer())} after {error}"
+            return "not caught"
+
+        done = self.schedule.run(awaits())
+        self.agent.answer(ValueError("one"))
+        self.agent.answer(ValueError("two"))
+        self.assertEqual(self.successResultOf(done), "caught two after one")
+
+    def test_uncaught(self) -> None:
+        """The exception of a piece of work that nobody waits for ends the run; the rest is cancelled."""
+
+        async def asks() -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+
+        done = self.schedule.run(mqueue=(asks() for _ in range(5)))
+        self.agent.answer(ValueError("no"))
+        self.failureResultOf(done, ValueError)
+        self.assertEqual((self.agent.cancelled, self.schedule.progress.outstanding), (2, 0))
+
+    def test_cancel(self) -> None:
+        """Cancelling the run cancels every call and closes all work."""
+        closed: list[int] = []
+
+        async def asks(number: int) -> None:
+            try:
+                await self.schedule.SubnGet(NodeInfo, HERE)
+            finally:
+                closed.append(number)
+
+        done = self.schedule.run(mqueue=(asks(number) for number in range(9)))
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.assertEqual((self.agent.cancelled, closed), (3, [0, 1, 2]))
+        self.assertEqual(self.schedule.progress.running, 0)
+
+    def test_nonsense(self) -> None:
+        """What cannot be waited for is an error where it is yielded."""
+
+        def yields(what: object = 7) -> Generator[Any, Any, None]:
+            yield what
+
+        error = self.failureResultOf(self.schedule.run(yields()), TypeError)
+        self.assertIn("yield 7", error.getErrorMessage())
+        for nonsense in ([], [NodeInfo], "text", object()):
+            self.failureResultOf(self.schedule.run(yields(nonsense)), TypeError)
+            self.failureResultOf(self.schedule.run(mqueue=[nonsense]), TypeError)
+            self.assertRaises(TypeError, self.schedule.queue, nonsense)
+            self.assertRaises(TypeError, self.schedule.run, nonsense)
+        self.assertRaises(TypeError, self.schedule.mqueue, 7)
+        self.assertRaises(ValueError, MADSchedule, self.agent, 0)
+        self.assertIsNone(self.successResultOf(self.schedule.run()))
+
+    def test_nonsenseCaught(self) -> None:
+        """It may be caught there; and what is left goes on."""
+
+        def yields() -> Generator[Any, Any, str]:
+            try:
+                yield ["nothing", "that", "could", "end"]
+            except TypeError:
+                return str((yield self.schedule.SubnGet(NodeInfo, HERE)))
+            return "not caught"
+
+        done = self.schedule.run(yields())
+        self.agent.answer("answer")
+        self.assertEqual(self.successResultOf(done), "answer")
+
+    def test_taskTwice(self) -> None:
+        """What has ended can be waited for again."""
+
+        async def asks() -> int:
+            return 7
+
+        task: Task = self.schedule.queue(asks())
+        self.assertEqual(self.successResultOf(task.wait()), 7)
+        self.assertEqual(self.successResultOf(task.wait()), 7)
+
+    def test_failedSource(self) -> None:
+        """An iterator of work that fails ends the run; who waits for it gets its error."""
+
+        async def asks() -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+
+        def works() -> Iterator[Any]:
+            yield asks()
+            raise ValueError("no more")
+
+        async def waits() -> str:
+            try:
+                await self.schedule.mqueue(works())
+            except ValueError as error:
+                return str(error)
+            return "not caught"
+
+        self.failureResultOf(self.schedule.run(mqueue=works()), ValueError)
+        self.assertEqual(self.agent.cancelled, 1)
+        self.agent.calls.clear()
+        done = self.schedule.run(waits())
+        self.agent.answer()
+        self.assertEqual(self.successResultOf(done), "no more")
+
+    def test_alone(self) -> None:
+        """Work that fails while nobody runs the schedule is in the log."""
+
+        async def fails() -> None:
+            raise ValueError("alone")
+
+        self.schedule.queue(fails())
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_twice(self) -> None:
+        """A schedule has one run at a time, and can have another one afterwards."""
+
+        async def asks() -> object:
+            return await self.schedule.SubnGet(NodeInfo, HERE)
+
+        done = self.schedule.run(asks())
+        self.assertRaises(RuntimeError, self.schedule.run, asks())
+        self.agent.answer(1)
+        self.assertEqual(self.successResultOf(done), 1)
+        again = self.schedule.run(asks())
+        self.agent.answer(2)
+        self.assertEqual(self.successResultOf(again), 2)
+
+
+class FabricTests(FabricTestCase):
+    """Over a simulated fabric."""
+
+    def test_discovery(self) -> None:
+        """The example of python-rdma's documentation, translated, finds what a sweep does."""
+        guids: dict[GUID, NodeInfo] = {}
+        schedule = MADSchedule(self.agent, 8)
+
+        def getPortInfo(path: IBDRPath, port: int, follow: bool) -> Generator[Any, Any, None]:
+            info = yield schedule.SubnGet(PortInfo, path, port)
+            if follow and info.portState != PortState.DOWN:
+                yield getNodeInfo(path.then(port))
+
+        def getNodeInfo(path: IBDRPath) -> Generator[Any, Any, None]:
+            info = yield schedule.SubnGet(NodeInfo, path)
+            if info.nodeGUID in guids:
+                return
+            guids[info.nodeGUID] = info
+            if info.nodeType == NodeType.SWITCH:
+                schedule.mqueue(getPortInfo(path, port, True) for port in range(1, info.numPorts + 1))
+                yield schedule.SubnGet(PortInfo, path, 0)
+            else:
+                yield getPortInfo(path, info.localPortNum, len(path.drPath) == 0)
+
+        self.told(schedule.run(getNodeInfo(IBDRPath())))
+        fabric = self.told(Sweep(self.agent).run())
+        self.assertEqual(
+            {guid: (info.nodeType, info.numPorts) for guid, info in guids.items()},
+            {guid: (node.info.nodeType, node.info.numPorts) for guid, node in fabric.nodes.items()},
+        )
+        self.assertEqual(len(guids), 6)
+
+    def test_bound(self) -> None:
+        """The bound is reached, and never exceeded, as the fabric itself sees it."""
+        schedule = MADSchedule(self.agent, 7)
+        most = 0
+
+        async def asks() -> None:
+            nonlocal most
+            answer = schedule.SubnGet(NodeInfo, route(1, 3))
+            most = max(most, int(repr(self.agent).split()[-2]))
+            await answer
+
+        self.told(schedule.run(mqueue=(asks() for _ in range(200))))
+        self.assertEqual((most, schedule.progress.most, schedule.progress.calls), (7, 7, 200))
+
+    def test_cancel(self) -> None:
+        """Cancelling the run leaves no transaction; the agent's one timer finds nothing, and is no more."""
+        self.pump()
+        before = len(self.clock.getDelayedCalls())
+        schedule = MADSchedule(self.agent, 16)
+
+        async def asks() -> None:
+            await schedule.SubnGet(NodeInfo, route(1, 3))
+
+        done = schedule.run(mqueue=(asks() for _ in range(1000)))
+        self.assertIn("16 outstanding", repr(self.agent))
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+        self.pump(1.0)
+        self.assertEqual(len(self.clock.getDelayedCalls()), before)
+        self.assertEqual(schedule.progress.calls, 16)

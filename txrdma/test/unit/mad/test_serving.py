@@ -1,0 +1,601 @@
+"""
+A server answers whatever it is asked, and is not disturbed by what handlers and listeners do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.messages import RTU
+from txrdma.error import ResourceExhausted
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import frame, Keys
+from txrdma.mad.core.recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
+from txrdma.mad.errors import MADError, MADRefusal
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.congestion import SwitchCongestionLog
+from txrdma.mad.layouts.messages import MADHeader, MADRequest, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.server import ANSWER_SECONDS, MADServer, MOST_PENDING
+from txrdma.mad.vendor import OpenIBPing
+from txrdma.test.support.mad.faulty import assertEmpty
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
+
+PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0x32
+
+
+class ServerTestCase(SynchronousTestCase):
+    """A server at LID 2; what asks is at LID 1, and may ask anything."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=100, retries=0)
+        self.other = MADAgent(self.clock, self.wire.ports[1])
+        self.server = MADServer(self.other)
+
+    def serve(
+        self,
+        how: Callable[[MADRequest], object],
+        managementClass: int = PERFORMANCE,
+        methods: Sequence[Method] = (Method.GET, Method.SET),
+        oui: int = 0,
+    ) -> Answers:
+        answers = Answers(how)
+        self.server.handle(managementClass, answers, methods, oui)
+        return answers
+
+    def status(self, call: Deferred[Any]) -> int:
+        """Of the error that it is answered with."""
+        pass_(self.clock, 0.1)
+        status: int = self.failureResultOf(call, MADError).value.status
+        return status
+
+    def asked(self, datagram: bytes, path: IBPath | None = None) -> MADHeader | None:
+        """What is answered to these bytes; None for silence."""
+        before = len(self.wire.sent)
+        qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
+        self.other.received(datagram, path or IBPath(slid=LID(1), dlid=LID(2), sqpn=qpn, dqpn=qpn))
+        if len(self.wire.sent) == before:
+            return None
+        self.assertEqual(len(self.wire.sent), before + 1)
+        return MADHeader.decode(self.wire.sent[-1][1])
+
+    def request(self, managementClass: int, method: int, attributeID: int, transaction: int = 77) -> bytes:
+        return frame(managementClass, method, transaction, attributeID, 5, b"")
+
+
+class StatusTests(ServerTestCase):
+    """What nobody serves is answered with the status that the specification has for it."""
+
+    def statusOf(self, datagram: bytes) -> int:
+        header = self.asked(datagram)
+        assert header is not None
+        self.assertEqual((header.transactionID, header.attributeModifier), (77, 5))
+        return header.status
+
+    def test_classes(self) -> None:
+        """A class that nobody serves has no methods."""
+        for managementClass in (3, 4, 5, 6, 7, 8, 9, 0x10, 0x12, 0x21, 0x32, 0x50, 0xFF):
+            self.assertEqual(self.statusOf(self.request(managementClass, 1, 1)), MADStatus.UNSUPPORTED_METHOD)
+
+    def test_methods(self) -> None:
+        """Nor does one have those that nobody serves; the answer is by the method that belongs to it."""
+        served = self.serve(lambda request: request.payload, methods=(Method.GET,))
+        for method, said in ((2, 0x81), (0x12, 0x92), (0x15, 0x95), (4, 0x84), (0x7F, 0xFF), (0, 0x80)):
+            header = self.asked(self.request(PERFORMANCE, method, 0x12))
+            assert header is not None
+            self.assertEqual((header.method, header.status), (said, MADStatus.UNSUPPORTED_METHOD))
+        self.assertEqual(served.asked, [])
+
+    def test_attributes(self) -> None:
+        """An attribute that nobody knows, or that this method does not carry."""
+        served = self.serve(lambda request: request.payload)
+        for method, attributeID in ((1, 0x7777), (2, 0x7777)):
+            status = self.statusOf(self.request(PERFORMANCE, method, attributeID))
+            self.assertEqual(status, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        self.serve(lambda request: request.payload, SA, (Method.DELETE,))
+        status = self.statusOf(self.request(SA, Method.DELETE, NodeRecord.attributeID))
+        self.assertEqual(status, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        self.assertEqual(served.asked, [])
+
+    def test_versions(self) -> None:
+        """A version that we do not speak is answered in the one that we do."""
+        served = self.serve(lambda request: request.payload)
+        asked = self.request(PERFORMANCE, 1, 0x12)
+        for changed in (b"\x02" + asked[1:], b"\x80" + asked[1:], asked[:2] + b"\x02" + asked[3:]):
+            header = self.asked(changed)
+            assert header is not None
+            self.assertEqual(header.status, MADStatus.UNSUPPORTED_VERSION)
+            self.assertEqual((header.baseVersion, header.classVersion), (1, 1))
+        self.assertEqual(served.asked, [])
+
+    def test_otherVendor(self) -> None:
+        """A vendor's class is not another vendor's."""
+        mine = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0x001405)
+        theirs = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0xABCDEF)
+        for oui, status in ((0x001405, 0), (0xABCDEF, 0), (0x123456, 8), (0, 8)):
+            self.assertEqual(self.statusOf(frame(PING, 1, 77, 0, 5, b"", Keys(oui=oui))), status)
+        self.assertEqual((len(mine.asked), len(theirs.asked)), (1, 1))
+
+    def test_handlers(self) -> None:
+        """Methods of one class may have different handlers, and one may end."""
+        gets, sets = Answers(lambda request: PortCounters()), Answers(lambda request: PortCounters())
+        end = self.server.handle(PERFORMANCE, gets, (Method.GET,))
+        self.server.handle(PERFORMANCE, sets, (Method.SET,))
+        self.assertEqual([self.statusOf(self.request(PERFORMANCE, n, 0x12)) for n in (1, 2)], [0, 0])
+        end()
+        self.assertEqual([self.statusOf(self.request(PERFORMANCE, n, 0x12, 77)) for n in (1, 2)], [8, 0])
+        self.assertEqual((len(gets.asked), len(sets.asked)), (1, 2))
+
+    def test_replaced(self) -> None:
+        """Who is replaced by another, and ends then, does not end the other."""
+        end = self.server.handle(PERFORMANCE, Answers(lambda request: None), (Method.GET,))
+        self.serve(lambda request: PortCounters())
+        end()
+        self.assertEqual(self.statusOf(self.request(PERFORMANCE, 1, 0x12)), 0)
+
+
+class SilenceTests(ServerTestCase):
+    """What is no request gets no answer, and no handler sees it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.served = self.serve(lambda request: request.payload)
+        self.serve(lambda request: NodeInfo(), ManagementClass.SUBN_LID)
+
+    def test_lengths(self) -> None:
+        """What is too short or too long is no datagram."""
+        asked = self.request(PERFORMANCE, 1, 0x12)
+        for datagram in (asked[:20], asked[:24], asked[:255], asked + b"\0", asked * 2):
+            self.assertIsNone(self.asked(datagram))
+        self.assertEqual(self.served.asked, [])
+
+    def test_queuePairs(self) -> None:
+        """Subnet management is for queue pair 0, all else is not."""
+        for managementClass, qpn in ((PERFORMANCE, 0), (1, 1), (0x81, 1)):
+            asked = self.request(PERFORMANCE, 1, 0x12)
+            asked = asked[:1] + bytes((managementClass,)) + asked[2:]
+            path = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(qpn), dqpn=QPN(qpn))
+            self.assertIsNone(self.asked(asked, path))
+        self.assertEqual(self.served.asked, [])
+
+    def test_responses(self) -> None:
+        """Who answers what we never asked is no requester."""
+        for method in (0x81, 0x82, 0x83, 0x92, 0x95, 0x07):
+            self.assertIsNone(self.asked(self.request(PERFORMANCE, method, 0x12)))
+        self.assertEqual(self.served.asked, [])
+
+    def test_sends(self) -> None:
+        """Nobody waits for an answer to a Send: served, failed, or nobody's."""
+        asked = self.request(ManagementClass.COMM_MGT, Method.SEND, RTU.attributeID)
+        self.assertIsNone(self.asked(asked))
+
+        def fail(request: MADRequest) -> object:
+            raise ValueError("as the test wants it")
+
+        for number, handle in enumerate((lambda request: request.payload, lambda request: None, fail)):
+            served = self.serve(handle, ManagementClass.COMM_MGT, (Method.SEND,))
+            asked = self.request(ManagementClass.COMM_MGT, Method.SEND, RTU.attributeID, 100 + number)
+            self.assertIsNone(self.asked(asked))
+            self.assertEqual(len(served.asked), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_noWayBack(self) -> None:
+        """Who cannot be answered is not, and nobody notices."""
+        way = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1), reversible=False)
+        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12), way))
+        self.wire.ports[1].failing = [ResourceExhausted("no room")]
+        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 78)))
+        self.assertIsNotNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 79)))
+
+    def test_elsewhere(self) -> None:
+        """An attribute that begins elsewhere than others of its class is read and written there."""
+        log = SwitchCongestionLog(logEventsCounter=7, portMap=bytes(range(32)))
+        served = self.serve(lambda request: request.payload, ManagementClass.CONG_MGT)
+        call = self.agent.CongMgtGet(log, TO_2)
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.successResultOf(call), log)
+        self.assertEqual(served.asked[0].payload, log)
+
+    def test_none(self) -> None:
+        """A handler may choose to say nothing."""
+        self.serve(lambda request: None)
+        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12)))
+
+
+class HandlerTests(ServerTestCase):
+    """Whatever a handler does, there is a status, and a line in the log."""
+
+    def test_raises(self) -> None:
+        """It raises: invalid, or no resources where the class can say so."""
+
+        def fail(request: MADRequest) -> object:
+            raise ValueError("as the test wants it")
+
+        self.serve(fail)
+        self.serve(fail, SA)
+        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
+        self.assertEqual(self.status(self.agent.SubnAdmGet(PathRecord, TO_2)), 0x0100)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    def test_failsLater(self) -> None:
+        """What it has returned fails: the same."""
+        later: list[Deferred[object]] = [Deferred(), Deferred()]
+        coming = iter(later)
+        self.serve(lambda request: next(coming))
+        calls = [self.agent.PerformanceGet(PortCounters, TO_2) for _ in later]
+        pass_(self.clock, 0.1)
+        later[1].errback(ValueError("as the test wants it"))
+        self.assertEqual(self.status(calls[1]), 0x1C)
+        later[0].errback(MADRefusal(0x0C))
+        self.assertEqual(self.status(calls[0]), 0x0C)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        assertEmpty(self, self.agent)
+        self.agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_coroutine(self) -> None:
+        """A handler may be a coroutine: its result, what it raises, and its end when it takes too long."""
+        later: Deferred[object] = Deferred()
+        closed: list[int] = []
+
+        class Slow:
+            async def handle(self, request: MADRequest) -> object:
+                try:
+                    if request.header.attributeModifier == 1:
+                        await later
+                    if request.header.attributeModifier == 2:
+                        raise MADRefusal(0x0C)
+                    return request.payload
+                finally:
+                    closed.append(request.header.attributeModifier)
+
+        self.server.handle(PERFORMANCE, Slow(), (Method.GET,))  # type: ignore[arg-type]  # provides it
+        call = self.agent.PerformanceGet(PortCounters(portSelect=4), TO_2)
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.successResultOf(call).portSelect, 4)
+        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2, 2)), 0x0C)
+        call = self.agent.PerformanceGet(PortCounters, TO_2, 1)
+        pass_(self.clock, ANSWER_SECONDS + 1, 0.1)
+        self.assertEqual(self.status(call), MADStatus.BUSY)
+        self.assertEqual(closed, [0, 2, 1])
+
+    nonsense: ClassVar[tuple[object, ...]] = (
+        7,
+        "text",
+        b"bytes",
+        PortCounters,
+        [],
+        [PortCounters()],
+        (PortCounters(),),
+    )
+
+    def test_nonsense(self) -> None:
+        """It returns what cannot be an answer."""
+        for said in self.nonsense:
+            self.serve(lambda request, said=said: said)  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
+    def test_mixedTable(self) -> None:
+        """Records of a table are all of one kind, and are records."""
+        for said in ([NodeRecord(), PathRecord()], [NodeRecord(), 7], 7):
+            self.serve(lambda request, said=said: said, SA, (Method.GET_TABLE,))  # type: ignore[misc]  # the same
+            self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), 0x0100)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+
+    def test_unwritable(self) -> None:
+        """It returns values that do not fit into their fields, or more than an answer holds."""
+        self.serve(lambda request: PortCounters(portSelect=256))
+        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
+        self.serve(lambda request: [PathRecord(), PathRecord(dlid=LID(1 << 16))], SA, (Method.GET_TABLE,))
+        self.assertEqual(self.status(self.agent.SubnAdmGetTable(PathRecord, TO_2)), 0x0100)
+        self.serve(lambda request: PortCountersExtended(), ManagementClass.VENDOR_09)
+
+        def refuse(request: MADRequest) -> object:
+            raise MADRefusal(0x1C, payload=PortCounters(portSelect=256))
+
+        self.serve(refuse)
+        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
+        self.assertEqual(len(self.flushLoggedErrors()), 3)
+
+    def test_refusal(self) -> None:
+        """A refusal carries its status, and what it was given to send back."""
+
+        def refuse(request: MADRequest) -> object:
+            raise MADRefusal(0x1C, payload=PortCounters(portSelect=9))
+
+        self.serve(refuse)
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.1)
+        error = self.failureResultOf(call, MADError).value
+        self.assertEqual(error.status, 0x1C)
+        self.assertEqual(PortCounters.decode(error.reply, 64).portSelect, 9)
+
+
+class PendingTests(ServerTestCase):
+    """Handlers that take their time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.later: list[Deferred[object]] = []
+        self.cancelled = 0
+        self.served = self.serve(self.begin)
+
+    def begin(self, request: MADRequest) -> Deferred[object]:
+        self.later.append(Deferred(self.cancel))
+        return self.later[-1]
+
+    def cancel(self, deferred: Deferred[object]) -> None:
+        self.cancelled += 1
+
+    def nothingIsLeft(self) -> None:
+        self.assertEqual(self.server._pending, {})
+        self.agent.close()
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_never(self) -> None:
+        """One that never answers is cancelled after a while, and the answer is BUSY."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, ANSWER_SECONDS - 1, 0.5)
+        self.assertNoResult(call)
+        pass_(self.clock, 2, 0.1)
+        self.assertEqual(self.cancelled, 1)
+        self.assertEqual(self.status(call), MADStatus.BUSY)
+        self.nothingIsLeft()
+
+    def test_afterThat(self) -> None:
+        """What it says after that, nobody hears."""
+
+        def stubborn(request: MADRequest) -> Deferred[object]:
+            inner: Deferred[object] = Deferred()
+            self.later.append(inner)
+            outer: Deferred[object] = Deferred(lambda deferred: deferred.callback(PortCounters(portSelect=9)))
+            inner.chainDeferred(outer)
+            return outer
+
+        for says in (PortCounters(), ValueError("late")):
+            self.serve(stubborn)
+            call = self.agent.PerformanceGet(PortCounters, TO_2)
+            pass_(self.clock, ANSWER_SECONDS + 0.1, 0.1)
+            self.assertEqual(self.status(call), MADStatus.BUSY)
+            before = len(self.wire.sent)
+            self.later[-1].addErrback(lambda failure: None)
+            if isinstance(says, Exception):
+                self.later[-1].errback(says)
+            else:
+                self.later[-1].callback(says)
+            self.assertEqual(len(self.wire.sent), before)
+        self.nothingIsLeft()
+
+    def test_breaksWhenCancelled(self) -> None:
+        """One that breaks when it is cancelled is logged, and answered for all the same."""
+
+        def breakDown(deferred: Deferred[object]) -> None:
+            raise ValueError("as the test wants it")
+
+        self.serve(lambda request: Deferred(breakDown))
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, ANSWER_SECONDS + 0.1, 0.1)
+        self.assertEqual(self.status(call), MADStatus.BUSY)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.nothingIsLeft()
+
+    def test_again(self) -> None:
+        """A request that comes again while its handler is at work is handled once, and answered once."""
+        self.agent.retries = 3
+        call = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.5)
+        pass_(self.clock, 1.2, 0.01)
+        self.assertEqual(len([lid for lid, _ in self.wire.sent if lid == 1]), 3)
+        self.assertEqual(len(self.served.asked), 1)
+        self.later[0].callback(PortCounters(portSelect=3))
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.successResultOf(call).portSelect, 3)
+        self.assertEqual(len([lid for lid, _ in self.wire.sent if lid == 2]), 1)
+        self.nothingIsLeft()
+
+    def test_undead(self) -> None:
+        """One that goes on after it was given up does not answer for the next one of the same transaction."""
+        undead: list[Deferred[object]] = [Deferred(), Deferred()]
+        coming = iter(undead)
+        self.serve(lambda request: self.begin(request).addErrback(lambda failure: next(coming)))
+        asked = self.request(PERFORMANCE, 1, 0x12)
+        self.assertIsNone(self.asked(asked))
+        pass_(self.clock, ANSWER_SECONDS + 1, 0.1)
+        before = len(self.wire.sent)
+        self.other.received(asked, IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
+        undead[0].callback(PortCounters(portSelect=1))
+        self.assertEqual(len(self.wire.sent), before)
+        self.later[1].callback(PortCounters(portSelect=2))
+        self.assertEqual([datagram[65] for _, datagram in self.wire.sent[before:]], [2])
+        self.nothingIsLeft()
+
+    def test_others(self) -> None:
+        """The same transaction of another requester, class, method or attribute is another one."""
+        self.serve(self.begin, ManagementClass.BM)
+        one = self.request(PERFORMANCE, 1, 0x12)
+        self.asked(one)
+        self.asked(one, IBPath(slid=LID(3), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
+        self.asked(one, IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(2), dqpn=QPN(1)))
+        self.asked(self.request(PERFORMANCE, 2, 0x12))
+        self.asked(self.request(PERFORMANCE, 1, 0x1D))
+        self.asked(self.request(ManagementClass.BM, 1, 1))
+        self.assertEqual(len(self.later), 6)
+        self.other.close()
+        self.nothingIsLeft()
+
+    def test_tooMany(self) -> None:
+        """More than a server can keep are told that it is busy; when some have ended there is room again."""
+        for number in range(MOST_PENDING):
+            self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, number + 1)))
+        header = self.asked(self.request(PERFORMANCE, 1, 0x12, 5000))
+        assert header is not None
+        self.assertEqual(header.status, MADStatus.BUSY)
+        self.later[0].callback(PortCounters())
+        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 5001)))
+        self.other.close()
+        self.assertEqual(self.cancelled, MOST_PENDING)
+        self.nothingIsLeft()
+
+    def test_close(self) -> None:
+        """With the agent, what handlers do ends; nobody is answered any more."""
+        self.agent.PerformanceGet(PortCounters, TO_2).addErrback(lambda failure: None)
+        pass_(self.clock, 0.1)
+        before = len(self.wire.sent)
+        self.other.close()
+        self.assertEqual((self.cancelled, len(self.wire.sent)), (1, before))
+        self.agent.close()
+        self.nothingIsLeft()
+
+    def test_portLost(self) -> None:
+        """So it does with the port."""
+        self.asked(self.request(PERFORMANCE, 1, 0x12))
+        self.other.portLost("the device is gone")
+        self.assertEqual(self.cancelled, 1)
+        self.nothingIsLeft()
+
+
+class NoticeTests(ServerTestCase):
+    """Traps and reports, and who hears them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.heard: list[int] = []
+        self.server.listen(lambda notice, request: self.heard.append(notice.trapNumber))
+        self.agent.timeoutSeconds = 0.5
+
+    def trap(self, number: int = 128, transaction: int = 77, slid: int = 1) -> MADHeader | None:
+        notice = Notice(isGeneric=True, trapNumber=number, issuerLID=LID(slid))
+        asked = frame(SA, Method.REPORT, transaction, Notice.attributeID, 0, notice.encode())
+        return self.asked(asked, IBPath(slid=LID(slid), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
+
+    def test_everyone(self) -> None:
+        """All who listen hear it, also when one of them fails, until they stop."""
+
+        def fail(notice: Notice, request: MADRequest) -> None:
+            raise ValueError("as the test wants it")
+
+        more: list[tuple[Notice, MADRequest]] = []
+        self.server.listen(fail)
+        stop = self.server.listen(lambda notice, request: more.append((notice, request)))
+        header = self.trap()
+        assert header is not None
+        self.assertEqual((header.method, header.status), (Method.REPORT_RESP, 0))
+        self.assertEqual(self.heard, [128])
+        ((notice, request),) = more
+        self.assertEqual((notice.trapNumber, request.path.slid, request.header.managementClass), (128, 1, SA))
+        stop()
+        stop()
+        self.trap(129, 78)
+        self.assertEqual((self.heard, len(more)), ([128, 129], 1))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    def test_repressed(self) -> None:
+        """A trap is repressed with its own transaction ID, and its sender stops then."""
+        self.agent.retries = 10
+        call = self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=144), TO_2)
+        pass_(self.clock, 5, 0.01)
+        self.assertEqual(self.successResultOf(call).trapNumber, 144)
+        (trap, repress) = (datagram for _, datagram in self.wire.sent)
+        self.assertEqual((repress[3], repress[8:24]), (Method.TRAP_REPRESS, trap[8:24]))
+        self.assertEqual(self.heard, [144])
+
+    def test_repeated(self) -> None:
+        """One that is repeated, as we were not heard, is acknowledged each time and told once."""
+        losing = iter((False, True, False, True))
+        self.wire.lose = lambda datagram: next(losing, False)
+        call = self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=144), TO_2, retries=5)
+        pass_(self.clock, 5, 0.01)
+        self.successResultOf(call)
+        self.assertEqual(len([lid for lid, _ in self.wire.sent if lid == 2]), 3)
+        self.assertEqual(self.heard, [144])
+
+    def test_another(self) -> None:
+        """Another transaction, sender or content is another notice; so is the same one after a while."""
+        for _ in range(3):
+            self.assertIsNotNone(self.trap())
+        self.trap(transaction=78)
+        self.trap(slid=3)
+        self.trap(129)
+        self.clock.advance(REMEMBERED_SECONDS + 1)
+        self.trap(129)
+        self.assertEqual(self.heard, [128, 128, 128, 129, 129])
+
+    def test_nothingElse(self) -> None:
+        """A trap of something else than a notice is an attribute that the method does not have."""
+        header = self.asked(frame(SA, Method.REPORT, 77, NodeRecord.attributeID, 0, b""))
+        assert header is not None
+        self.assertEqual(header.status, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        header = self.asked(b"\x01\x03\x09" + frame(SA, Method.REPORT, 77, 2, 0, b"")[3:])
+        assert header is not None
+        self.assertEqual(header.status, MADStatus.UNSUPPORTED_VERSION)
+        self.assertEqual(self.heard, [])
+
+    def test_handler(self) -> None:
+        """Who handles traps himself gets them instead."""
+        served = self.serve(lambda request: request.payload, SA, (Method.REPORT,))
+        self.trap()
+        self.assertEqual((len(served.asked), self.heard), (1, []))
+
+    def test_registered(self) -> None:
+        """Who listens to a class has the port bring it, as long as somebody does."""
+        events: list[tuple[object, ...]] = []
+
+        def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+            events.append((managementClass, *methods))
+            return lambda: events.append(("end", managementClass, *methods))
+
+        self.patch(self.wire.ports[1], "serve", serve)
+        ends = [self.server.listen(lambda notice, request: None, SA, (Method.REPORT,)) for _ in range(2)]
+        traps = self.server.listen(lambda notice, request: None, 1, (Method.TRAP,))
+        ends[0]()
+        ends[0]()
+        traps()
+        ends[1]()
+        ends.append(self.server.listen(lambda notice, request: None, SA, (Method.REPORT,)))
+        self.assertEqual(events, [(3, 6), (1, 5), ("end", 1, 5), ("end", 3, 6), (3, 6)])
+
+    def test_taken(self) -> None:
+        """Where somebody else has them, it says so, and nothing is registered."""
+
+        def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+            raise ResourceExhausted("taken")
+
+        self.patch(self.wire.ports[1], "serve", serve)
+        heard: list[object] = []
+        self.assertRaises(
+            ResourceExhausted,
+            *(self.server.listen, lambda notice, request: heard.append(notice), SA, (Method.REPORT,)),
+        )
+        self.trap()
+        self.assertEqual(heard, [])
+
+
+class RecentTests(SynchronousTestCase):
+    """What has come lately."""
+
+    def test_bounded(self) -> None:
+        """Not more is remembered than there is room for, nor longer than it matters."""
+        recent: Recent[int] = Recent()
+        for number in range(3 * MOST_REMEMBERED):
+            self.assertTrue(recent.isNew(number, b"", 0.0))
+        self.assertEqual(len(recent), MOST_REMEMBERED)
+        self.assertTrue(recent.isNew(-1, b"", REMEMBERED_SECONDS))
+        self.assertEqual(len(recent), 1)
+
+    def test_content(self) -> None:
+        """The same by name with another content is new, and is what is known from then on."""
+        recent: Recent[int] = Recent()
+        told = [recent.isNew(1, content, 0.0) for content in (b"a", b"a", b"b", b"b", b"a")]
+        self.assertEqual(told, [True, False, True, False, True])

@@ -1,0 +1,253 @@
+"""
+Simulated fabrics: attributes that few devices have, M_Key leases, and speeds that are switched off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts import sa, smp
+from txrdma.mad.vendor import OPENIB_OUI, OpenIBPing
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
+
+
+class LightTests(FabricTestCase):
+    """Ports with an LED."""
+
+    options = {"hasLEDs": True}
+
+    def test_light(self) -> None:
+        """It is off until somebody switches it on, by LID or by route; other ports' stay as they are."""
+        for path in (route(1, 3, 1), route(1)):
+            self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
+            self.assertTrue(self.told(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
+            self.assertTrue(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
+        self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, route())).ledMask)
+
+    def test_none(self) -> None:
+        """A port that does not claim to have one refuses."""
+        self.fabric = SimulatedFabric(self.clock, self.net())
+        error = self.refused(self.agentAt("a").SubnGet(smp.LedInfo, route(1)), MADError)
+        self.assertEqual(error.status, 0x0C)
+
+
+class DiagnosisTests(FabricTestCase):
+    """What ports say of their own health."""
+
+    def test_healthy(self) -> None:
+        """Who has nothing to say says so."""
+        told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1)))
+        self.assertEqual((told.nextIndex, told.diagData), (0, bytes(62)))
+        self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
+
+    def test_chain(self) -> None:
+        """From index to index everything is read."""
+        self.fabric.diagnose("c", 1, 0x0013, b"fan", b"fuse")
+        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        self.assertEqual(info.diagCode, 0x8013)
+        index = 0
+        read: list[bytes] = []
+        while not read or index:
+            told = self.told(self.agent.SubnGet(smp.VendorDiag, route(1, 3, 1), index))
+            index = told.nextIndex
+            read.append(told.diagData.rstrip(b"\0"))
+        self.assertEqual(read, [b"", b"fan", b"fuse"])
+
+
+class RandomTableTests(FabricTestCase):
+    """A switch with a random forwarding table."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.haveRandomTable("left", 64)
+
+    def table(self) -> Any:
+        return self.told(self.agent.SubnGet(smp.RandomForwardingTable, route(1)))
+
+    def test_ways(self) -> None:
+        """It leads everybody where the linear one did."""
+        for name in ("b", "c", "d", "left", "right"):
+            told = self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name))), 0)
+            self.assertEqual(told.text, name)
+        entries = {entry.lid: entry.port for entry in self.table().entries if entry.valid}
+        self.assertEqual((entries[self.lid("a")], entries[self.lid("left")]), (1, 0))
+        self.assertIn(entries[self.lid("c")], (3, 4))
+
+    def test_set(self) -> None:
+        """Its entries can stand in any order, name several LIDs at once, and be taken away."""
+        c, d = self.lid("c"), self.lid("d")
+        entries = [smp.LIDPort()] * 16
+        entries[13] = smp.LIDPort(lid=self.lid("a"), valid=True, port=1)
+        entries[5] = smp.LIDPort(lid=LID(c & ~7), valid=True, lmc=3, port=3)
+        table = smp.RandomForwardingTable(entries=tuple(entries))
+        self.assertEqual(self.told(self.agent.SubnSet(table, route(1))), table)
+        self.assertEqual(d & ~7, c & ~7)
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=d)), 0).text, "d")
+        entries[5] = smp.LIDPort(lid=c, port=3)
+        self.told(self.agent.SubnSet(smp.RandomForwardingTable(entries=tuple(entries)), route(1)), 0)
+        self.refused(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=c), retries=0), MADTimeoutError)
+
+    def test_default(self) -> None:
+        """What no entry names leaves by the default port, where there is one."""
+        empty = smp.RandomForwardingTable(
+            entries=(smp.LIDPort(lid=self.lid("a"), valid=True, port=1),) + (smp.LIDPort(),) * 15
+        )
+        self.told(self.agent.SubnSet(smp.SwitchInfo(defaultPort=4), route(1)), 0)
+        self.told(self.agent.SubnSet(empty, route(1)), 0)
+        lid = self.lid("c")
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid)), 0).text, "c")
+
+    def test_room(self) -> None:
+        """Blocks that there is no room for are refused; so is the table that it does not have."""
+        for kind, modifier, path, status in (
+            (smp.RandomForwardingTable, 4, route(1), 0x1C),
+            (smp.LinearForwardingTable, 0, route(1), 0x0C),
+            (smp.RandomForwardingTable, 0, route(1, 3), 0x0C),
+            (smp.RandomForwardingTable, 0, route(), 0x0C),
+        ):
+            error = self.refused(self.agent.SubnGet(kind, path, modifier), MADError)
+            self.assertEqual(error.status, status)
+
+    def test_records(self) -> None:
+        """The administration has its blocks."""
+        (record,) = self.told(self.agent.SubnAdmGetTable(sa.RandomForwardingTableRecord, gmp(self.lid("d"))))
+        self.assertEqual((record.lid, record.table), (self.lid("left"), self.table()))
+
+    def test_swept(self) -> None:
+        """The manager fills it."""
+        self.fabric.cut("left", 3)
+        self.pump(2)
+        entries = {entry.lid: entry.port for entry in self.table().entries if entry.valid}
+        self.assertEqual(entries[self.lid("c")], 4)
+        info = self.told(self.agent.SubnGet(smp.SwitchInfo, route(1)))
+        self.assertEqual((info.linearFDBCap, info.randomFDBCap, info.linearFDBTop), (0, 64, 0))
+
+
+class SpeedTests(FabricTestCase):
+    """Speeds beyond those of the first specification."""
+
+    def info(self, path: IBPath, port: int) -> tuple[int, int, int]:
+        told = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
+        return told.linkSpeedActive, told.linkSpeedExtActive, told.linkSpeedExtEnabled
+
+    def vendors(self, path: IBPath, port: int) -> tuple[int, int, int]:
+        told = self.told(self.agent.SubnGet(smp.ExtendedPortInfo, path, port))
+        return told.linkSpeedSupported, told.linkSpeedEnabled, told.linkSpeedActive
+
+    def test_none(self) -> None:
+        """30 is no extended speed at all, from the next time on that the link comes up."""
+        set = smp.PortInfo(linkSpeedExtEnabled=30)
+        self.assertEqual(self.told(self.agent.SubnSet(set, route(1), 2)).linkSpeedExtEnabled, 30)
+        self.assertEqual(self.info(route(1), 2), (4, 4, 30))
+        self.told(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
+        self.assertEqual(self.info(route(1), 2), (4, 0, 30))
+        self.told(
+            self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN, linkSpeedExtEnabled=31), route(1), 2)
+        )
+        self.assertEqual(self.info(route(1), 2), (4, 4, 7))
+
+    def test_unsupported(self) -> None:
+        """Other speeds that a port does not have are refused."""
+        for wrong in (8, 16, 29):
+            asked = self.agent.SubnSet(smp.PortInfo(linkSpeedExtEnabled=wrong), route(1), 2)
+            self.assertEqual(self.refused(asked, MADError).status, 0x1C)
+
+    def test_fdr10(self) -> None:
+        """A vendor's links at FDR10 say QDR, and the truth in the vendor's attribute."""
+        self.fabric.runFDR10("left")
+        for path, port in ((route(1), 2), (route(1, 2), 1), (route(1, 3), 3)):
+            self.assertEqual(self.info(path, port), (4, 0, 0))
+            self.assertEqual(self.vendors(path, port), (1, 1, 1))
+        self.assertEqual(self.vendors(route(1, 3), 1), (0, 0, 0))
+        self.assertEqual(self.vendors(route(1), 8), (1, 1, 0))
+
+    def test_found(self) -> None:
+        """A sweep finds it, as the nodes say that they are of the vendor's."""
+        self.fabric.runFDR10("left")
+        found = self.told(Sweep(self.agent).run())
+        speeds = {node.description: node.ports[1].speed for node in found.nodes.values()}
+        self.assertEqual(
+            speeds, {"a": "FDR10", "b": "FDR10", "c": "HDR", "d": "HDR", "left": "FDR10", "right": "HDR"}
+        )
+
+    def test_disabled(self) -> None:
+        """What one end has switched off is active at neither, when the link has come up again."""
+        self.fabric.runFDR10()
+        off = smp.ExtendedPortInfo(stateChangeEnable=1)
+        self.assertEqual(self.told(self.agent.SubnSet(off, route(1), 2)).linkSpeedEnabled, 0)
+        self.told(self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2))
+        self.assertEqual(self.vendors(route(1), 2), (1, 0, 0))
+        self.assertEqual(self.vendors(route(1, 2), 1), (1, 1, 0))
+        unknown = smp.ExtendedPortInfo(stateChangeEnable=1, linkSpeedEnabled=2)
+        self.assertEqual(self.refused(self.agent.SubnSet(unknown, route(1), 2), MADError).status, 0x1C)
+
+
+class LeaseTests(FabricTestCase):
+    """A manager that has gone leaves its M_Key for so long, and no longer."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.there = route(1, 3, 1)
+        info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=10)
+        self.told(self.agent.SubnSet(info, self.there))
+
+    def look(self, key: int = 0) -> Any:
+        return self.agent.SubnGet(smp.PortInfo, self.there, keys=Keys(mkey=key), retries=0)
+
+    def test_end(self) -> None:
+        """It begins with the first wrong key; when it has run out the key can be read, and then used."""
+        self.pump(100)
+        self.refused(self.look(), MADTimeoutError, 5)
+        self.refused(self.look(1), MADTimeoutError, 4)
+        self.pump(2)
+        told = self.told(self.look())
+        self.assertEqual((told.mkey, told.mkeyProtectBits, told.mkeyViolations), (42, 0, 2))
+        self.refused(self.agent.SubnSet(smp.PortInfo(), self.there, retries=0), MADTimeoutError)
+        self.told(self.agent.SubnSet(smp.PortInfo(mkey=7), self.there, keys=Keys(mkey=42)))
+
+    def test_renewed(self) -> None:
+        """The right key ends it."""
+        self.refused(self.look(), MADTimeoutError, 5)
+        self.assertEqual(self.told(self.look(42), 0).mkey, 42)
+        self.pump(8)
+        self.refused(self.look(), MADTimeoutError, 5)
+
+    def test_forever(self) -> None:
+        """A period of 0 has no end."""
+        info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=0)
+        self.told(self.agent.SubnSet(info, self.there, keys=Keys(mkey=42)))
+        self.refused(self.look(), MADTimeoutError, 5)
+        self.pump(100_000)
+        self.refused(self.look(), MADTimeoutError, 5)
+
+
+class RouterTests(FabricTestCase):
+    """Routers are no hosts."""
+
+    def test_kind(self) -> None:
+        """A router says what it is, and runs no host's servers."""
+        self.assertEqual(
+            self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4, 2))).nodeType, NodeType.ROUTER
+        )
+        asked = self.agent.VendGet(OpenIBPing, gmp(self.lid("d")), retries=0, keys=Keys(oui=OPENIB_OUI))
+        self.refused(asked, MADTimeoutError)
+
+    def test_path(self) -> None:
+        """The path to another subnet leads to it, and may go on from there; without one there is none."""
+        away = GID.fromParts(0xFEC0 << 48, GUID.fromInt(5))
+        mine = GID.fromParts(0xFE80 << 48, self.fabric.port("a").guid)
+        query = sa.PathRecord.query(sgid=mine, dgid=away, numbPath=1)
+        told = self.told(self.agent.SubnAdmGet(query, gmp(self.lid("d"))))
+        self.assertEqual((told.dlid, told.dgid, told.hopLimit), (self.lid("d"), away, 255))
+        net = self.net()
+        net.nodes["d"].kind = NodeType.CHANNEL_ADAPTER
+        self.fabric = SimulatedFabric(self.clock, net)
+        refused = self.agentAt("a").SubnAdmGet(query, gmp(self.lid("d")))
+        self.assertEqual(self.refused(refused, MADError).status, 0x0300)

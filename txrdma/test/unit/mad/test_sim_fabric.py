@@ -1,0 +1,409 @@
+"""
+Simulated fabrics: what their subnet management agents answer, and when nobody does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import LID
+from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts import smp
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.mad.simulated import FabricTestCase, route
+
+
+class DirectedRouteTests(FabricTestCase):
+    """Datagrams find their way hop by hop, by links that are up."""
+
+    options = {"isManaged": False}
+
+    def test_here(self) -> None:
+        """A route without hops ends at the port itself."""
+        info = self.told(self.agent.SubnGet(smp.NodeInfo, route()))
+        self.assertEqual((info.nodeType, info.numPorts, info.localPortNum), (NodeType.CHANNEL_ADAPTER, 2, 1))
+        self.assertEqual(int(info.portGUID), int(info.nodeGUID) + 1)
+
+    def test_away(self) -> None:
+        """Each hop leaves by the port that the route says; the entry port is in the answer."""
+        info = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4, 2)))
+        self.assertEqual((info.nodeType, info.localPortNum), (NodeType.ROUTER, 1))
+        switch = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 4)))
+        self.assertEqual((switch.localPortNum, switch.portGUID), (4, switch.nodeGUID))
+        description = self.told(self.agent.SubnGet(smp.NodeDescription, route(1, 4)))
+        self.assertEqual(description.text, "right")
+
+    def test_nowhere(self) -> None:
+        """No cable, no such port, and no way through an adapter: silence."""
+        for wrong in (route(2), route(1, 8), route(1, 77), route(1, 2, 2), route(1, 0)):
+            self.refused(self.agent.SubnGet(smp.NodeInfo, wrong, retries=0), MADTimeoutError)
+
+    def test_mostHops(self) -> None:
+        """A route has at most 63 hops, and so many work."""
+        there = route(1, *[3, 3] * 31)
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "left")
+        error = self.failureResultOf(self.agent.SubnGet(smp.NodeInfo, route(1, *[3] * 63)), InvalidRequest)
+        self.assertIn("63 hops", str(error.value))
+
+    def test_statuses(self) -> None:
+        """What a node does not have gets the status that the specification has for it."""
+        switchInfo = self.refused(self.agent.SubnGet(smp.SwitchInfo, route()), MADError)
+        badPort = self.refused(self.agent.SubnGet(smp.PortInfo, route(1), 9), MADError)
+        unknown = self.refused(self.agent.SubnGet(smp.LedInfo, route(1)), MADError)
+        self.assertEqual((switchInfo.status, badPort.status, unknown.status), (0x0C, 0x1C, 0x0C))
+
+    def test_method(self) -> None:
+        """A method that an agent does not know is refused as one."""
+        answers: list[bytes] = []
+        port = self.fabric.attach("c")
+
+        class Receiver:
+            def received(self, datagram: bytes, envelope: object) -> None:
+                answers.append(datagram)
+
+        port.start(Receiver())  # type: ignore[arg-type]  # nothing else comes
+        datagram = bytes((1, 0x81, 1, 0x11)) + bytes(28) + b"\xff" * 4 + bytes(220)
+        port.send(datagram, IBDRPath())
+        port.send(bytes((1, 0x81, 7, 1)) + datagram[4:], IBDRPath())
+        self.pump()
+        self.assertEqual([answer[3:6].hex() for answer in answers], ["818008", "818004"])
+
+    def test_unmanaged(self) -> None:
+        """Where nobody manages, ports with a link are in INIT, and no LID leads anywhere."""
+        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1), 3))
+        self.assertEqual((info.portState, info.portPhysicalState), (PortState.INIT, PhysicalState.LINK_UP))
+        self.assertEqual(self.agent.port.endPort.lid, 0)
+        self.refused(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=LID(1)), retries=0), MADTimeoutError)
+
+    def test_sweep(self) -> None:
+        """A sweep finds every node and link."""
+        found = self.told(Sweep(self.agent).run())
+        self.assertEqual((len(found.nodes), found.problems), (6, []))
+
+
+class ManagedTests(FabricTestCase):
+    """The built-in manager makes everything reachable."""
+
+    def test_ports(self) -> None:
+        """All ends have LIDs of their own, all links are active, the manager is known."""
+        ends = [port.end for node in self.fabric.nodes.values() for port in node.external if port.way]
+        lids = {port: port.lid for port in ends}
+        self.assertEqual(len(set(lids.values())), 7)
+        self.assertNotIn(0, lids.values())
+        for node in self.fabric.nodes.values():
+            for port in node.external:
+                self.assertEqual(port.state, PortState.ACTIVE if port.way else PortState.DOWN)
+        self.assertEqual(self.agent.port.endPort.smLID, self.lid("d"))
+
+    def test_everybodyReachesEverybody(self) -> None:
+        """From any port, any LID answers with who it is."""
+        places = [(name, None) for name in self.fabric.nodes] + [("b", 2)]
+        for start in places:
+            agent = self.agentAt(*start)
+            for name, number in places:
+                told = self.told(agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid(name, number))), 0.1)
+                self.assertEqual(told.text, name)
+            agent.close()
+
+    def test_smInfo(self) -> None:
+        """The manager says who it is; other nodes are none."""
+        info = self.told(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid("d"))))
+        self.assertEqual((info.smState.name, info.guid), ("MASTER", self.fabric.port("d").guid))
+        self.assertEqual(
+            self.refused(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid("c"))), MADError).status, 0x0C
+        )
+
+    def test_tablesLead(self) -> None:
+        """Following the tables that switches tell, hop by hop, ends where a LID is."""
+        lid = self.lid("c")
+        table = self.told(self.agent.SubnGet(smp.LinearForwardingTable, route(1)))
+        out = table.ports[lid]
+        self.assertIn(out, (3, 4))
+        table = self.told(self.agent.SubnGet(smp.LinearForwardingTable, route(1, out)))
+        self.assertEqual(table.ports[lid], 1)
+        self.assertEqual(table.ports[63], 255)
+
+    def test_top(self) -> None:
+        """A switch drops what is for a LID above its table's top, whatever stands there."""
+        lid = self.lid("c")
+        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=LID(lid - 1)), route(1)))
+        lost = self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid), retries=0)
+        self.refused(lost, MADTimeoutError)
+        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
+
+    def test_noWayBack(self) -> None:
+        """A request that arrives is answered into silence where no table leads back."""
+        broken = bytearray(self.fabric.linearOf(self.fabric.node("right"))).ljust(64, b"\xff")
+        broken[self.lid("a")] = 0xFF
+        there = IBPath(dlid=self.lid("c"))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "c")
+        self.told(self.agent.SubnSet(smp.LinearForwardingTable(ports=bytes(broken)), route(1, 3)))
+        self.refused(self.agent.SubnGet(smp.NodeDescription, there, retries=0), MADTimeoutError)
+
+    def test_spread(self) -> None:
+        """In a fat tree, each port that leads up gets the same share of the destinations."""
+        fabric = SimulatedFabric(self.clock, fatTree(648))
+        table = fabric.linearOf(fabric.node("leaf0000"))
+        counts = [table[1:649].count(port) for port in range(1, 37)]
+        self.assertEqual(counts, [1] * 18 + [35] * 18)
+
+    def test_lmc(self) -> None:
+        """With an LMC each host has several LIDs, and all lead to it."""
+        fabric = self.fabric = SimulatedFabric(self.clock, self.net(), lmc=2)
+        agent = self.agentAt("a")
+        lid = fabric.port("c").lid
+        self.assertEqual((lid % 4, agent.port.endPort.lidMask), (0, 2))
+        for path in range(4):
+            told = self.told(agent.SubnGet(smp.NodeDescription, IBPath(dlid=LID(lid + path))))
+            self.assertEqual(told.text, "c")
+
+    def test_lidsOfTheFile(self) -> None:
+        """LIDs that the net file gives are kept."""
+        net = self.net()
+        net.nodes["c"].lid = 77
+        fabric = SimulatedFabric(self.clock, net)
+        self.assertEqual(fabric.port("c").lid, 77)
+
+    def test_mixedRoute(self) -> None:
+        """A directed route may begin, and end, with a part that LIDs lead along."""
+        begun = IBDRPath(dlid=self.lid("right"), drSLID=self.lid("right"), drPath=(1,))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, begun)).text, "c")
+        ended = IBDRPath(drPath=(1,), drDLID=self.lid("d"))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, ended)).text, "d")
+
+
+class SettingTests(FabricTestCase):
+    """Set changes what Get tells, and refuses what makes no sense."""
+
+    def info(self, path: IBPath, port: int = 0) -> smp.PortInfo:
+        told: smp.PortInfo = self.told(self.agent.SubnGet(smp.PortInfo, path, port))
+        return told
+
+    def test_disable(self) -> None:
+        """A disabled port has no link, at both ends, until it is enabled; then it waits for the manager."""
+        self.agent.SubnSet(smp.PortInfo(portPhysicalState=PhysicalState.DISABLED), route(1), 2)
+        near, far = self.info(route(1), 2), self.fabric.port("b", 1)
+        self.assertEqual((near.portState, near.portPhysicalState), (PortState.DOWN, PhysicalState.DISABLED))
+        self.assertEqual(far.state, PortState.DOWN)
+        self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 2), retries=0), MADTimeoutError)
+        self.agent.SubnSet(smp.PortInfo(portPhysicalState=PhysicalState.POLLING), route(1), 2)
+        self.pump(0.5)
+        self.assertEqual((far.state, far.physicalState), (PortState.INIT, PhysicalState.LINK_UP))
+        self.pump(1)
+        self.assertEqual(far.state, PortState.ACTIVE)
+        self.assertEqual(self.info(route(1), 2).portState, PortState.ACTIVE)
+
+    def test_transitions(self) -> None:
+        """A port becomes ARMED, then ACTIVE, by request, and nothing else."""
+        fabric = self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
+        self.agent = self.agentAt("a")
+        tooEarly = self.agent.SubnSet(smp.PortInfo(portState=PortState.ACTIVE), route(1), 3)
+        self.assertEqual(self.refused(tooEarly, MADError).status, 0x1C)
+        for state in (PortState.ARMED, PortState.ACTIVE):
+            told = self.told(self.agent.SubnSet(smp.PortInfo(portState=state), route(1), 3))
+            self.assertEqual(told.portState, state)
+        self.assertEqual(fabric.port("right", 3).state, PortState.INIT)
+
+    def test_lid(self) -> None:
+        """The base LID is set on the end port; a switch's external ports keep to themselves."""
+        self.agent.SubnSet(smp.PortInfo(lid=LID(99)), route(1, 3), 0)
+        self.assertEqual(self.info(route(1, 3)).lid, 99)
+        self.agent.SubnSet(smp.PortInfo(lid=LID(98)), route(1, 3), 1)
+        self.assertEqual(self.info(route(1, 3), 1).lid, 0)
+        refusal = self.agent.SubnSet(smp.PortInfo(lid=LID(0xC000)), route(1, 3), 0)
+        self.assertEqual(self.refused(refusal, MADError).status, 0x1C)
+
+    def test_speed(self) -> None:
+        """A speed that was disabled is no longer active when the link has come up again."""
+        self.agent.SubnSet(smp.PortInfo(linkSpeedExtEnabled=1, linkWidthEnabled=1), route(1), 2)
+        self.assertEqual(self.info(route(1), 2).linkSpeedExtActive, 4)
+        self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2)
+        told = self.info(route(1), 2)
+        self.assertEqual((told.linkSpeedExtActive, told.linkWidthActive), (1, 1))
+        self.assertEqual(self.fabric.port("b", 1).info[62] >> 4, 1)
+
+    def test_tables(self) -> None:
+        """P_Keys, lanes, arbitration and both forwarding tables keep what was set."""
+        for content, modifier in (
+            (smp.PKeyTable(pkeys=(0x8001,) * 32), 3 << 16),
+            (smp.SLtoVLMappingTable(vls=(1,) * 16), 0x0203),
+            (smp.VLArbitrationTable(entries=(smp.VLWeight(vl=1, weight=9),) * 32), 3 << 16 | 4),
+            (smp.LinearForwardingTable(ports=bytes(range(8)) * 8), 9),
+            (smp.MulticastForwardingTable(portMasks=(5,) * 32), 3),
+            (smp.SwitchInfo(linearFDBTop=LID(70), lifeTimeValue=9), 0),
+        ):
+            set = self.told(self.agent.SubnSet(content, route(1), modifier))
+            told = self.told(self.agent.SubnGet(type(content), route(1), modifier))
+            self.assertEqual(set, told)
+            if not isinstance(content, smp.SwitchInfo):
+                self.assertEqual(told, content)
+        other = self.told(self.agent.SubnGet(smp.SLtoVLMappingTable, route(1), 0x0303))
+        self.assertEqual(other.vls, (*range(15), 7))
+
+    def test_blocks(self) -> None:
+        """Blocks that are not there are refused."""
+        for kind, modifier in (
+            (smp.PKeyTable, 2),
+            (smp.PKeyTable, 9 << 16),
+            (smp.GUIDInfo, 9),
+            (smp.VLArbitrationTable, 5 << 16),
+            (smp.SLtoVLMappingTable, 0x0900),
+            (smp.LinearForwardingTable, 480),
+            (smp.MulticastForwardingTable, 32),
+        ):
+            error = self.refused(self.agent.SubnGet(kind, route(1), modifier), MADError)
+            self.assertEqual(error.status, 0x1C, kind)
+
+
+class ManagementKeyTests(FabricTestCase):
+    """An M_Key protects what it is set on."""
+
+    def protect(self, bits: int) -> None:
+        self.agent.SubnSet(smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=bits), route(1, 3, 1))
+        self.pump(1)
+
+    def test_set(self) -> None:
+        """Set wants the key; without it there is silence, and a violation is counted."""
+        self.protect(0)
+        self.refused(self.agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=1), MADTimeoutError)
+        told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        self.assertEqual((told.mkeyViolations, told.mkey), (2, 42))
+        self.told(self.agent.SubnSet(smp.PortInfo(mkey=43), route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 43)
+
+    def test_hidden(self) -> None:
+        """With protection 1 anybody may look, but does not see the key."""
+        self.protect(1)
+        self.assertEqual(self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1))).mkey, 0)
+        told = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(told.mkey, 42)
+
+    def test_closed(self) -> None:
+        """With protection 2 nobody may look."""
+        self.protect(2)
+        self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
+        told = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
+        self.assertEqual(told.nodeType, NodeType.CHANNEL_ADAPTER)
+
+
+class PaceTests(SynchronousTestCase):
+    """A fabric with a latency is a measure for who asks many questions at a time."""
+
+    def test_sweep(self) -> None:
+        """A sweep of N questions at a time takes as long as all of them divided by N, and hardly more."""
+        net = fatTree(1024)
+        for outstanding in (16, 64, 256):
+            clock = SimulatedClock()
+            fabric = SimulatedFabric(clock, net, latencySeconds=0.001)
+            agent = MADAgent(clock, fabric.attach())
+            sweep = Sweep(agent, outstanding, maxPerNode=outstanding)
+            found = sweep.run()
+            while not found.called:
+                clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+            self.assertEqual(len(self.successResultOf(found).nodes), len(net.nodes))
+            self.assertLess(clock.seconds(), 1.15 * 0.001 * sweep.asked / outstanding)
+            agent.close()
+            fabric.close()
+
+
+class LateReactor:
+    """Tells the time, and wakes at whole milliseconds only, as a reactor that sleeps in epoll does."""
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock()
+        self.seconds = self.clock.seconds
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kw: object) -> Any:
+        wake = math.ceil((self.seconds() + delay) * 1000) / 1000
+        return self.clock.callLater(wake - self.seconds(), callable, *args, **kw)
+
+
+class LatenessTests(SynchronousTestCase):
+    """Timers of real reactors are late; a fabric is not, on the whole."""
+
+    def test_sweep(self) -> None:
+        """A sweep takes hardly longer, and there is one timer for all that is on its way."""
+        for outstanding in (16, 64, 256):
+            reactor: Any = LateReactor()
+            fabric = SimulatedFabric(reactor, fatTree(128), latencySeconds=0.0013)
+            agent = MADAgent(reactor, fabric.attach())
+            sweep = Sweep(agent, outstanding, maxPerNode=outstanding)
+            found = sweep.run()
+            most = 0
+            while not found.called:
+                calls = reactor.clock.calls
+                most = max(most, len(calls))
+                reactor.clock.advance(max(0.0, calls[0].getTime() - reactor.seconds()))
+            limit = 0.0013 * (sweep.asked / outstanding + 7)  # seven levels, one after the other
+            self.assertEqual(self.successResultOf(found).problems, [])
+            self.assertLess(reactor.seconds(), 1.05 * limit + 0.001)
+            self.assertLessEqual(most, 2)  # the other one is the agent's, for all its timeouts
+            agent.close()
+            fabric.close()
+
+    def test_stall(self) -> None:
+        """Who was held up for long does not make up for all of it."""
+        reactor: Any = LateReactor()
+        table = Timetable(reactor)
+        done: list[float] = []
+
+        def again() -> None:
+            done.append(reactor.seconds())
+            table.later(0.01, again)
+
+        table.later(0.01, again)
+        reactor.clock.advance(100)
+        self.assertLess(len(done), 15)
+        table.clear()
+
+
+class TimetableTests(SynchronousTestCase):
+    """Things happen when they are due, in order."""
+
+    def test_order(self) -> None:
+        """By time, and what comes for the same time by its coming; what is brought meanwhile is for later."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        done: list[str] = []
+        table.later(2, done.append, "late")
+        table.later(1, lambda: table.later(0, done.append, "brought"))
+        table.later(1, done.append, "first")
+        table.later(1, done.append, "second")
+        clock.advance(1)
+        self.assertEqual(done, ["first", "second", "brought"])
+        clock.advance(1)
+        self.assertEqual((done[3:], len(table)), (["late"], 0))
+
+    def test_failure(self) -> None:
+        """One that fails holds up no other."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        done: list[int] = []
+        table.later(1, int, "no number")
+        table.later(1, done.append, 1)
+        self.assertRaises(ValueError, clock.advance, 1)
+        clock.advance(0)
+        self.assertEqual(done, [1])
+
+    def test_clear(self) -> None:
+        """What is cleared never happens, and leaves no timer."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        table.later(1, self.fail)
+        table.clear()
+        self.assertEqual(clock.calls, [])
+        clock.advance(2)

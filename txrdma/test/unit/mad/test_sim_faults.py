@@ -1,0 +1,491 @@
+"""
+Simulated fabrics that misbehave, and the strings that name them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.fabric.discovery import Sweep
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID, LID, PKey
+from txrdma.interfaces import IMADPort
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADTimeoutError
+from txrdma.mad.layouts import pma, sa, smp
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
+from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
+
+
+class FaultTests(FabricTestCase):
+    """What goes wrong looks as it would in a real fabric."""
+
+    options = {"latencySeconds": 0.001}
+
+    def test_silent(self) -> None:
+        """A node that hangs answers nothing, and nothing behind it is reached by a directed route."""
+        self.fabric.silence("right")
+        self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3), retries=0), MADTimeoutError)
+        self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
+        self.fabric.revive("right")
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
+
+    def test_sweepPastTheSilent(self) -> None:
+        """A sweep finds the others, and reports who does not answer."""
+        self.fabric.silence("c")
+        found = self.told(Sweep(self.agent).run(), 100)
+        self.assertEqual(len(found.nodes), 5)
+        self.assertEqual({problem.kind for problem in found.problems}, {"unreachable"})
+
+    def test_cut(self) -> None:
+        """Without its cable a port is down; LIDs lead round it when the manager has looked."""
+        out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
+        self.fabric.cut("left", out)
+        lost = self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")), retries=0, timeoutSeconds=0.1)
+        self.refused(lost, MADTimeoutError, 0.5)
+        self.pump(1)
+        other = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
+        self.assertEqual({out, other}, {3, 4})
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=self.lid("c")))).numPorts, 1)
+
+    def test_apart(self) -> None:
+        """What is cut off loses no LID, and gets it back when the cable is."""
+        before = self.lid("c")
+        self.fabric.cut("c", 1)
+        self.pump()
+        query = sa.NodeRecord.query(lid=before)
+        self.assertEqual(self.told(self.agent.SubnAdmGetTable(query, gmp(self.lid("d")))), [])
+        self.fabric.heal("c", 1)
+        self.pump()
+        (record,) = self.told(self.agent.SubnAdmGetTable(query, gmp(self.lid("d"))))
+        self.assertEqual((record.lid, record.nodeDescription.text), (before, "c"))
+
+    def test_loss(self) -> None:
+        """Of many datagrams some are lost, the same ones by the same seed; retries help."""
+        lost = []
+        for seed in (1, 1, 2):
+            fabric = self.fabric = SimulatedFabric(self.clock, self.net(), loss=0.2, seed=seed)
+            agent = self.agentAt("a")
+            calls = [agent.SubnGet(smp.NodeInfo, route(1), retries=20) for _ in range(100)]
+            self.pump(100)
+            for call in calls:
+                self.successResultOf(call)
+            lost.append(fabric.wire.lost)
+        self.assertGreater(lost[0], 20)
+        self.assertEqual(lost[0], lost[1])
+
+    def test_latency(self) -> None:
+        """An answer comes after the fabric's latency, or what a slow node adds to it."""
+        call = self.agent.SubnGet(smp.NodeInfo, route(1))
+        self.clock.advance(0.0009)
+        self.assertNoResult(call)
+        self.clock.advance(0.0002)
+        self.successResultOf(call)
+        self.fabric.slow("left", 0.1)
+        call = self.agent.SubnGet(smp.NodeInfo, route(1))
+        quick = self.agent.SubnGet(smp.NodeInfo, route(1, 3))
+        self.pump(0.1)
+        self.assertNoResult(call)
+        self.successResultOf(quick)
+        self.pump(0.1)
+        self.successResultOf(call)
+
+    def test_jitter(self) -> None:
+        """Answers take longer by chance, not all the same, by no more than is said."""
+        self.fabric.wire.jitterSeconds = 0.01
+        came: list[float] = []
+        for _ in range(50):
+            call = self.agent.SubnGet(smp.NodeInfo, route(1))
+            call.addCallback(lambda _info: came.append(self.clock.seconds()))
+        self.pump(1)
+        self.assertEqual(len(came), 50)
+        self.assertGreater(came[0], 0.001)
+        self.assertLess(came[0], 0.004)
+        self.assertGreater(came[-1], 0.008)
+        self.assertLessEqual(came[-1], 0.011)
+
+    def test_busy(self) -> None:
+        """A node that is busy is asked again, and answers when it no longer is."""
+        self.fabric.busy("c", 2)
+        call = self.agent.PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("c")))
+        self.assertEqual(self.told(call).portSelect, 1)
+        self.assertEqual(self.fabric.node("c").busyFor, 0)
+        self.fabric.busy("c", 1)
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
+
+    def test_redirect(self) -> None:
+        """A node may send who asks to another one."""
+        self.fabric.redirect("a", 0x04, to="c")
+        self.fabric.setCounters("c", 1, portXmitPkts=42)
+        call = self.agentAt("b").PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("a")))
+        self.assertEqual(self.told(call).portXmitPkts, 42)
+
+    def test_duplicate(self) -> None:
+        """Two nodes of one GUID are a problem that a sweep reports; a node may be renamed."""
+        self.fabric.duplicate("c", of="b")
+        found = self.told(Sweep(self.agent).run())
+        self.assertIn("duplicate-guid", {problem.kind for problem in found.problems})
+        self.fabric.rename("c", GUID.fromInt(0xABC))
+        found = self.told(Sweep(self.agent).run())
+        self.assertEqual(found.problems, [])
+        self.assertIn(GUID.fromInt(0xABC), found.nodes)
+
+    def test_names(self) -> None:
+        """Nodes are named by identifier, description or GUID; others are refused."""
+        self.assertIs(self.fabric.node("0x0000000000200000"), self.fabric.node("left"))
+        for wrong in (("e", None), ("c", 2), ("c", 0), ("left", 9)):
+            self.assertRaises(ValueError, self.fabric.port, *wrong)
+
+
+class Echo:
+    """Answers NodeDescription."""
+
+    def handle(self, request: MADRequest) -> object:
+        return smp.NodeDescription(nodeString=b"served".ljust(64, b"\0"))
+
+
+class ServingTests(FabricTestCase):
+    """Who is attached answers requests, and hears traps."""
+
+    def test_directed(self) -> None:
+        """A handler at a port answers instead of the node, by a directed route and by LID."""
+        server = MADServer(self.agentAt("c"))
+        ends = [server.handle(number, Echo(), (1,)) for number in (0x81, 0x01)]  # type: ignore[arg-type]  # provides it
+        for path in (route(1, 3, 1), IBPath(dlid=self.lid("c"))):
+            self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, path)).text, "served")
+        for end in ends:
+            end()
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, route(1, 3, 1))).text, "c")
+
+    def test_taken(self) -> None:
+        """One class and method is served by one attachment of a port."""
+        one, other = self.fabric.attach("c"), self.fabric.attach("c")
+        end = one.serve(0x0B, (1, 2))
+        self.assertRaises(ResourceExhausted, other.serve, 0x0B, (2,))
+        end()
+        other.serve(0x0B, (2,))
+
+    def test_trap(self) -> None:
+        """A link that changes and a bad M_Key are told to who serves traps at the manager's port."""
+        fabric = self.fabric = SimulatedFabric(self.clock, self.net())
+        assert fabric.sa is not None
+        fabric.sa.close()
+        manager = self.agentAt("d")
+        heard: list[Notice] = []
+        server = MADServer(manager)
+        manager.port.serve(0x01, (5,))
+        server.listen(lambda notice, request: heard.append(notice))
+        agent = self.agentAt("a")
+        fabric.cut("b", 2)
+        self.pump(0)
+        info = smp.PortInfo(mkey=9, lid=self.lid("c"), masterSMLID=self.lid("d"))
+        self.told(agent.SubnSet(info, route(1, 3, 1)))
+        agent.SubnSet(smp.PortInfo(), route(1, 3, 1), retries=0).addErrback(lambda failure: None)
+        self.pump()
+        self.assertEqual(
+            [(notice.trapNumber, notice.issuerLID) for notice in heard],
+            [(128, self.lid("right")), (256, self.lid("c"))],
+        )
+
+    def test_several(self) -> None:
+        """Agents at one port get their own answers."""
+        agents = [self.agentAt("c") for _ in range(3)]
+        calls = [agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid("b"))) for agent in agents]
+        self.assertEqual([self.told(call).text for call in calls], ["b"] * 3)
+
+
+class KeyTests(FabricTestCase):
+    """Partitions and Q_Keys keep out who is not meant."""
+
+    def ask(self, **values: Any) -> Any:
+        path = replace(gmp(self.lid("c")), **values)
+        return self.agent.PerformanceGet(pma.PortCounters(portSelect=1), path, retries=0)
+
+    def violations(self) -> tuple[int, int]:
+        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        return info.pkeyViolations, info.qkeyViolations
+
+    def test_pkey(self) -> None:
+        """A P_Key that the port does not have is met with silence, and counted; a limited member may talk."""
+        self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
+        self.assertEqual(self.violations(), (1, 0))
+        self.assertEqual(self.told(self.ask(pkey=PKey(0x7FFF))).portSelect, 1)
+        self.agent.SubnSet(smp.PKeyTable(pkeys=(0x0001,) * 32), route(1, 3, 1))
+        self.pump()
+        self.refused(self.ask(), MADTimeoutError)
+        self.refused(self.ask(pkey=PKey(0x0001)), MADTimeoutError)
+        self.assertEqual(self.told(self.ask(pkey=PKey(0x8001))).portSelect, 1)
+
+    def test_qkey(self) -> None:
+        """So is a Q_Key that is not that of queue pair 1."""
+        self.refused(self.ask(qkey=5), MADTimeoutError)
+        self.assertEqual(self.violations(), (0, 1))
+
+    def test_trap(self) -> None:
+        """The manager hears of it."""
+        heard: list[Notice] = []
+        assert self.fabric.sa is not None
+        self.patch(self.fabric.sa, "tell", heard.append)
+        self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
+        (notice,) = heard
+        details = detailsOf(notice)
+        assert isinstance(details, BadKeyDetails)
+        self.assertEqual(notice.trapNumber, 257)
+        self.assertEqual((details.lid1, details.lid2, details.key), (self.lid("a"), self.lid("c"), 0x8001))
+
+
+class VendorTests(FabricTestCase):
+    """Hosts answer ping and sysstat; switches run no such servers."""
+
+    def ask(self, kind: Any, name: str) -> Any:
+        path = gmp(self.lid(name))
+        return self.agent.VendGet(kind, path, retries=0, keys=Keys(oui=OPENIB_OUI))
+
+    def test_answers(self) -> None:
+        """The host's name, and its processors."""
+        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "c")
+        self.assertEqual(self.told(self.ask(OpenIBHostInfo, "b")).text, "b")
+        self.assertIn("simulated", self.told(self.ask(OpenIBCPUInfo, "b")).text)
+
+    def test_switch(self) -> None:
+        """From a switch, there is silence."""
+        self.refused(self.ask(OpenIBPing, "left"), MADTimeoutError)
+
+    def test_served(self) -> None:
+        """A server that is attached goes before."""
+        servePing(MADServer(self.agentAt("c")), "me")
+        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "me")
+
+
+class PortTests(FabricTestCase):
+    """A management port of the simulated fabric."""
+
+    def test_interface(self) -> None:
+        """It is one."""
+        self.assertTrue(IMADPort.providedBy(self.agent.port))
+
+    def test_wrongLength(self) -> None:
+        """Datagrams have 256 bytes."""
+        self.assertRaises(InvalidRequest, self.agent.port.send, bytes(255), IBPath())
+
+    def test_closed(self) -> None:
+        """After it is closed, which may be twice, nothing goes out and nothing comes."""
+        call = self.agent.SubnGet(smp.NodeInfo, route())
+        port = self.agent.port
+        port.close()
+        port.close()
+        self.assertRaises(DeviceUnavailable, port.send, bytes(256), IBPath())
+        self.refused(call, Exception)
+
+    def test_lost(self) -> None:
+        """A port that is taken away ends what was asked through it."""
+        port: Any = self.agent.port
+        call = self.agent.SubnGet(smp.NodeInfo, route())
+        port.lose("pulled out")
+        self.assertIn("pulled out", str(self.failureResultOf(call, DeviceUnavailable).value))
+
+    def test_refresh(self) -> None:
+        """A port knows its LID when it looks anew."""
+        fabric = self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
+        port = fabric.attach("b", 2)
+        self.assertEqual((port.endPort.lid, port.endPort.portNum), (0, 2))
+        fabric.manage()
+        self.assertEqual(port.refresh().lid, fabric.port("b", 2).lid)
+        self.assertNotEqual(port.endPort.lid, 0)
+
+
+class StringTests(SynchronousTestCase):
+    """Fabrics by name."""
+
+    def open(self, description: str) -> Any:
+        self.clock = Clock()
+        port = openMADPort(self.clock, description)
+        self.addCleanup(port.close)
+        return port
+
+    def test_fatTree(self) -> None:
+        """A fat tree of so many hosts."""
+        port = self.open("sim:fattree:40:8")
+        self.assertEqual((port.name, len(port.fabric.nodes)), ("sim:fattree:40:8", len(fatTree(40, 8).nodes)))
+        self.assertEqual(len(self.open("sim").fabric.nodes), 17)
+
+    def test_noSuchNode(self) -> None:
+        """A port that cannot be opened leaves no fabric behind, whose time would pass for ever."""
+        clock = Clock()
+        self.assertRaises(ValueError, openMADPort, clock, "sim:standby=h00003:node=nobody")
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_file(self) -> None:
+        """A net file."""
+        name = self.mktemp()
+        with open(name, "w") as file:
+            file.write(TWO_SWITCHES)
+        port = self.open(f"sim:{name}:node=b/2:latency=0.25:loss=0.5:managed=no")
+        wire = port.fabric.wire
+        self.assertEqual((port.port.number, wire.latencySeconds, wire.loss), (2, 0.25, 0.5))
+        self.assertIsNone(port.fabric.manager)
+
+    def test_faults(self) -> None:
+        """Nodes that hang, times that vary, counters that change."""
+        port = self.open("sim:fattree:40:8:jitter=0.5:dead=h00003+leaf0001:errors=2:traffic=1000")
+        fabric = port.fabric
+        dead = [name for name, node in fabric.nodes.items() if node.isDead]
+        self.assertEqual((dead, fabric.wire.jitterSeconds), (["h00003", "leaf0001"], 0.5))
+        self.clock.advance(1000)
+        counted = [
+            end.count().value(name, 1000.0)
+            for node in fabric.nodes.values()
+            for end in node.external
+            if end.way is not None
+            for name in ("symbolErrorCounter", "portXmitData")
+        ]
+        errors, data = counted[::2], counted[1::2]
+        self.assertAlmostEqual(sum(errors) / len(errors) / 2000, 1, 0)
+        self.assertAlmostEqual(sum(data) / len(data) / 1e6, 1, 0)
+        self.assertGreater(max(errors), min(errors))
+
+    def test_equipment(self) -> None:
+        """Several managers, LEDs, FDR10."""
+        port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:leds=yes:fdr10=yes")
+        states = {end.node.identifier: one.state.name for end, one in port.fabric.sma.managers.items()}
+        self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
+        agent = MADAgent(self.clock, port)
+        calls: list[Deferred[Any]] = [
+            agent.SubnGet(kind, route(1), modifier)
+            for kind, modifier in ((smp.LedInfo, 0), (smp.ExtendedPortInfo, 1), (smp.PortInfo, 1))
+        ]
+        self.clock.advance(0)
+        light, extended, info = (self.successResultOf(call) for call in calls)
+        self.assertFalse(light.ledMask)
+        self.assertEqual((extended.linkSpeedActive, info.linkSpeedActive, info.linkSpeedExtActive), (1, 4, 0))
+        agent.close()
+
+    def test_shared(self) -> None:
+        """Ports of one string are in one fabric, as long as one is open."""
+        clock = Clock()
+        one = openMADPort(clock, "sim:fattree:20:node=h00001")
+        two: Any = openMADPort(clock, "sim:fattree:20:node=h00002")
+        self.assertIs(two.fabric, one.fabric)  # type: ignore[attr-defined]  # it is a simulated one
+        one.close()
+        two.close()
+        three: Any = openMADPort(clock, "sim:fattree:20")
+        self.assertIsNot(three.fabric, two.fabric)
+        three.close()
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, by its name."""
+        for wrong, word in (
+            ("sim:fattree:0", "0"),
+            ("sim:fattree:x", "x"),
+            ("sim:fattree:8:36:1", "too many"),
+            ("sim:/no/such/file.net", "file"),
+            ("sim:fattree:8:loss=2", "loss"),
+            ("sim:fattree:8:colour=red", "colour"),
+            ("sim:fattree:8:managed=maybe", "managed"),
+            ("sim:fattree:8:leds=2", "leds"),
+            ("sim:fattree:8:dead=h00001+nobody", "nobody"),
+            ("sim:fattree:8:standby=nobody", "nobody"),
+            ("sim:fattree:8:jitter=-1", "jitter"),
+            ("sim:fattree:8:node=nobody", "nobody"),
+            ("sim:fattree:8:node=h00000/x", "slash"),
+            ("ibsim:x:y:maybe", "sm"),
+            ("ibsim:colour=red", "colour"),
+            ("carrier-pigeon:1", "carrier-pigeon"),
+            ("sim:loss=0.1:loss=0.2", "after"),
+        ):
+            error = self.assertRaises(ValueError, openMADPort, Clock(), wrong)
+            self.assertIn(word, str(error))
+
+    def test_available(self) -> None:
+        """There always is a simulated one, and it is the default where no port is real."""
+        names = availableMADPorts()
+        self.assertIn("sim", names)
+        if not any(name.startswith(("umad", "ibsim")) for name in names):
+            self.assertEqual(defaultMADPort(), "sim")
+
+    def test_big(self) -> None:
+        """A fabric of a thousand hosts is there at once, and works."""
+        clock = Clock()
+        fabric = SimulatedFabric(clock, fatTree(1024))
+        agent = MADAgent(clock, fabric.attach())
+        told = agent.SubnGet(smp.NodeDescription, IBPath(dlid=LID(1000)))
+        clock.advance(0)
+        self.assertEqual(self.successResultOf(told).text, "h00999")
+        agent.close()
+        fabric.close()
+
+
+class NonsenseTests(FabricTestCase):
+    """Whatever is sent, the fabric stands."""
+
+    options = {"hasLEDs": True, "latencySeconds": 0.001, "jitterSeconds": 0.001}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.haveRandomTable("right")
+        self.fabric.runFDR10("b")
+        self.fabric.diagnose("c", 1, 1, b"x")
+        self.fabric.standBy("c")
+        self.addCleanup(self.fabric.close)
+
+    def check(self) -> None:
+        """Nothing has lost its form."""
+        self.pump(1)
+        for node in self.fabric.nodes.values():
+            self.assertEqual(len(node.switchInfo), 20 if node.isSwitch else 0)
+            for port in node.external:
+                self.assertEqual(len(port.info), 64)
+                for content in (port.tables or {}).values():
+                    self.assertIsInstance(content, bytes)
+
+    @given(st.lists(st.tuples(st.binary(min_size=256, max_size=256), st.integers(0, 12)), max_size=4))
+    @settings(max_examples=200, deadline=None)
+    def test_noise(self, datagrams: list[tuple[bytes, int]]) -> None:
+        """Bytes that mean nothing."""
+        for datagram, lid in datagrams:
+            self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
+        self.check()
+
+    @given(
+        managementClass=st.sampled_from([0x01, 0x81, 0x03, 0x04, 0x06, 0x07, 0x21, 0x32, 0x33, 0xFF]),
+        method=st.sampled_from([*range(8), 0x12, 0x14, 0x15, 0x81, 0x92]),
+        attribute=st.sampled_from([*range(0x40), 0xF3, 0xFF90, 0xFFFF]),
+        modifier=st.one_of(st.integers(0, 0x30), st.integers(0, 0xFFFFFFFF)),
+        rest=st.binary(max_size=232),
+        hops=st.lists(st.integers(0, 9), max_size=4),
+    )
+    @settings(max_examples=400, deadline=None)
+    def test_anything(
+        self, managementClass: int, method: int, attribute: int, modifier: int, rest: bytes, hops: list[int]
+    ) -> None:
+        """Random requests, to all classes, by routes and by LIDs, end in an answer or in silence."""
+        version = 2 if managementClass in (0x03, 0x06, 0x21) else 1
+        head = bytearray((1, managementClass, version, method)) + bytes(20)
+        head[16:18] = attribute.to_bytes(2, "big")
+        head[20:24] = modifier.to_bytes(4, "big")
+        datagram = bytearray((head + rest).ljust(256, b"\0"))
+        datagram[6:8] = bytes(2)
+        if managementClass == 0x81:
+            datagram[7] = len(hops)
+            datagram[32:36] = b"\xff" * 4
+            datagram[129 : 129 + len(hops)] = bytes(hops)
+        for lid in (1, 4, 7):
+            self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
+        self.check()

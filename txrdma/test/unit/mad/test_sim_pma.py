@@ -1,0 +1,143 @@
+"""
+Performance management of simulated fabrics: counters that are told, set, and grow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.iba.types import LID
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts import pma
+from txrdma.mad.layouts.messages import ClassPortInfo, Notice
+from txrdma.sim.fabric.agents.pma import GROUPS
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp
+
+
+class CounterTests(FabricTestCase):
+    """Who asks a port's counters."""
+
+    def get(self, payload: Any, name: str = "left") -> Any:
+        return self.told(self.agent.PerformanceGet(payload, gmp(self.lid(name))))
+
+    def set(self, payload: Any, name: str = "left") -> Any:
+        return self.told(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
+
+    def test_classPortInfo(self) -> None:
+        """A switch can tell of all ports at once, an adapter cannot."""
+        self.assertEqual(self.get(ClassPortInfo).capabilityMask, 0x1300)
+        self.assertEqual(self.get(ClassPortInfo, "c").capabilityMask, 0x1200)
+
+    def test_counters(self) -> None:
+        """What was set is told, in the narrow and in the wide attribute, up to the highest value of each."""
+        self.fabric.setCounters("left", 2, symbolErrorCounter=70000, portXmitData=1 << 40, portRcvPkts=5)
+        narrow = self.get(pma.PortCounters(portSelect=2))
+        wide = self.get(pma.PortCountersExtended(portSelect=2))
+        self.assertEqual((narrow.portSelect, narrow.symbolErrorCounter), (2, 0xFFFF))
+        self.assertEqual((narrow.portXmitData, narrow.portRcvPkts), (0xFFFFFFFF, 5))
+        self.assertEqual((wide.symbolErrorCounter, wide.portXmitData), (70000, 1 << 40))
+        self.assertEqual(self.get(pma.PortCounters(portSelect=1)).symbolErrorCounter, 0)
+
+    def test_allPorts(self) -> None:
+        """Port 255 of a switch is the sum of all."""
+        for port in (1, 2, 3):
+            self.fabric.setCounters("left", port, portXmitPkts=port, linkDownedCounter=100)
+        total = self.get(pma.PortCounters(portSelect=0xFF))
+        self.assertEqual((total.portXmitPkts, total.linkDownedCounter), (6, 255))
+
+    def test_ports(self) -> None:
+        """An adapter tells of the port that was asked; a switch of all that it has."""
+        for name, port in (("c", 0), ("c", 2), ("c", 255), ("left", 9)):
+            asked = self.agent.PerformanceGet(pma.PortCounters(portSelect=port), gmp(self.lid(name)))
+            self.assertEqual(self.refused(asked, MADError).status, 0x1C, (name, port))
+        self.assertEqual(self.get(pma.PortCounters(portSelect=1), "c").portSelect, 1)
+
+    def test_clear(self) -> None:
+        """Set writes those counters that its mask names."""
+        self.fabric.setCounters("left", 1, symbolErrorCounter=3, portRcvErrors=4, portXmitWait=5)
+        self.set(pma.PortCounters(portSelect=1, counterSelect=0x0001, counterSelect2=1, portXmitWait=77))
+        told = self.get(pma.PortCounters(portSelect=1))
+        self.assertEqual((told.symbolErrorCounter, told.portRcvErrors, told.portXmitWait), (0, 4, 77))
+
+    def test_masks(self) -> None:
+        """Each bit of the masks is for one counter, in the order of the specification."""
+        order = (
+            *("symbolErrorCounter", "linkErrorRecoveryCounter", "linkDownedCounter", "portRcvErrors"),
+            *("portRcvRemotePhysicalErrors", "portRcvSwitchRelayErrors", "portXmitDiscards"),
+            *("portXmitConstraintErrors", "portRcvConstraintErrors", "localLinkIntegrityErrors"),
+            *("excessiveBufferOverrunErrors", "vl15Dropped", "portXmitData", "portRcvData"),
+            *("portXmitPkts", "portRcvPkts"),
+        )
+        for bit, name in enumerate(order):
+            self.fabric.setCounters("left", 1, **dict.fromkeys(order, 1))
+            told = self.set(pma.PortCounters(portSelect=1, counterSelect=1 << bit))
+            self.assertEqual([one for one in order if not getattr(told, one)], [name])
+        wide = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
+        for bit, name in enumerate(wide):
+            self.fabric.setCounters("left", 1, **dict.fromkeys(order, 1))
+            told = self.set(pma.PortCountersExtended(portSelect=1, counterSelect=1 << bit))
+            self.assertEqual([one for one in order if not getattr(told, one)], [name])
+        self.set(pma.PortCountersExtended(portSelect=1, counterSelect2=1 << 11))
+        self.assertEqual(self.get(pma.PortCounters(portSelect=1)).vl15Dropped, 0)
+
+    def test_growth(self) -> None:
+        """Counters grow with time, from what they were, until they are told to stop."""
+        self.fabric.setCounters("left", 1, portXmitData=1000)
+        self.fabric.growCounters("left", 1, portXmitData=100.0, symbolErrorCounter=0.5)
+        self.pump(10)
+        start = self.clock.seconds()
+        first = self.get(pma.PortCountersExtended(portSelect=1))
+        self.assertEqual((first.portXmitData, first.symbolErrorCounter), (2000, 5))
+        self.fabric.growCounters("left", 1, portXmitData=0)
+        grown = int(1000 + 100 * self.clock.seconds())
+        self.pump(10)
+        self.assertEqual(self.get(pma.PortCountersExtended(portSelect=1)).portXmitData, grown)
+        self.assertEqual(start, 10)
+
+    def test_traffic(self) -> None:
+        """With traffic in the fabric, what one end of a link sends the other one receives."""
+        self.fabric.traffic(1e6, 1e3)
+        self.pump(10)
+        here = self.get(pma.PortCountersExtended(portSelect=1))
+        at = self.clock.seconds()
+        self.fabric.growCounters("left", 1, portXmitPkts=0)  # and hold it, to compare
+        self.assertGreater(here.portXmitPkts, 0)
+        there = self.fabric.counters("a", 1)
+        self.assertEqual(there.value("portRcvData", 10.0), here.portXmitData)
+        self.assertEqual(self.get(pma.PortCountersExtended(portSelect=8)).portXmitData, 0)
+        self.assertGreater(at, 10)
+
+    def test_details(self) -> None:
+        """Error details and what is counted by lane, each by its own name."""
+        details: tuple[tuple[Any, dict[str, int]], ...] = (
+            (pma.PortRcvErrorDetails, {"portVLMappingErrors": 3}),
+            (pma.PortXmitDiscardDetails, {"portSwHOQLifetimeLimitDiscards": 4}),
+            (pma.PortVLXmitWaitCounters, {"portVLXmitWait5": 6}),
+            (pma.PortExtendedSpeedsCounters, {"fecCorrectableBlockCounterLanes3": 9}),
+        )
+        for kind, names in details:
+            self.fabric.setCounters("right", 1, **names)
+            told = self.get(kind(portSelect=1), "right").toDict()
+            ((name, value),) = names.items()
+            plain = name.rstrip("0123456789")
+            found = told[plain]
+            self.assertEqual(found if plain == name else found[int(name[len(plain) :])], value)
+
+    def test_every(self) -> None:
+        """Every attribute of counters is told, as zeros, where nothing was counted."""
+        for group in GROUPS.values():
+            kind: Any = group.kind
+            self.assertEqual(self.get(kind(portSelect=1), "right"), kind(portSelect=1))
+
+    def test_unknown(self) -> None:
+        """An attribute that is none is refused."""
+        asked = self.agent.PerformanceGet(Notice, gmp(LID(1)))
+        self.assertEqual(self.refused(asked, MADError).status, 0x0C)
+
+    def test_linkDowned(self) -> None:
+        """A link that goes down is counted at both ends."""
+        self.fabric.cut("c", 1)
+        self.fabric.heal("c", 1)
+        self.pump()
+        for name in ("c", "right"):
+            self.assertEqual(self.get(pma.PortCounters(portSelect=1), name).linkDownedCounter, 1)

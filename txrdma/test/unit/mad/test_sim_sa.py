@@ -1,0 +1,393 @@
+"""
+The subnet administration of simulated fabrics: records, paths, groups, services, subscriptions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.components import ServiceComponents
+from txrdma.mad.layouts.messages import ClassPortInfo, InformInfo, Notice, ReportedNotice
+from txrdma.mad.layouts.smp import GUIDInfo, NodeInfo, PortInfo
+from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector
+from txrdma.mad.server import MADServer
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp
+
+EVERYTHING = sa.NodeRecord, sa.PortInfoRecord, sa.SwitchInfoRecord, sa.LinearForwardingTableRecord
+TABLES = sa.PKeyTableRecord, sa.SLtoVLMappingTableRecord, sa.VLArbitrationTableRecord, sa.GUIDInfoRecord
+
+
+class AdministrationTestCase(FabricTestCase):
+    """Somebody who asks it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sa = gmp(self.agent.port.endPort.smLID)
+
+    def table(self, payload: Any, **options: Any) -> list[Any]:
+        """The records that a query means."""
+        records: list[Any] = self.told(self.agent.SubnAdmGetTable(payload, self.sa, **options))
+        return records
+
+    def one(self, payload: Any) -> Any:
+        """The one that it means."""
+        return self.told(self.agent.SubnAdmGet(payload, self.sa))
+
+    def gid(self, name: str, number: int | None = None) -> GID:
+        return GID.fromParts(0xFE80000000000000, self.fabric.port(name, number).end.guid)
+
+
+class RecordTests(AdministrationTestCase):
+    """Records are what the nodes themselves tell."""
+
+    def test_nodes(self) -> None:
+        """Each end port is a record; components choose."""
+        records = self.table(sa.NodeRecord)
+        self.assertEqual(len(records), 7)
+        names = sorted(record.nodeDescription.text for record in records)
+        self.assertEqual(names, ["a", "b", "b", "c", "d", "left", "right"])
+        switches = self.table(sa.NodeRecord.query(nodeType=NodeType.SWITCH))
+        self.assertEqual({record.nodeDescription.text for record in switches}, {"left", "right"})
+        by = self.one(sa.NodeRecord.query(nodeGUID=self.fabric.node("c").guid))
+        self.assertEqual((by.lid, by.nodeDescription.text), (self.lid("c"), "c"))
+
+    def test_sameAsTheNodes(self) -> None:
+        """A record's content is what the node answers to the same question."""
+        for name in "abcd":
+            lid = self.lid(name)
+            record = self.one(sa.NodeRecord.query(lid=lid))
+            self.assertEqual(record.nodeInfo, self.told(self.agent.SubnGet(NodeInfo, gmp(lid))))
+            port = self.one(sa.PortInfoRecord.query(endPortLID=lid, portNum=record.nodeInfo.localPortNum))
+            self.assertEqual(port.portInfo, self.told(self.agent.SubnGet(PortInfo, gmp(lid))))
+
+    def test_statuses(self) -> None:
+        """None, too many, no ends, no such record: each has its status."""
+        for query, status in (
+            (sa.NodeRecord.query(lid=LID(999)), 0x0300),
+            (sa.NodeRecord, 0x0400),
+            (sa.PathRecord.query(sgid=self.gid("a"), dgid=GID(bytes(16))), 0x0300),
+            (sa.PathRecord.query(numbPath=1), 0x0600),
+            (sa.LinkSpeedWidthPairsTableRecord, 0x000C),
+        ):
+            error = self.refused(self.agent.SubnAdmGet(query, self.sa), MADError)
+            self.assertEqual(error.status, status, query)
+        self.assertEqual(self.table(sa.NodeRecord.query(lid=LID(999))), [])
+
+    def test_links(self) -> None:
+        """Every link is there, in both directions."""
+        records = self.table(sa.LinkRecord)
+        self.assertEqual(len(records), 14)
+        between = self.table(sa.LinkRecord.query(fromLID=self.lid("left"), toLID=self.lid("right")))
+        self.assertEqual({(record.fromPort, record.toPort) for record in between}, {(3, 3), (4, 4)})
+
+    def test_all(self) -> None:
+        """Every kind of record has some; each is found again by its own identifiers."""
+        for kind in (*EVERYTHING, *TABLES, sa.SMInfoRecord):
+            records = self.table(kind)
+            self.assertTrue(records, kind)
+            some = records[len(records) // 2]
+            names = [field.name for field in kind.fields if field.type in (int, LID) and not field.reserved]
+            query = kind.query(**{name: getattr(some, name) for name in names if name in kind.components})
+            self.assertEqual(self.table(query), [some])
+
+    def test_capabilities(self) -> None:
+        """With the highest bit of the modifier, single capabilities are asked for."""
+        query = sa.PortInfoRecord.query(capabilityMask=int(PortCapability.SM))
+        self.assertEqual(self.table(query), [])
+        (manager,) = self.told(self.agent.SubnAdmGetTable(query, self.sa, 1 << 31))
+        self.assertEqual(manager.endPortLID, self.lid("d"))
+
+    def test_classPortInfo(self) -> None:
+        """It says what it can."""
+        info = self.told(self.agent.SubnAdmGet(ClassPortInfo, self.sa))
+        self.assertEqual((info.classVersion, info.capabilityMask & 0x2000), (2, 0x2000))
+
+    def test_aliases(self) -> None:
+        """A port gets GUIDs, is found by them, and loses them; its own stays."""
+        guids = tuple(GUID.fromInt(number) for number in range(0x50, 0x58))
+        record = sa.GUIDInfoRecord(lid=self.lid("c"), guidInfo=GUIDInfo(guids=guids))
+        mask = 0b11 | 0b10 << 4  # the LID, the block, and the second GUID
+        asked = self.agent.SubnAdmSet(record, self.sa, componentMask=mask | 1 << 4)
+        self.assertEqual(self.refused(asked, MADError).status, 0x0200)  # the first one is the port's own
+        told = self.told(self.agent.SubnAdmSet(record, self.sa, componentMask=mask))
+        own = self.fabric.port("c").guid
+        self.assertEqual(told.guidInfo.guids[:3], (own, guids[1], GUID(bytes(8))))
+        alias = GID.fromParts(0xFE80000000000000, guids[1])
+        path = self.one(sa.PathRecord.query(sgid=self.gid("a"), dgid=alias))
+        self.assertEqual(path.dlid, self.lid("c"))
+        self.told(self.agent.SubnAdmDelete(record, self.sa, componentMask=mask))
+        self.refused(
+            self.agent.SubnAdmGet(sa.PathRecord.query(sgid=self.gid("a"), dgid=alias), self.sa), MADError
+        )
+
+
+class LongTableTests(AdministrationTestCase):
+    """Tables longer than a datagram come whole."""
+
+    options = {"latencySeconds": 0.0001}
+
+    def net(self) -> Any:
+        net = fatTree(128)
+        net.nodes["a"] = net.nodes.pop("h00000")
+        net.nodes["leaf0000"].links[1].peer = "a"
+        return net
+
+    def test_records(self) -> None:
+        """All ports of all switches, by RMPP."""
+        records = self.table(sa.PortInfoRecord)
+        switches = sum(node.isSwitch for node in self.fabric.nodes.values())
+        self.assertEqual(len(records), 128 + switches * 37)
+
+    def test_loss(self) -> None:
+        """A table comes whole where a twentieth of all datagrams is lost."""
+        self.fabric.wire.loss = 0.05
+        nodes = self.told(self.agent.SubnAdmGetTable(sa.NodeRecord, self.sa), 60)
+        self.assertEqual(len(nodes), len(self.fabric.nodes))
+        self.assertGreater(self.fabric.wire.lost, 0)
+
+    def test_paths(self) -> None:
+        """All paths that begin at a port."""
+        paths = self.table(sa.PathRecord.query(slid=self.lid("a"), numbPath=1))
+        self.assertEqual(len(paths), len(self.fabric.nodes))
+        self.assertEqual(len({path.dlid for path in paths}), len(paths))
+
+
+class PathTests(AdministrationTestCase):
+    """Paths are as wide as their narrowest link."""
+
+    def path(self, **wanted: Any) -> sa.PathRecord:
+        path: sa.PathRecord = self.one(sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), **wanted))
+        return path
+
+    def test_path(self) -> None:
+        """LIDs, MTU and rate."""
+        path = self.path()
+        self.assertEqual((path.slid, path.dlid), (self.lid("a"), self.lid("c")))
+        self.assertEqual((path.mtu, path.rate, path.pkey), (PathMTU.MTU_2048, Rate.GBPS_200, 0xFFFF))
+        self.assertTrue(path.reversible)
+
+    def test_narrow(self) -> None:
+        """One slow link makes a slow path."""
+        net = self.net()
+        net.nodes["c"].links[1].width = 1
+        self.fabric = SimulatedFabric(self.clock, net)
+        self.agent = self.agentAt("a")
+        self.assertEqual(self.path().rate, Rate.GBPS_50)
+
+    def test_selectors(self) -> None:
+        """A path can be used for less than it has, not for more."""
+        self.assertEqual(self.path(mtuSelector=Selector.GREATER, mtu=PathMTU.MTU_1024).mtu, 4)
+        self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_400).rate, Rate.GBPS_200)
+        self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_200).rate, Rate.GBPS_168)
+        self.assertEqual(self.path(mtuSelector=Selector.LESS, mtu=PathMTU.MTU_2048).mtu, 3)
+        self.assertEqual(self.path(mtuSelector=Selector.EXACTLY, mtu=PathMTU.MTU_256).mtu, 1)
+        for wanted in (
+            {"mtuSelector": Selector.GREATER, "mtu": PathMTU.MTU_2048},
+            {"rateSelector": Selector.EXACTLY, "rate": Rate.GBPS_100},
+            {"rateSelector": Selector.LESS, "rate": Rate.GBPS_2_5},
+            {"mtuSelector": Selector.LESS, "mtu": PathMTU.MTU_256},
+            {"rateSelector": Selector.EXACTLY, "rate": Rate.GBPS_400},
+            {"pkey": 0x1234},
+        ):
+            query = sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), **wanted)
+            self.assertEqual(self.refused(self.agent.SubnAdmGet(query, self.sa), MADError).status, 0x0300)
+
+    def test_several(self) -> None:
+        """With an LMC there are several, as many as are wanted."""
+        self.fabric = SimulatedFabric(self.clock, self.net(), lmc=2)
+        self.agent = self.agentAt("a")
+        self.sa = gmp(self.agent.port.endPort.smLID)
+        query = sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"))
+        self.assertEqual(len({path.dlid for path in self.table(query)}), 4)
+        query = sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), numbPath=2)
+        self.assertEqual(len(self.table(query)), 2)
+
+
+class TraceTests(AdministrationTestCase):
+    """The administration tells the nodes on a path."""
+
+    def trace(self, **wanted: Any) -> list[tuple[str, int, int]]:
+        query = sa.PathRecord.query(**wanted, numbPath=1)
+        asked = Filled(query.record.encode())
+        call = self.agent.SubnAdmGetTraceTable(asked, self.sa, componentMask=query.mask)
+        names = {int(node.guid): node.identifier for node in self.fabric.nodes.values()}
+        return [(names[one.nodeID], one.entryPort, one.exitPort) for one in self.told(call)]
+
+    def test_way(self) -> None:
+        """From node to node, by which port each is entered and left; by GIDs and by LIDs."""
+        out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
+        way = [("a", 0, 1), ("left", 1, out), ("right", out, 1), ("c", 1, 0)]
+        self.assertEqual(self.trace(sgid=self.gid("a"), dgid=self.gid("c")), way)
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("c")), way)
+
+    def test_ends(self) -> None:
+        """To and from a switch, and to itself."""
+        self.assertEqual(self.trace(slid=self.lid("left"), dlid=self.lid("a")), [("left", 0, 1), ("a", 1, 0)])
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("left")), [("a", 0, 1), ("left", 1, 0)])
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("a")), [("a", 0, 0)])
+
+    def test_nowhere(self) -> None:
+        """Where there is no path there is no trace."""
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=LID(999)), [])
+
+
+class Filled(sa.TraceRecord):
+    """Carries a path record."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__()
+        self.path = path
+
+    def encode(self) -> bytes:
+        return self.path
+
+
+class GroupTests(AdministrationTestCase):
+    """Multicast groups come, have members, have ways, and go."""
+
+    group: dict[str, Any] = {
+        "mgid": GID(bytes.fromhex("ff12601bffff00000000000000000001")),
+        "qkey": 7,
+        "trafficClass": 0,
+        "serviceLevel": 0,
+        "flowLabel": 0,
+        "pkey": 0xFFFF,
+    }
+
+    def join(self, name: str, **values: Any) -> sa.MCMemberRecord:
+        query = sa.MCMemberRecord.query(portGID=self.gid(name), joinState=1, **values)
+        joined: sa.MCMemberRecord = self.told(self.agent.SubnAdmSet(query, self.sa))
+        return joined
+
+    def test_lifecycle(self) -> None:
+        """The first who joins creates, others join, the last who leaves ends it."""
+        first = self.join("a", **self.group)
+        second = self.join("c", mgid=first.mgid)
+        self.assertEqual((first.mlid, second.mlid, second.qkey), (0xC001, 0xC001, 7))
+        members = self.table(sa.MCMemberRecord.query(mgid=first.mgid), keys=Keys(smKey=1))
+        self.assertEqual({one.portGID for one in members}, {self.gid("a"), self.gid("c")})
+        (group,) = self.table(sa.MCMemberRecord.query(mgid=first.mgid))
+        self.assertEqual((group.portGID, group.joinState), (GID(bytes(16)), 0))
+        for name in ("a", "c"):
+            query = sa.MCMemberRecord.query(mgid=first.mgid, portGID=self.gid(name), joinState=1)
+            self.told(self.agent.SubnAdmDelete(query, self.sa))
+        self.assertEqual([one.mgid for one in self.table(sa.MCMemberRecord)], [IPOIB_BROADCAST])
+
+    def test_ways(self) -> None:
+        """The switches between the members send what is for the group to them and to nobody else."""
+        self.join("a", **self.group)
+        self.join("c", mgid=self.group["mgid"])
+        records = {record.lid: record for record in self.table(sa.MulticastForwardingTableRecord)}
+        left, right = records[self.lid("left")], records[self.lid("right")]
+        out = self.fabric.linearOf(self.fabric.node("right"))[self.lid("a")]
+        self.assertEqual(left.table.portMasks[1], 1 << 1 | 1 << out)
+        self.assertEqual(right.table.portMasks[1], 1 << 1 | 1 << out)
+
+    def test_refused(self) -> None:
+        """Too little to create, another key than the group's, a port that is not there, who is no member."""
+        self.join("a", **self.group)
+        mgid = self.group["mgid"]
+        for call, values, status in (
+            ("SubnAdmSet", {"mgid": GID(b"\xff" * 16), "portGID": self.gid("a"), "joinState": 1}, 0x0600),
+            ("SubnAdmSet", {"mgid": mgid, "portGID": self.gid("c"), "joinState": 1, "qkey": 8}, 0x0200),
+            ("SubnAdmSet", {"mgid": mgid, "portGID": mgid, "joinState": 1}, 0x0500),
+            ("SubnAdmDelete", {"mgid": mgid, "portGID": self.gid("c"), "joinState": 1}, 0x0200),
+        ):
+            query = sa.MCMemberRecord.query(**values)
+            error = self.refused(getattr(self.agent, call)(query, self.sa), MADError)
+            self.assertEqual(error.status, status, values)
+
+
+class ServiceTests(AdministrationTestCase):
+    """Services are offered until they are deleted or their leases end."""
+
+    def test_service(self) -> None:
+        """Set, Get, Delete."""
+        offer: ServiceComponents = {
+            "serviceID": 77,
+            "serviceGID": self.gid("a"),
+            "serviceName": b"files".ljust(64, b"\0"),
+        }
+        self.told(self.agent.SubnAdmSet(sa.ServiceRecord.query(**offer), self.sa))
+        self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceGID, self.gid("a"))
+        (association,) = self.table(sa.ServiceAssociationRecord)
+        self.assertEqual(association.serviceName, offer["serviceName"])
+        self.told(self.agent.SubnAdmDelete(sa.ServiceRecord.query(**offer), self.sa))
+        self.assertEqual(self.table(sa.ServiceRecord), [])
+
+    def test_lease(self) -> None:
+        """What is left of a lease is told, and then nothing."""
+        offer = sa.ServiceRecord.query(serviceID=77, serviceGID=self.gid("a"), serviceLease=60)
+        self.told(self.agent.SubnAdmSet(offer, self.sa), 0)
+        self.pump(20)
+        self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceLease, 40)
+        self.pump(40)
+        self.assertEqual(self.table(sa.ServiceRecord), [])
+
+
+class SubscriptionTests(AdministrationTestCase):
+    """Who subscribes is told what happens."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.heard: list[Notice] = []
+        server = MADServer(self.agent)
+        self.agent.port.serve(0x03, (0x06,))
+        server.listen(lambda notice, request: self.heard.append(notice))
+
+    def subscribe(self, trap: int = 0xFFFF, subscribe: int = 1) -> None:
+        info = InformInfo(
+            lidRangeBegin=LID(0xFFFF),
+            isGeneric=1,
+            subscribe=subscribe,
+            type=0xFFFF,
+            trapNumber=trap,
+            producerType=0xFFFFFF,
+            qpn=QPN(1),
+        )
+        self.told(self.agent.SubnAdmSet(info, self.sa), 0)
+
+    def test_link(self) -> None:
+        """A link that goes down is a trap of its switches, and a report to us; not after we unsubscribe."""
+        self.subscribe(128)
+        self.fabric.cut("right", 1)
+        self.pump(0)
+        self.assertEqual([notice.issuerLID for notice in self.heard], [self.lid("right")])
+        (report,) = self.heard
+        assert isinstance(report, ReportedNotice)
+        self.assertEqual(self.fabric.nodes["right"].guid.raw, report.issuerGID.raw[8:])
+        (record,) = self.table(sa.InformInfoRecord)
+        self.assertEqual((record.subscriberGID, record.informInfo.trapNumber), (self.gid("a"), 128))
+        self.subscribe(128, subscribe=0)
+        self.fabric.heal("right", 1)
+        self.pump()
+        self.assertEqual(len(self.heard), 1)
+
+    def test_group(self) -> None:
+        """A new multicast group is reported, with its GID."""
+        self.subscribe(66)
+        joining = sa.MCMemberRecord.query(portGID=self.gid("a"), joinState=1, **GroupTests.group)
+        self.told(self.agent.SubnAdmSet(joining, self.sa))
+        (notice,) = self.heard
+        self.assertEqual((notice.trapNumber, notice.details[6:22]), (66, GroupTests.group["mgid"].raw))
+
+    def test_comingAndGoing(self) -> None:
+        """A port that comes into or goes out of service is reported by the manager."""
+        self.subscribe(65)
+        self.subscribe(64)
+        self.fabric.cut("c", 1)
+        self.pump()
+        self.fabric.heal("c", 1)
+        self.pump()
+        told = [(notice.trapNumber, notice.details[6:22]) for notice in self.heard]
+        self.assertEqual(told, [(65, self.gid("c").raw), (64, self.gid("c").raw)])

@@ -1,0 +1,149 @@
+"""
+Samples that ports of simulated fabrics take of their counters, and their settings of congestion control.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts import congestion, pma
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.sim.fabric.agents.sampling import DONE, SAMPLING, STARTING, tickOf
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp
+
+SELECTS = (1, 2, 3, 4, 5, 0x4000) + (0,) * 9
+
+
+class SampleTests(FabricTestCase):
+    """A port counts, for a while, what it is asked to."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tick = tickOf(self.fabric.port("left", 2))[1]
+
+    def get(self, payload: Any, name: str = "left") -> Any:
+        return self.told(self.agent.PerformanceGet(payload, gmp(self.lid(name))), 0)
+
+    def start(self, wait: float, interval: float, **values: Any) -> Any:
+        control = pma.PortSamplesControl(
+            portSelect=2,
+            tag=77,
+            counterSelects=SELECTS,
+            sampleStart=round(wait / self.tick),
+            sampleInterval=round(interval / self.tick),
+            **values,
+        )
+        return self.told(self.agent.PerformanceSet(control, gmp(self.lid("left"))), 0)
+
+    def test_sample(self) -> None:
+        """It waits, samples, and then tells how much each of the selected counters went on."""
+        self.fabric.setCounters("left", 2, portXmitData=1 << 40, portXmitWait=9)
+        self.fabric.growCounters("left", 2, portXmitData=1000.0, portRcvPkts=10.0)
+        said = self.start(1.0, 4.0)
+        self.assertEqual((said.sampleStatus, said.tag, said.counterSelects), (STARTING, 77, SELECTS))
+        self.pump(2)
+        self.assertEqual(self.get(pma.PortSamplesControl(portSelect=2)).sampleStatus, SAMPLING)
+        during = self.get(pma.PortSamplesResult)
+        self.assertEqual((during.sampleStatus, during.tag, set(during.counters)), (SAMPLING, 77, {0}))
+        self.pump(4)
+        for kind in (pma.PortSamplesResult, pma.PortSamplesResultExtended):
+            told = self.get(kind)
+            self.assertEqual((told.sampleStatus, told.tag), (DONE, 77))
+            self.assertApproximates(told.counters[0], 4000, 1)
+            self.assertApproximates(told.counters[3], 40, 1)
+            self.assertEqual(told.counters[1:3] + told.counters[4:], (0,) * 13)
+
+    def test_wide(self) -> None:
+        """The narrow counters stop where their bits end; the wide ones do not."""
+        self.fabric.growCounters("left", 2, portXmitData=1e10)
+        self.start(0, 1.0)
+        self.pump(2)
+        self.assertEqual(self.get(pma.PortSamplesResult).counters[0], 0xFFFFFFFF)
+        wide = self.get(pma.PortSamplesResultExtended)
+        self.assertEqual(wide.extendedWidth, 2)
+        self.assertApproximates(wide.counters[0], 1e10, 1e3)
+
+    def test_busy(self) -> None:
+        """While a sample is taken no other one begins."""
+        self.start(0.0, 2.0)
+        second = self.start(0.0, 9.0, opCode=1)
+        self.assertEqual((second.opCode, second.sampleInterval), (0, round(2.0 / self.tick)))
+        self.pump(3)
+        self.assertEqual(self.start(0.0, 9.0, opCode=1).opCode, 1)
+
+    def test_control(self) -> None:
+        """A port that has not sampled says how it could: 15 counters of 32 bits, and how long a tick is."""
+        told = self.get(pma.PortSamplesControl(portSelect=1), "c")
+        self.assertEqual((told.portSelect, told.counterWidth, told.sampleStatus), (1, 4, DONE))
+        self.assertEqual((told.counterMasks0, told.counterMask10To14), ((1,) * 10, 0o11111))
+        self.assertEqual(told.tick, 20)  # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them
+
+    def test_refused(self) -> None:
+        """Ports that are not there, all ports at once, and Set of a result."""
+        for port in (9, 255):
+            asked = self.agent.PerformanceGet(pma.PortSamplesControl(portSelect=port), gmp(self.lid("left")))
+            self.assertEqual(self.refused(asked, MADError).status, 0x1C)
+        asked = self.agent.PerformanceGet(pma.PortSamplesControl(portSelect=2), gmp(self.lid("c")))
+        self.assertEqual(self.refused(asked, MADError).status, 0x1C)
+
+
+class CongestionTests(FabricTestCase):
+    """Agents of congestion control keep what they are told."""
+
+    def get(self, name: str, kind: Any, modifier: int = 0, key: int = 0) -> Any:
+        return self.agent.CongMgtGet(kind, gmp(self.lid(name)), modifier, keys=Keys(ccKey=key), retries=0)
+
+    def set(self, name: str, content: Any, modifier: int = 0, key: int = 0) -> Any:
+        return self.agent.CongMgtSet(content, gmp(self.lid(name)), modifier, keys=Keys(ccKey=key), retries=0)
+
+    def test_settings(self) -> None:
+        """A switch keeps its own settings and those of its ports, an adapter its own and a table."""
+        for name, last, content in (
+            ("left", 0, congestion.SwitchCongestionSetting(controlMap=3, threshold=9, markingRate=7)),
+            ("left", 0, congestion.SwitchPortCongestionSetting.decode(bytes(range(16)) * 8)),
+            ("c", 0, congestion.CACongestionSetting.decode(bytes(range(33)) * 4)),
+            ("c", 1, congestion.CongestionControlTable.decode(b"\1\2\0\0" + bytes(range(64)) * 2)),
+        ):
+            kind = type(content)
+            self.assertEqual(self.told(self.get(name, kind, last)), kind())
+            self.assertEqual(self.told(self.set(name, content, last)).encode(), content.encode())
+            self.assertEqual(self.told(self.get(name, kind, last)).encode(), content.encode())
+            self.assertEqual(self.refused(self.get(name, kind, last + 1), MADError).status, 0x1C)
+
+    def test_unsupported(self) -> None:
+        """A switch has no table, an adapter no ports of a switch."""
+        for name, kind in (
+            ("left", congestion.CongestionControlTable),
+            ("left", congestion.CACongestionSetting),
+            ("c", congestion.SwitchPortCongestionSetting),
+            ("c", congestion.SwitchCongestionSetting),
+        ):
+            for call in (self.get(name, kind), self.set(name, kind())):
+                self.assertEqual(self.refused(call, MADError).status, 0x0C, (name, kind))
+
+    def test_told(self) -> None:
+        """What an agent is like, that it has logged nothing, and what time it has."""
+        self.assertEqual(self.told(self.get("left", congestion.CongestionInfo)).controlTableCap, 0)
+        self.assertEqual(self.told(self.get("c", congestion.CongestionInfo)).controlTableCap, 2)
+        self.assertEqual(self.told(self.get("c", ClassPortInfo)).classVersion, 2)
+        now = round(self.clock.seconds() / 1.024e-6)
+        for name, kind, who in (
+            ("left", congestion.SwitchCongestionLog, "SWITCH"),
+            ("c", congestion.CACongestionLog, "CA"),
+        ):
+            log = self.told(self.get(name, kind), 0)
+            self.assertEqual((log.logType.name, log.currentTimeStamp), (who, now))
+        self.pump(1.024)
+        told = self.told(self.get("c", congestion.TimeStamp), 0)
+        self.assertEqual(told.timestamp, now + 1_000_000)
+
+    def test_key(self) -> None:
+        """Once there is a CC_Key, Set wants it, and is met with silence without; the key can be hidden."""
+        self.told(self.set("c", congestion.CongestionKeyInfo(ccKey=42, ccKeyProtectBit=True)))
+        self.refused(self.set("c", congestion.CACongestionSetting(), key=41), MADTimeoutError)
+        for key, shown in ((0, 0), (42, 42)):
+            info = self.told(self.get("c", congestion.CongestionKeyInfo, key=key))
+            self.assertEqual((info.ccKey, info.ccKeyProtectBit, info.ccKeyViolations), (shown, True, 1))
+        self.told(self.set("c", congestion.CACongestionSetting(), key=42))

@@ -1,0 +1,247 @@
+"""
+Fabrics written and read again, what they take in memory, and which of their nodes are one machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.commands.formats.ibnetdiscover import listing
+from txrdma.fabric.chassis import chassis, place
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.snapshots import dump, load
+from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import netOf, readFabric
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
+
+BYTES_PER_PORT = 250
+"""Hosts, switches and their names included."""
+
+
+class MemoryTests(FabricTestCase):
+    """How much a fabric takes."""
+
+    def net(self) -> Net:
+        return fatTree(128)
+
+    def agentAt(self, name: str, number: int | None = None) -> object:  # type: ignore[override]  # only its own here
+        return super().agentAt("h00000" if name == "a" else name, number)
+
+    def test_memory(self) -> None:
+        """A million ports fit into a quarter of a gigabyte."""
+        self.told(Sweep(self.agent).run())  # what is made once is made
+        gc.collect()
+        tracemalloc.start()
+        try:
+            fabric = self.told(Sweep(self.agent).run())
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        ports = sum(1 for _ in fabric.ports())
+        self.assertEqual(ports, 128 + 17 * 37)
+        self.assertLess(taken / ports, BYTES_PER_PORT)
+
+
+class RoundTripTests(FabricTestCase):
+    """Written and read again."""
+
+    def swept(self) -> Fabric:
+        fabric: Fabric = self.told(Sweep(self.agent).run())
+        return fabric
+
+    def test_json(self) -> None:
+        """As JSON, with problems, and the route that does not begin here."""
+        fabric = self.told(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
+        fabric.problems.append(Problem("unreachable", "DR 0,9", "nobody"))
+        again = load(json.loads(json.dumps(dump(fabric))))
+        self.assertEqual(dump(again), dump(fabric))
+        self.assertEqual(again.problems, fabric.problems)
+        for guid, node in fabric.nodes.items():
+            self.assertEqual((again.nodes[guid].info, again.nodes[guid].route), (node.info, node.route))
+            self.assertEqual(again.nodes[guid].portGUIDs, node.portGUIDs)
+
+    def test_notJSON(self) -> None:
+        """Something else, or a part that is broken, is refused."""
+        whole = dump(self.swept())
+        changes: tuple[dict[str, Any], ...] = (
+            {"nodes": 7},
+            {"problems": [{}]},
+            {"nodes": whole["nodes"] * 2},
+            {"nodes": whole["nodes"][:1]},
+            {"nodes": [{**whole["nodes"][0], "nodeInfo": "00"}]},
+            {"nodes": [{**whole["nodes"][0], "nodeInfo": "zz"}]},
+            {"nodes": [{**whole["nodes"][0], "ports": [{"number": -1}]}]},
+            {"nodes": [{**whole["nodes"][0], "ports": [{"number": 999}]}]},
+        )
+        for change in changes:
+            self.assertRaises(ValueError, load, {**whole, **change})
+        others: tuple[Any, ...] = ([], None, "nodes")
+        for other in others:
+            self.assertRaises(ValueError, load, other)
+
+    def test_otherPeers(self) -> None:
+        """Links whose two ends do not agree are refused."""
+        told = dump(self.swept())
+        switch = next(node for node in told["nodes"] if node["type"] == "SWITCH")
+        switch["ports"][1]["peer"], switch["ports"][2]["peer"] = switch["ports"][2]["peer"], None
+        self.assertRaises(ValueError, load, told)
+
+    def test_text(self) -> None:
+        """What is listed is read again: it is listed the same, and has LIDs, rates and states."""
+        fabric = self.swept()
+        text = "\n".join(listing(fabric, NodeNames()))
+        again = readFabric(text)
+        without = [line for line in text.splitlines() if "Initiated" not in line]
+        self.assertEqual("\n".join(listing(again, NodeNames())).splitlines()[1:], without[2:])
+        self.assertEqual(
+            sorted((str(a), str(b)) for a, b in again.links()),
+            sorted((str(a), str(b)) for a, b in fabric.links()),
+        )
+        for guid, node in fabric.nodes.items():
+            self.assertEqual(again.nodes[guid].lid, node.lid)
+        self.assertEqual({one.state for one, _ in again.links()}, {PortState.ACTIVE})
+
+    def test_rates(self) -> None:
+        """Every width and speed that a listing can have."""
+        for said in ("1xSDR", "4xDDR", "8xQDR", "12xFDR10", "4xFDR", "4xEDR", "2xHDR", "4xNDR", "4xXDR"):
+            text = (
+                f'Switch\t2 "s"\n[1]\t"h"[1]\t# "h" lid 1 {said}\n\nCa\t1 "h"\n[1]\t"s"[1]\t# lid 1 {said}\n'
+            )
+            fabric = readFabric(text)
+            for one, other in fabric.links():
+                self.assertEqual({f"{end.width}x{end.speed}" for end in (one, other)}, {said})
+
+    def test_net(self) -> None:
+        """A net file of a net file is the same one; systems, vendors and devices are in it."""
+        text = TWO_SWITCHES.replace(
+            'Switch 8 "left"', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x9\nSwitch 8 "left"'
+        )
+        first = netOf(readFabric(text), NodeNames()).text()
+        self.assertEqual(netOf(readFabric(first), NodeNames()).text(), first)
+        for line in ("vendid=0x2c9", "devid=0xc738", "sysimgguid=0x9"):
+            self.assertIn(line, first)
+
+    def test_enhanced(self) -> None:
+        """An enhanced port 0, and port GUIDs that do not follow from the node's."""
+        text = (
+            'switchguid=0x10(11)\nSwitch\t2 "s"\t# "s" enhanced port 0 lid 3 lmc 0\n[1]\t"h"[1](99)\n\n'
+            'caguid=0x20\nCa\t1 "h"\t# "h"\n[1](99)\t"s"[1]\t\t# lid 1 lmc 2 "s" lid 3 4xEDR\n'
+        )
+        fabric = readFabric(text)
+        switch, host = fabric.nodes[GUID.fromInt(0x10)], fabric.nodes[GUID.fromInt(0x20)]
+        assert switch.switchInfo is not None
+        self.assertTrue(switch.switchInfo.enhancedPort0)
+        self.assertEqual((switch.portGUID(0), host.portGUID(1)), (GUID.fromInt(0x11), GUID.fromInt(0x99)))
+        self.assertEqual((host.lid, host.port(1).info.lmc), (1, 2))
+        found = fabric.byLID(4)
+        self.assertIs(found, host.port(1))
+        self.assertIs(fabric.byGUID(GUID.fromInt(0x99)), host.port(1))
+
+    def test_twoOfOne(self) -> None:
+        """Nodes with one GUID are told, not lost."""
+        text = 'switchguid=0x1\nSwitch 2 "a"\n[1] "b"[1]\n\nswitchguid=0x1\nSwitch 2 "b"\n'
+        self.assertIn("same GUID", str(self.assertRaises(ValueError, readFabric, text)))
+
+    def test_longGUID(self) -> None:
+        """What is too long for a port GUID is told."""
+        text = 'Switch 2 "a"\n[1](12345678901234567) "a"[2]\n'
+        self.assertIn("is no port GUID", str(self.assertRaises(ValueError, readFabric, text)))
+
+
+def made(
+    fabric: Fabric, guid: int, vendor: int, device: int, system: int, name: str = "", ports: int = 4
+) -> None:
+    """One switch more."""
+    info = NodeInfo(
+        nodeType=NodeType.SWITCH,
+        numPorts=4,
+        nodeGUID=GUID.fromInt(guid),
+        portGUID=GUID.fromInt(guid),
+        systemImageGUID=GUID.fromInt(system),
+        vendorID=vendor,
+        deviceID=device,
+    )
+    node, _ = fabric.add(info)
+    node.description = name
+    node.switchInfo = SwitchInfo()
+    node.port(0).tell(PortInfo().encode())
+
+
+class ChassisTests(SynchronousTestCase):
+    """Which nodes are one machine."""
+
+    def groups(self, fabric: Fabric) -> list[tuple[int, Sequence[int]]]:
+        return [
+            (0 if each.guid is None else int(each.guid), [int(node.guid) for node in each.nodes])
+            for each in chassis(fabric)
+        ]
+
+    def join(self, fabric: Fabric, one: int, port: int, other: int, otherPort: int) -> None:
+        nodes = fabric.nodes
+        fabric.link(nodes[GUID.fromInt(one)].port(port), nodes[GUID.fromInt(other)].port(otherPort))
+
+    def test_system(self) -> None:
+        """Nodes of one system; those that are alone, or of none, are no chassis."""
+        fabric = Fabric()
+        for guid, system in ((1, 0x50), (2, 0x50), (3, 0x60), (4, 0), (5, 0)):
+            made(fabric, guid, 0x2C9, 0xC738, system)
+        self.assertEqual(self.groups(fabric), [(0x50, [1, 2])])
+
+    def test_slots(self) -> None:
+        """Of some vendors a byte of the system's GUID is the slot."""
+        fabric = Fabric()
+        for guid, vendor in ((1, 0x5AD), (2, 0x5AD), (3, 0x2C9), (4, 0x2C9)):
+            made(fabric, guid, vendor, 1, 0x0005AD0001000000 | guid << 24)
+        self.assertEqual(self.groups(fabric), [(0x0005AD0000000000, [1, 2])])
+
+    def test_voltaire(self) -> None:
+        """Of Voltaire, what spine and line boards hang together: links between line boards are outside."""
+        fabric = Fabric()
+        for guid, device in ((1, 0x5A37), (2, 0x5A38), (3, 0x5A38), (4, 0x5A37), (5, 0x5A38), (6, 0x5A06)):
+            made(fabric, guid, 0x8F1, device, guid)
+        self.join(fabric, 1, 1, 2, 1)
+        self.join(fabric, 1, 2, 3, 1)
+        self.join(fabric, 4, 1, 5, 1)
+        self.join(fabric, 3, 2, 5, 2)
+        self.join(fabric, 3, 3, 6, 1)
+        self.assertEqual(self.groups(fabric), [(0, [1, 2, 3]), (0, [4, 5])])
+
+    def test_xsigo(self) -> None:
+        """Of Xsigo, switches by their system without the slot, adapters by the leaf board they are at."""
+        fabric = Fabric()
+        made(fabric, 1, 0x1397, 1, 0x0013970102000005)
+        made(fabric, 2, 0x1397, 1, 0x0013970103000005)
+        made(fabric, 3, 0x1397, 1, 0x0013970200000077)
+        self.join(fabric, 3, 1, 1, 3)
+        self.assertEqual(self.groups(fabric), [(0x0013970100000005, [1, 2, 3])])
+
+    def test_places(self) -> None:
+        """Where a board says it is; the chassis is of that kind."""
+        fabric = Fabric()
+        made(fabric, 1, 0x2C9, 0xC738, 9, "MF0;core1:SX6536/L02/U1")
+        made(fabric, 2, 0x2C9, 0xC738, 9, "MF0;core1:SX6536/S01/U2")
+        [one] = chassis(fabric)
+        self.assertEqual(one.kind, "SX6536")
+        places = [place(node) for node in one.nodes]
+        self.assertEqual(
+            [(each.board, each.slot, each.chip) for each in places if each is not None],
+            [("line", 2, 1), ("spine", 1, 2)],
+        )
+        lines = "\n".join(listing(fabric, NodeNames(), chassis(fabric))).splitlines()
+        self.assertIn("# Chassis 1 (guid 0x9) SX6536", lines)
+        self.assertIn("switchguid=0x1(1)\t# SX6536 line 2 chip 1", lines)
+        self.assertIsNone(place(fabric.nodes[GUID.fromInt(1)].__class__(NodeInfo())))

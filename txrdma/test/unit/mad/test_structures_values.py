@@ -1,0 +1,381 @@
+"""
+What every structure can do: bytes, text, JSON, comparing, copying, pickling; errors that tell what is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.linkheaders import FlowControl, LinkNextHeader, LRH
+from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad import vendor
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts import congestion, messages, pma, rmppformats, sa, smp, traps, values
+from txrdma.mad.layouts.attributes import attributeOf, ManagementClass, Method, plain
+from txrdma.mad.layouts.dump import dumped, payloadOf
+from txrdma.mad.layouts.plain import fromPlain
+from txrdma.test.support.mad.oracles import placesOf
+from txrdma.test.support.mad.structures import attributes, classOf, datagram, structures
+from txrdma.wire import Layout
+
+_STRUCTURES: Final = st.sampled_from(structures())
+_ATTRIBUTES: Final = st.sampled_from(attributes())
+
+
+def contents(kind: type[Layout]) -> st.SearchStrategy[bytes]:
+    """Any bytes of its length."""
+    return st.binary(min_size=kind.size, max_size=kind.size)
+
+
+def withoutReserved(read: Layout) -> Layout:
+    """The same with zeros in what is reserved, in inner layouts, too."""
+    kept = {}
+    for field in read.fields:
+        value = getattr(read, field.name)
+        if field.reserved:
+            continue
+        if isinstance(value, Layout):
+            value = withoutReserved(value)
+        elif isinstance(value, tuple):
+            value = tuple(withoutReserved(one) if isinstance(one, Layout) else one for one in value)
+        kept[field.name] = value
+    return type(read)(**kept)
+
+
+class EveryStructureTests(SynchronousTestCase):
+    """What holds for all of them."""
+
+    @settings(max_examples=600, deadline=None)
+    @given(st.data())
+    def test_roundTrip(self, data: st.DataObject) -> None:
+        """Any bytes can be read, and are made again."""
+        kind = data.draw(_STRUCTURES)
+        raw = data.draw(contents(kind))
+        read = kind.decode(raw)
+        self.assertEqual(read.encode(), raw)
+        self.assertEqual(kind.decode(b"before" + raw, 6), read)
+        into = bytearray(kind.size + 2)
+        read.encodeInto(into, 2)
+        self.assertEqual(into, bytes(2) + raw)
+
+    def test_each(self) -> None:
+        """None is left out by chance: each is read, made, told and read again."""
+        for kind in structures():
+            for seed in range(3):
+                raw = random.Random(f"{kind.__name__} {seed}").randbytes(kind.size)
+                read = kind.decode(raw)
+                self.assertEqual(read.encode(), raw)
+                self.assertEqual(fromPlain(kind, json.loads(json.dumps(plain(read)))), withoutReserved(read))
+
+    @settings(max_examples=600, deadline=None)
+    @given(st.data())
+    def test_json(self, data: st.DataObject) -> None:
+        """JSON and back gives the same, but for what is reserved."""
+        kind = data.draw(_STRUCTURES)
+        read = kind.decode(data.draw(contents(kind)))
+        told = json.loads(json.dumps(plain(read)))
+        self.assertEqual(fromPlain(kind, told), withoutReserved(read))
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.data())
+    def test_copies(self, data: st.DataObject) -> None:
+        """Copies, of each kind, are equal, and have the same hash; another content is not equal."""
+        kind = data.draw(_STRUCTURES)
+        raw = data.draw(contents(kind))
+        read = kind.decode(raw)
+        for other in (
+            copy.copy(read),
+            copy.deepcopy(read),
+            read.replace(),
+            pickle.loads(pickle.dumps(read)),
+            pickle.loads(pickle.dumps(read, 2)),
+            kind.decode(raw),
+        ):
+            self.assertIs(type(other), kind)
+            self.assertEqual(other, read)
+            self.assertEqual(hash(other), hash(read))
+            self.assertEqual(other.encode(), raw)
+        if raw:
+            changed = bytes((raw[0] ^ 0x80,)) + raw[1:]
+            self.assertNotEqual(kind.decode(changed), read)
+        self.assertNotEqual(read, raw)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.data())
+    def test_text(self, data: st.DataObject) -> None:
+        """The text of an attribute has a line for each field that is not reserved; nothing in it acts."""
+        kind = data.draw(_ATTRIBUTES)
+        read = kind.decode(data.draw(contents(kind)))
+        shown = [place.name for place, isReserved in placesOf(kind) if not isReserved]
+        lines = str(read).splitlines()
+        self.assertEqual(len(lines), len(shown))
+        self.assertTrue(all(line.isprintable() for line in lines))
+        self.assertTrue(repr(read).startswith(f"{kind.__name__}("))
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.data())
+    def test_short(self, data: st.DataObject) -> None:
+        """Bytes that are too few are refused, and the error says of what."""
+        kind = data.draw(_STRUCTURES.filter(lambda kind: kind.size > 0))
+        raw = data.draw(st.binary(max_size=kind.size - 1))
+        error = self.assertRaises(WireError, kind.decode, raw)
+        self.assertEqual((error.layout, str(kind.size) in str(error)), (kind.__name__, True))
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.data())
+    def test_dump(self, data: st.DataObject) -> None:
+        """A datagram of it can be dumped, and its payload found."""
+        kind = data.draw(_ATTRIBUTES)
+        raw = data.draw(contents(kind))
+        whole = datagram(kind, raw)
+        known = attributeOf(classOf(kind), kind.attributeID)
+        assert known is not None
+        found = payloadOf(whole)
+        self.assertIs(type(found), known)
+        if known is kind:
+            self.assertEqual(found, kind.decode(raw))
+        self.assertIn(known.__name__, dumped(whole, 1))
+        dumped(data.draw(st.binary(max_size=300)), 3)
+
+    def test_unknownKeyword(self) -> None:
+        """Who makes one with a field that there is not is told of which structure, and the name."""
+        for kind in structures():
+            error = self.assertRaises(TypeError, kind, colour=3)
+            self.assertIn(kind.__name__, str(error))
+            self.assertIn("colour", str(error))
+            error = self.assertRaises(TypeError, kind().replace, colour=3)
+            self.assertIn("colour", str(error))
+
+    def test_outOfRange(self) -> None:
+        """A number that is too large for its field, or negative, is refused; the error names the field."""
+        for kind in structures():
+            for field in kind.fields:
+                if not issubclass(field.type, int) or field.count is not None:
+                    continue
+                for number in (1 << field.width, -1):
+                    error = self.assertRaises(WireError, kind(**{field.name: number}).encode)
+                    self.assertEqual(error.layout, kind.__name__)
+                    self.assertIn(field.name, str(error))
+                if not field.reserved:
+                    problem = self.assertRaises(ValueError, fromPlain, kind, {field.name: 1 << field.width})
+                    self.assertIn(f"{kind.__name__}.{field.name}", str(problem))
+
+    def test_wrongCount(self) -> None:
+        """An array takes as many as it has."""
+        for kind in structures():
+            for field in kind.fields:
+                if field.count is not None:
+                    wrong = getattr(kind(), field.name)[1:]
+                    error = self.assertRaises(WireError, kind(**{field.name: wrong}).encode)
+                    self.assertIn(field.name, str(error))
+
+
+class JSONTests(SynchronousTestCase):
+    """What JSON may say."""
+
+    def test_forms(self) -> None:
+        """Names, numbers and texts of numbers, addresses as people write them."""
+        info = smp.NodeInfo.fromDict(
+            {"nodeType": "SWITCH", "numPorts": 36, "deviceID": "0xcf08", "nodeGUID": "0x0002c90300000001"}
+        )
+        guid = GUID.fromString("0002:c903:0000:0001")
+        self.assertEqual(
+            info, smp.NodeInfo(nodeType=NodeType.SWITCH, numPorts=36, deviceID=0xCF08, nodeGUID=guid)
+        )
+        self.assertEqual(smp.NodeInfo.fromDict({"nodeType": "UNKNOWN_0x9"}).nodeType, 9)
+        self.assertEqual(smp.NodeInfo.fromDict({"nodeType": 2}).nodeType, NodeType.SWITCH)
+        record = sa.PathRecord.fromDict({"dgid": "fe80::1", "reversible": True})
+        self.assertEqual(record, sa.PathRecord(dgid=GID.fromString("fe80::1"), reversible=True))
+
+    def test_texts(self) -> None:
+        """Texts are texts; what is none, or would lose something, keeps its bytes."""
+        named = smp.NodeDescription(nodeString="Rack 4 \N{SNOWMAN}".encode().ljust(64, b"\0"))
+        self.assertEqual(named.toDict(), {"nodeString": "Rack 4 \N{SNOWMAN}"})
+        self.assertEqual(smp.NodeDescription.fromDict(named.toDict()), named)
+        for raw in (b"\xff" * 64, b"a\0b".ljust(64, b"\0"), b"\x1b[2J".ljust(64, b"\0")):
+            strange = smp.NodeDescription(nodeString=raw)
+            self.assertEqual(strange.toDict(), {"nodeString": {"hex": raw.hex()}})
+            self.assertEqual(smp.NodeDescription.fromDict(strange.toDict()), strange)
+
+    def test_inner(self) -> None:
+        """Inner structures are mappings, arrays are lists."""
+        record = sa.PortInfoRecord.fromDict({"endPortLID": 4, "portInfo": {"portState": "ACTIVE"}})
+        self.assertEqual(
+            record, sa.PortInfoRecord(endPortLID=LID(4), portInfo=smp.PortInfo(portState=PortState.ACTIVE))
+        )
+        table = smp.PKeyTable.fromDict({"pkeys": ["0xffff", *[0] * 31]})
+        self.assertEqual(table.pkeys[:2], (0xFFFF, 0))
+
+    def test_wrong(self) -> None:
+        """What does not fit is refused, with the name of the field, the value, and what was expected."""
+        cases: list[tuple[type[Layout], dict[str, object], str]] = [
+            (smp.NodeInfo, {"colour": 1}, "NodeInfo has no field colour: there are baseVersion, "),
+            (smp.NodeInfo, {"numPorts": 256}, "NodeInfo.numPorts: 256 does not fit: it has 8 bits"),
+            (smp.NodeInfo, {"numPorts": -1}, "NodeInfo.numPorts: -1 does not fit: it has 8 bits"),
+            (smp.NodeInfo, {"numPorts": "many"}, "NodeInfo.numPorts: 'many' does not fit"),
+            (smp.NodeInfo, {"numPorts": None}, "NodeInfo.numPorts: None does not fit: it takes a number"),
+            (smp.NodeInfo, {"nodeType": "TOASTER"}, "NodeInfo.nodeType: 'TOASTER' does not fit"),
+            (smp.NodeInfo, {"nodeGUID": "x"}, "NodeInfo.nodeGUID: 'x' does not fit"),
+            (smp.NodeInfo, {"nodeGUID": 4}, "NodeInfo.nodeGUID: 4 does not fit: it takes a GUID"),
+            (smp.NodeInfo, {"reserved": 1}, "has no field reserved"),
+            (smp.NodeDescription, {"nodeString": "x" * 65}, "does not fit: it has 64 bytes"),
+            (smp.HierarchyInfo, {"content": "00"}, "content: '00' does not fit: it has 64 bytes"),
+            (smp.HierarchyInfo, {"content": 1 << 40}, "does not fit: it takes bytes"),
+            (smp.HierarchyInfo, {"content": {"hex": 4}}, "does not fit"),
+            (smp.LedInfo, {"ledMask": 2}, "LedInfo.ledMask: 2 does not fit: it is true or false"),
+            (smp.PKeyTable, {"pkeys": [1]}, "PKeyTable.pkeys: [1] does not fit: it has 32 values"),
+            (sa.PortInfoRecord, {"portInfo": 4}, "portInfo: 4 does not fit: it takes a mapping"),
+            (sa.PortInfoRecord, {"portInfo": {"lmc": 8}}, "PortInfo.lmc: 8 does not fit: it has 3 bits"),
+        ]  # fmt: skip
+        for kind, told, said in cases:
+            error = self.assertRaises(ValueError, fromPlain, kind, told)
+            self.assertIn(said, str(error))
+
+
+class TextTests(SynchronousTestCase):
+    """What people read."""
+
+    def line(self, read: Layout, name: str) -> str:
+        """The text of a field."""
+        (text,) = (
+            line.partition(":")[2].lstrip(".")
+            for line in str(read).splitlines()
+            if line.startswith(name + ":")
+        )
+        return text
+
+    def test_speeds(self) -> None:
+        """Speeds are told as infiniband-diags tells them, those of vendors by name."""
+        info = smp.PortInfo(
+            linkSpeedActive=4, linkSpeedExtActive=8, linkSpeedExtSupported=9, linkSpeedExtEnabled=30,
+            linkSpeedExtActive2=1, linkWidthActive=2,
+        )  # fmt: skip
+        self.assertEqual(self.line(info, "linkSpeedActive"), "10.0 Gbps")
+        self.assertEqual(self.line(info, "linkSpeedExtActive"), "106.25 Gbps")
+        self.assertEqual(self.line(info, "linkSpeedExtSupported"), "14.0625 Gbps or 106.25 Gbps")
+        self.assertEqual(self.line(info, "linkSpeedExtEnabled"), "Extended link speeds disabled")
+        self.assertEqual(self.line(info, "linkSpeedExtActive2"), "212.5 Gbps")
+        self.assertEqual(self.line(info, "linkSpeedExtSupported2"), "No Extended Speed")
+        self.assertEqual(self.line(info, "linkWidthActive"), "4X")
+        vendors = smp.ExtendedPortInfo(linkSpeedActive=1)
+        self.assertEqual(self.line(vendors, "linkSpeedActive"), "FDR10 (0x01)")
+        self.assertEqual(self.line(vendors, "linkSpeedEnabled"), "0x00")
+
+    def test_capabilities(self) -> None:
+        """Bits have their names beside the number."""
+        info = smp.PortInfo(capabilityMask=1 << 1 | 1 << 31, capabilityMask2=1 << 10)
+        self.assertEqual(self.line(info, "capabilityMask"), "0x80000002 (SM, HIERARCHY_INFO)")
+        self.assertEqual(self.line(info, "capabilityMask2"), "0x0400 (LINK_SPEED_NDR)")
+
+    def test_numbersForCodes(self) -> None:
+        """A number that was given for a code is told as the code, and so in JSON."""
+        values: dict[str, Any] = {"portState": 4, "portPhysicalState": 9}
+        info = smp.PortInfo(**values)
+        self.assertEqual(self.line(info, "portState"), "ACTIVE (4)")
+        self.assertEqual(self.line(info, "portPhysicalState"), "UNKNOWN_0x9 (9)")
+        self.assertEqual(info.toDict()["portState"], "ACTIVE")
+
+    def test_undefined(self) -> None:
+        """Bits without a name are told, and so is that there is none; lanes are told by their names."""
+        info = smp.PortInfo(linkWidthEnabled=0x22, linkSpeedEnabled=0, vlCap=4, operationalVLs=9)
+        self.assertEqual(self.line(info, "linkWidthEnabled"), "4X or undefined (34)")
+        self.assertEqual(self.line(info, "linkSpeedEnabled"), "undefined (0)")
+        self.assertEqual(self.line(info, "vlCap"), "VL0-7 (4)")
+        self.assertEqual(self.line(info, "operationalVLs"), "9")
+
+    def test_errorCorrection(self) -> None:
+        """How errors are corrected is told by name."""
+        info = smp.PortInfoExtended(capMask=1, fecModeActive=values.FECMode.RS_FEC)
+        self.assertEqual(self.line(info, "fecModeActive"), "RS_FEC (2)")
+        self.assertEqual(self.line(info, "capMask"), "0x00000001 (FEC_MODE)")
+
+    def test_vendor(self) -> None:
+        """A board's identifier is text."""
+        self.assertEqual(
+            self.line(vendor.MlxGeneralInfo(fwPSID=b"MT_1234".ljust(16, b"\0")), "fwPSID"), "MT_1234"
+        )
+
+
+class DumpTests(SynchronousTestCase):
+    """What a dump says beyond the fields."""
+
+    def test_notice(self) -> None:
+        """A trap's name, and its details, by the class of the datagram."""
+        details = traps.LinkDetails(lid=LID(7)).encode()
+        told = dumped(
+            datagram(
+                messages.Notice, messages.Notice(isGeneric=True, trapNumber=128, details=details).encode()
+            )
+        )
+        self.assertIn("\ntrap LINK_STATE_CHANGE\nLinkDetails.lid 7", told)
+        self.assertIn("\ntrap of a vendor", dumped(datagram(messages.Notice)))
+
+    def test_capabilities(self) -> None:
+        """What an agent can do, by its class."""
+        info = messages.ClassPortInfo(capabilityMask=0x2601, capabilityMask2=2)
+        administration = frame(ManagementClass.SUBN_ADM, Method.GET_RESP, 1, 1, 0, info.encode())
+        self.assertIn(
+            "ClassPortInfo can: TRAP, UD_MULTICAST, MULTI_PATH, PORT_INFO_CAP_MASK_MATCH, QOS",
+            dumped(administration),
+        )
+        performance = frame(ManagementClass.PERFORMANCE, Method.GET_RESP, 1, 1, 0, info.encode())
+        self.assertIn(
+            "TRAP, EXTENDED_WIDTH, EXTENDED_WIDTH_NO_IETF, INHIBIT_LIMITED_PKEY", dumped(performance)
+        )
+        other = frame(ManagementClass.DEV_MGT, Method.GET_RESP, 1, 1, 0, messages.ClassPortInfo().encode())
+        self.assertIn("ClassPortInfo can: nothing in particular", dumped(other))
+
+
+class FormTests(SynchronousTestCase):
+    """Attributes that come in two forms, and those that stand elsewhere in a datagram."""
+
+    def test_logs(self) -> None:
+        """Logs of congestion control begin where no other attribute does."""
+        event = congestion.SwitchCongestionLogEvent(slid=LID(1), dlid=LID(2), sl=3, timestamp=4)
+        log = congestion.SwitchCongestionLog(
+            logType=congestion.CongestionLogType.SWITCH, logEventsCounter=1, events=(event,) * 15
+        )
+        whole = datagram(congestion.SwitchCongestionLog, log.encode())
+        self.assertEqual((len(whole), whole[32:252]), (256, log.encode()))
+        self.assertEqual(payloadOf(whole), log)
+        framed = messages.CongMgtFormat.decode(whole)
+        self.assertEqual(framed.logData + framed.payload, log.encode().ljust(224, b"\0"))
+
+    def test_reedSolomon(self) -> None:
+        """Which counters a port with Reed-Solomon coding has at the same place."""
+        counters = pma.PortExtendedSpeedsCountersRSFEC(portFECCorrectedSymbolCtr=7, syncHeaderErrorCounter=9)
+        other = pma.PortExtendedSpeedsCounters.decode(counters.encode())
+        self.assertEqual(other.syncHeaderErrorCounter, 9)
+        self.assertEqual(
+            pma.PortExtendedSpeedsCountersRSFEC.attributeID, pma.PortExtendedSpeedsCounters.attributeID
+        )
+
+    def test_packets(self) -> None:
+        """The packets of long messages, by their type."""
+        ack = rmppformats.RMPPAck(
+            rmpp=rmppformats.RMPPShortHeader(version=1, type=messages.RMPPType.ACK),
+            segmentNumber=3,
+            newWindowLast=67,
+        )
+        header = messages.RMPPHeader.decode(ack.encode(), 24)
+        self.assertEqual((header.data1, header.data2), (3, 67))
+        self.assertIs(rmppformats.PACKETS[header.type], rmppformats.RMPPAck)
+
+    def test_links(self) -> None:
+        """A local route header and a flow control packet, by hand."""
+        header = LRH.decode(bytes.fromhex("f012 0007 0048 0003"))
+        self.assertEqual((header.virtualLane, header.serviceLevel, header.dlid, header.slid), (15, 1, 7, 3))
+        self.assertEqual((header.linkNextHeader, header.packetLength), (LinkNextHeader.BTH, 72))
+        credit = FlowControl.decode(bytes.fromhex("0123 1456 0000"))
+        self.assertEqual((credit.totalBlocksSent, credit.virtualLane, credit.creditLimit), (0x123, 1, 0x456))

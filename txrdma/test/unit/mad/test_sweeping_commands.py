@@ -1,0 +1,250 @@
+"""
+Commands about whole fabrics: on snapshots of them, interrupted, and with what only some devices have.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
+from txrdma.test.support.mad.commanding import CommandTestCase, Said
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+from txrdma.test.unit.mad.test_discovery_faults import FDR10
+from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
+
+NO_DEVICE = "sim:there is no such net"
+
+
+class SnapshotTests(CommandTestCase):
+    """A fabric is looked at once, and then again and again without it."""
+
+    device = "sim:fattree:16:4"
+
+    def kept(self, *arguments: str) -> str:
+        """What C{discover} prints, in a file."""
+        path = Path(self.mktemp())
+        path.write_text(self.said("discover", *arguments).out)
+        return str(path)
+
+    def again(self, name: str, path: str, *arguments: str) -> Said:
+        """A command on that, where there is no fabric."""
+        return self.said(name, "--load", path, *arguments, device=NO_DEVICE)
+
+    def test_json(self) -> None:
+        """From JSON all of these tell what they told from the fabric."""
+        path = self.kept("--json")
+        for name, *arguments in (
+            ("discover",),
+            ("discover", "--json"),
+            ("discover", "-f", "dot"),
+            ("discover", "-f", "slurm"),
+            ("discover", "-f", "net"),
+            ("nodes",),
+            ("nodes", "--json", "--switches"),
+            ("links",),
+            ("links", "--all", "--json"),
+            ("links", "--below", "--enabled"),
+        ):
+            self.assertEqual(
+                self.again(name, path, *arguments), self.said(name, *arguments), (name, arguments)
+            )
+
+    def test_text(self) -> None:
+        """From text, and from a net file, all but what is not in these."""
+        nodes, links = self.said("nodes"), self.said("links", "--json").json
+        for form in ("text", "net"):
+            path = self.kept("-f", form)
+            self.assertEqual(self.again("nodes", path), nodes, form)
+            found = self.again("links", path, "--json").json
+            for link, known in zip(found, links, strict=True):
+                for key in ("from", "to", "width", "speed", "state"):
+                    self.assertEqual(link[key], known[key], (form, key))
+
+    def test_check(self) -> None:
+        """C{check} looks at what is known, and asks nobody."""
+        path = self.kept("--json")
+        said = self.said("check", "--load", path, device="")
+        self.assertEqual(
+            (said.out, said.status), ("36 nodes, 20 of them switches, with 48 links: all is well\n", None)
+        )
+        told = json.loads(Path(path).read_text())
+        switch = told["nodes"][0]
+        port = next(port for port in switch["ports"] if port["peer"])
+        raw = bytearray.fromhex(port["portInfo"])
+        raw[31] = 1
+        port["portInfo"] = raw.hex()
+        host = next(node for node in told["nodes"] if node["type"] == "CHANNEL_ADAPTER")
+        raw = bytearray.fromhex(host["ports"][0]["portInfo"])
+        raw[19] ^= 1
+        host["ports"][0]["portInfo"] = raw.hex()
+        Path(path).write_text(json.dumps(told))
+        said = self.said("check", "--load", path, device="")
+        self.assertEqual(
+            [line.partition(":")[0] for line in said.out.splitlines()[:-1]], ["width", "other-sm"]
+        )
+        self.assertEqual(said.status, 1)
+
+    def test_diff(self) -> None:
+        """C{diff} of what C{discover} has printed in either form, and of the present."""
+        path, text = self.kept("--json"), self.kept()
+        for before, after in ((path, path), (text, text)):
+            said = self.said("diff", before, after, device=NO_DEVICE)
+            self.assertEqual((said.out, said.status), ("", None))
+        self.assertEqual(self.said("diff", path).out, "")
+
+    def test_mistakes(self) -> None:
+        """What is neither is told with its line."""
+        path = Path(self.mktemp())
+        path.write_text("Switch 2\n")
+        said = self.again("nodes", str(path))
+        self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(said.status))
+
+
+class BeginningTests(FabricCommandTestCase):
+    """Sweeps of a part."""
+
+    def names(self, *arguments: str) -> list[str]:
+        return sorted(node["name"] for node in self.told("nodes", *arguments))
+
+    def test_from(self) -> None:
+        """From the end of a route, so far as is said from there."""
+        self.assertEqual(self.names("--from", "DR 0,1,3", "--hops", "0"), ["right"])
+        self.assertEqual(self.names("--from", "0,1,3", "--hops", "1"), ["b", "c", "d", "left", "right"])
+        combined = f"{self.lid('left')} 0,3"
+        self.assertEqual(self.names("--from", combined, "--hops", "0"), ["right"])
+
+    def test_mistakes(self) -> None:
+        """Only directed routes begin elsewhere, and only at one."""
+        self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
+        self.said("nodes", "--from", self.lid("left"))
+        self.assertIn("a sweep begins at a directed route", str(self.status))
+
+
+class DeviceTests(FabricCommandTestCase):
+    """What only some devices have."""
+
+    net = TWO_SWITCHES.replace("speed=7\nextspeed=7", "speed=7").replace(
+        'Switch 8 "', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99\nSwitch 8 "'
+    )
+
+    def test_fdr10(self) -> None:
+        """FDR10 is shown as such, in all forms."""
+        for name in ("left", "right"):
+            self.fabric.port(name, 3).tables = {(0xFF90, 0): FDR10}
+        links = {(link["from"]["port"], link["speed"]) for link in self.told("links", "--switches")}
+        self.assertEqual(links, {(3, "FDR10"), (4, "QDR")})
+        self.assertRegex(self.said("links", "--switches"), r"left +4X +FDR10 +ACTIVE")
+        self.assertEqual(self.said("discover").count("4xFDR10"), 2)
+        self.assertIn('label="4xFDR10"', self.said("discover", "-f", "dot"))
+
+    def test_chassis(self) -> None:
+        """Switches of one system stand together."""
+        [one] = self.told("discover")["chassis"]
+        self.assertEqual((one["guid"], len(one["nodes"])), ("0000:0000:0000:0099", 2))
+        said = self.said("discover", "--chassis")
+        self.assertEqual(said.count("# Chassis 1 (guid 0x99)\n"), 1)
+        self.assertEqual(said.count("sysimgguid=0x99\t\t# Chassis 1\n"), 2)
+        self.assertLess(said.index('"right" base'), said.index("# Non-Chassis Nodes"))
+        self.assertIn("subgraph cluster_1", self.said("discover", "-f", "dot"))
+
+    def test_noGraphviz(self) -> None:
+        """Without Graphviz it is said what to install."""
+        self.patch(shutil, "which", lambda name: None)
+        self.assertEqual(self.said("discover", "-f", "svg"), "")
+        self.assertIn("install Graphviz", str(self.status))
+
+
+class WideErrorsTests(FabricCommandTestCase):
+    """Devices that count errors in 64 bits."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            reply = plain(agents, port, datagram)
+            if reply is not None and int.from_bytes(datagram[16:18], "big") == ClassPortInfo.attributeID:
+                reply[68:72] = (2 << 5).to_bytes(4, "big")
+            return reply
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+
+    def test_errors(self) -> None:
+        """Those are what is told: 70,000 are not 65,535; the others are nearly that, in words."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=70000, portXmitData=1 << 30)
+        [port] = self.told("errors", "--hosts", "--data")["ports"]
+        self.assertEqual(port["errors"], {"symbolErrorCounter": 70000})
+        said = self.said("errors", "--hosts", "--data", "--report-port")
+        self.assertIn("[SymbolErrorCounter == 70000 (68.359K)]", said)
+        self.assertIn("[PortXmitData == 1073741824 (4.000GB)]", said)
+        self.assertRegex(
+            said, r'Link info: +\d+ +1\[  \] ==\( *4X +53.125 Gbps Active/ +LinkUp\)==>  0x\w+ .*"right"'
+        )
+
+    def test_clear(self) -> None:
+        """They are cleared where they are."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=70000)
+        self.said("errors", "--clear", "--yes")
+        self.assertEqual(self.told("errors")["ports"], [])
+        self.assertEqual(self.status, 0)
+
+
+class CounterFaultsTests(FabricCommandTestCase):
+    """Ports that do not tell what they counted."""
+
+    def test_refused(self) -> None:
+        """One port that refuses hides no other of its node."""
+        self.fabric.setCounters("left", 3, portXmitDiscards=7)
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            reply = plain(agents, port, datagram)
+            if reply is not None and port.node.identifier == "left" and datagram[65] == 2:
+                reply[4:6] = b"\x00\x1c"
+            return reply
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+        told = self.told("errors")
+        self.assertEqual([each["port"] for each in told["ports"]], [None, 3])
+        self.assertEqual([each["name"] for each in told["silent"]], ["left"])
+        self.assertIn("port 2", told["silent"][0]["reason"])
+
+    def test_noLink(self) -> None:
+        """A fabric that ends at our own port is not well."""
+        self.fabric.cut("a")
+        self.pump(2)
+        told = self.told("check", "--no-errors")
+        self.assertIn("no-link", [each["kind"] for each in told["findings"]])
+        self.assertEqual(self.status, 1)
+
+
+class NamesTests(FabricCommandTestCase):
+    """Names of a map are in what all of these say."""
+
+    def test_everywhere(self) -> None:
+        """In text and JSON, of findings, differences, errors, links and topologies."""
+        path, before = Path(self.mktemp()), self.mktemp()
+        guid = self.fabric.node("right").guid
+        path.write_text(f'0x{guid.raw.hex()} "core 1"')
+        names = ("--node-names", str(path))
+        self.said("discover", "--save", before)
+        self.fabric.setCounters("right", 1, portXmitDiscards=7)
+        self.fabric.port("right", 1).info[31] = self.fabric.port("c").info[31] = 1
+        for name, *arguments in (
+            ("discover",),
+            ("discover", "-f", "dot"),
+            ("discover", "-f", "net"),
+            ("discover", "--json"),
+            ("nodes",),
+            ("links",),
+            ("check",),
+            ("errors",),
+            ("errors", "--json"),
+            ("diff", before),
+        ):
+            self.assertIn("core 1", self.said(name, *arguments, *names), (name, arguments))
+        self.assertIn("SwitchName=core_1 ", self.said("discover", "-f", "slurm", *names))

@@ -1,0 +1,406 @@
+"""
+Work that goes wrong, does wrong, is cancelled, nests deeply, or is much.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import types
+import warnings
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock, deferLater
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.schedule import MADSchedule, Progress
+from txrdma.mad.tasks import Task
+from txrdma.test.unit.mad.test_schedule import FakeAgent, HERE
+
+
+class FaultTests(SynchronousTestCase):
+    """What goes wrong in work, and what work does wrong."""
+
+    def setUp(self) -> None:
+        self.agent = FakeAgent()
+        self.schedule = MADSchedule(self.agent, maxOutstanding=3)
+
+    async def asks(self) -> Any:
+        return await self.schedule.SubnGet(NodeInfo, HERE)
+
+    def test_traceback(self) -> None:
+        """A traceback has the frames of all work that the exception went through, the outermost first."""
+
+        def innermost() -> Generator[Any, Any, None]:
+            yield self.schedule.SubnGet(NodeInfo, HERE)
+
+        async def inside() -> None:
+            await self.schedule.queue(innermost())
+
+        def outside() -> Generator[Any, Any, None]:
+            yield inside()
+
+        async def outermost() -> None:
+            await self.schedule.queue(outside())
+
+        done = self.schedule.run(outermost())
+        self.agent.answer(ValueError("no"))
+        error = self.failureResultOf(done, ValueError).value
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        ours = [name for name in frames if name in ("outermost", "outside", "inside", "innermost")]
+        self.assertEqual(ours, ["outermost", "outside", "inside", "innermost"])
+
+    def test_ownRun(self) -> None:
+        """Work that waits for the run that it is part of is told so, instead of never ending."""
+        done: list[Deferred[Any]] = []
+
+        async def waits() -> str:
+            await self.asks()
+            try:
+                await done[0]
+            except RuntimeError as error:
+                return str(error)
+            return "not caught"
+
+        async def runs() -> str:
+            try:
+                await self.schedule.run(self.asks())
+            except RuntimeError as error:
+                return str(error)
+            return "not caught"
+
+        done.append(self.schedule.run(waits()))
+        self.agent.answer()
+        self.assertIn("part of", self.successResultOf(done[0]))
+        self.assertIn("running already", self.successResultOf(self.schedule.run(runs())))
+
+    def test_ownTask(self) -> None:
+        """So is work that waits for itself, at once or by way of others."""
+        tasks: list[Task] = []
+
+        async def waits(which: int) -> None:
+            await self.asks()
+            await tasks[which]
+
+        for rest in (0, 1, 5):
+            tasks.clear()
+            for number in range(rest + 1):
+                tasks.append(self.schedule.queue(waits((number + 1) % (rest + 1))))
+            done = self.schedule.run()
+            while self.agent.calls:
+                self.agent.answer()
+            self.assertIn("waits for", self.failureResultOf(done, RuntimeError).getErrorMessage())
+
+    def test_ownSource(self) -> None:
+        """So is work that waits for all that it is one of; but a source may wait for what came of it."""
+        tasks: list[Task] = []
+
+        async def waits() -> None:
+            await self.asks()
+            await tasks[0]
+
+        tasks.append(self.schedule.mqueue(waits() for _ in range(3)))
+        done = self.schedule.run()
+        self.agent.answer()
+        self.failureResultOf(done, RuntimeError)
+
+        def works() -> Iterator[Any]:
+            task = self.schedule.queue(self.asks())
+            yield self.asks()
+            yield task
+
+        self.agent.calls.clear()
+        again = self.schedule.run(mqueue=works())
+        while self.agent.calls:
+            self.agent.answer()
+        self.successResultOf(again)
+
+    def test_cancelled(self) -> None:
+        """Cancelling closes all work, innermost first, cancels what it waits for, tells who waits for it."""
+        clock = Clock()
+        closed: list[str] = []
+        sleeping: Deferred[None] = deferLater(clock, 100.0)
+
+        def inner() -> Generator[Any, Any, None]:
+            try:
+                yield sleeping
+            finally:
+                closed.append("inner")
+
+        async def outer() -> None:
+            try:
+                await self.schedule.queue(middle())
+            finally:
+                closed.append("outer")
+
+        def middle() -> Generator[Any, Any, None]:
+            try:
+                yield inner()
+            finally:
+                closed.append("middle")
+
+        def works() -> Iterator[Any]:
+            try:
+                while True:
+                    yield self.asks()
+            finally:
+                closed.append("works")
+
+        done = self.schedule.run(outer())
+        many = self.schedule.mqueue(works())
+        outside = many.wait()
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.failureResultOf(outside, CancelledError)
+        self.assertEqual(sorted(closed), ["inner", "middle", "outer", "works"])
+        self.assertLess(closed.index("inner"), closed.index("middle"))
+        self.assertEqual((clock.getDelayedCalls(), self.agent.cancelled), ([], 3))
+        self.assertEqual(self.schedule.progress.outstanding, 0)
+
+    def test_cancelledCalls(self) -> None:
+        """A call may be cancelled while it waits, and when it has been made after that."""
+        calls = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(6)]
+        calls[5].cancel()
+        self.failureResultOf(calls[5], CancelledError)
+        self.agent.answer()  # so that the fourth is made
+        self.assertEqual(self.agent.cancelled, 0)
+        calls[3].cancel()
+        self.failureResultOf(calls[3], CancelledError)
+        self.assertEqual(self.agent.cancelled, 1)
+        del self.agent.calls[2]
+        while self.schedule.progress.outstanding:
+            self.agent.answer()
+        for number in (0, 1, 2, 4):
+            self.successResultOf(calls[number])
+        self.assertEqual(self.schedule.progress.calls, 5)
+
+    def test_cancelledFromWithin(self) -> None:
+        """Work may cancel the run itself: it goes no further than to where it waits next."""
+        reached: list[int] = []
+        done: list[Deferred[Any]] = []
+
+        def inner() -> Generator[Any, Any, None]:
+            yield self.schedule.SubnGet(NodeInfo, HERE)
+            done[0].cancel()
+            reached.append(1)
+            yield self.schedule.SubnGet(NodeInfo, HERE)
+            reached.append(2)
+
+        def outer() -> Generator[Any, Any, None]:
+            try:
+                yield inner()
+                reached.append(3)
+            finally:
+                reached.append(4)
+
+        done.append(self.schedule.run(outer()))
+        self.agent.answer()
+        self.failureResultOf(done[0], CancelledError)
+        self.assertEqual(reached, [1, 4])
+        self.assertEqual(self.schedule.progress.running, 0)
+
+    def test_cancelledFromSource(self) -> None:
+        """A source that cancels the run is closed, and so is the work that it brings after that."""
+        reached: list[int] = []
+        done: list[Deferred[Any]] = []
+
+        def works() -> Iterator[Any]:
+            try:
+                for _ in range(3):
+                    yield self.asks()
+                done[0].cancel()
+                reached.append(1)
+                yield self.asks()
+                reached.append(2)
+            finally:
+                reached.append(3)
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            done.append(self.schedule.run(mqueue=works()))
+            self.agent.answer()
+            gc.collect()
+        self.failureResultOf(done[0], CancelledError)
+        self.assertEqual((reached, self.agent.cancelled), ([1, 3], 2))
+        self.assertEqual(self.schedule.progress.running, 0)
+        self.assertEqual([each for each in warned if "never awaited" in str(each.message)], [])
+
+    def test_stubborn(self) -> None:
+        """Work that does not let itself be closed is in the log, and the rest is cancelled all the same."""
+
+        def stays() -> Generator[Any, Any, None]:
+            try:
+                yield self.schedule.SubnGet(NodeInfo, HERE)
+            finally:
+                yield None
+
+        done = self.schedule.run(mqueue=[stays(), self.asks()])
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.assertEqual(self.agent.cancelled, 2)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+
+class SizeTests(SynchronousTestCase):
+    """Much work, or work in work in work."""
+
+    DEPTH = 10_000
+
+    def setUp(self) -> None:
+        self.agent = FakeAgent()
+        self.schedule = MADSchedule(self.agent, maxOutstanding=3)
+
+    def test_deep(self) -> None:
+        """Generators that call each other need no stack, on the way down or up; nor has an exception to."""
+
+        def down(depth: int, isBad: bool) -> Generator[Any, Any, int]:
+            if depth == 0:
+                yield self.schedule.SubnGet(NodeInfo, HERE)
+                return 1 // (not isBad)
+            below: int = yield down(depth - 1, isBad)
+            return below + 1
+
+        done = self.schedule.run(down(self.DEPTH, False))
+        self.agent.answer()
+        self.assertEqual(self.successResultOf(done), self.DEPTH + 1)
+        done = self.schedule.run(down(self.DEPTH, True))
+        self.agent.answer()
+        self.failureResultOf(done, ZeroDivisionError)
+
+    def test_deepTasks(self) -> None:
+        """Nor do coroutines that wait for each other, one queued by the other."""
+
+        async def down(depth: int, isBad: bool) -> int:
+            if depth == 0:
+                await self.schedule.SubnGet(NodeInfo, HERE)
+                return 1 // (not isBad)
+            below: int = await self.schedule.queue(down(depth - 1, isBad))
+            return below + 1
+
+        done = self.schedule.run(down(self.DEPTH, False))
+        self.assertEqual(self.schedule.progress.running, self.DEPTH + 1)
+        self.agent.answer()
+        self.assertEqual(self.successResultOf(done), self.DEPTH + 1)
+        done = self.schedule.run(down(self.DEPTH, True))
+        self.agent.answer()
+        self.failureResultOf(done, ZeroDivisionError)
+
+    def test_manyWaiting(self) -> None:
+        """Nor do calls that wait for their turn, and all end at once."""
+
+        async def asks() -> int:
+            answers = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(self.DEPTH)]
+            failed = 0
+            for answer in answers:
+                try:
+                    await answer
+                except ValueError:
+                    failed += 1
+            return failed
+
+        done = self.schedule.run(asks())
+        self.agent.atOnce = ValueError("closed")
+        for _ in range(3):
+            self.agent.answer(ValueError("closed"))
+        self.assertEqual(self.successResultOf(done), self.DEPTH)
+
+    def test_million(self) -> None:
+        """Of a source of a million, those exist that are on their way: the rest is made as there is room."""
+        made = ended = most = 0
+
+        async def asks() -> None:
+            nonlocal ended
+            await self.schedule.SubnGet(NodeInfo, HERE)
+            ended += 1
+
+        def works() -> Iterator[Any]:
+            nonlocal made, most
+            for _ in range(1_000_000):
+                made += 1
+                most = max(most, made - ended)
+                yield asks()
+
+        done = self.schedule.run(mqueue=works())
+        self.assertEqual(made, 3)
+        for _ in range(100):
+            self.agent.answer()
+        before = measured()
+        for _ in range(10_000):
+            self.agent.answer()
+        self.assertEqual((made, ended, most, self.schedule.progress.most), (10_103, 10_100, 3, 3))
+        self.assertLess(measured() - before, 100)
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.assertEqual(made, 10_103)
+
+    def test_otherWaits(self) -> None:
+        """So it is where they wait for something else than calls."""
+        clock = Clock()
+        made = 0
+
+        async def sleeps() -> None:
+            await deferLater(clock, 1.0)
+
+        def works() -> Iterator[Any]:
+            nonlocal made
+            for _ in range(10):
+                made += 1
+                yield sleeps()
+
+        done = self.schedule.run(mqueue=works())
+        seen = []
+        while not done.called:
+            seen.append(made)
+            clock.advance(1.0)
+        self.successResultOf(done)
+        self.assertEqual(seen, [3, 6, 9, 10])
+
+    def test_noDeadlock(self) -> None:
+        """Work that waits for work of its own takes no room from it."""
+
+        async def asks() -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE)
+
+        async def parent(depth: int) -> None:
+            await self.schedule.mqueue((parent(depth - 1) if depth else asks()) for _ in range(4))
+
+        done = self.schedule.run(mqueue=(parent(2) for _ in range(4)))
+        answered = 0
+        while self.agent.calls:
+            self.assertLessEqual(len(self.agent.calls), 3)
+            self.agent.answer()
+            answered += 1
+        self.successResultOf(done)
+        self.assertEqual((answered, self.schedule.progress.most), (256, 3))
+
+    def test_progress(self) -> None:
+        """How far it is can be seen at any time, and is told after each call."""
+        told: list[tuple[int, int, int]] = []
+
+        def tell(progress: Progress) -> None:
+            told.append((progress.calls, progress.failed, progress.running))
+
+        schedule = MADSchedule(self.agent, 2, onProgress=tell)
+
+        async def asks() -> None:
+            try:
+                await schedule.SubnGet(NodeInfo, HERE)
+            except ValueError:
+                pass
+
+        done = schedule.run(mqueue=(asks() for _ in range(4)))
+        self.assertEqual((schedule.progress.outstanding, schedule.progress.running), (2, 2))
+        for answer in (1, ValueError("no"), 3, 4):
+            self.agent.answer(answer)
+        self.successResultOf(done)
+        self.assertEqual(told, [(1, 0, 2), (2, 1, 2), (3, 1, 2), (4, 1, 1)])
+
+
+def measured() -> int:
+    """How many objects of ours exist that are tracked: generators, coroutines, Deferreds."""
+    gc.collect()
+    kinds = (types.GeneratorType, types.CoroutineType, Deferred)
+    return sum(isinstance(each, kinds) for each in gc.get_objects())

@@ -1,0 +1,498 @@
+"""
+Management ports of the kernel, over a kernel that is made up.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
+from txrdma.iba.types import GID, LID, PKey, QPN
+from txrdma.interfaces import IMADPort
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import frame
+from txrdma.mad.errors import MADTimeoutError
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.ports import openMADPort, registration, umad
+from txrdma.mad.ports.umad import UmadPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.vendor import OpenIBPing
+from txrdma.ports import getEndPort
+from txrdma.test.support.mad.fakekernel import FakeKernel
+from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SysFS
+
+PERFORMANCE = ManagementClass.PERFORMANCE
+ADMINISTRATION = ManagementClass.SUBN_ADM
+GIDS = ("fe80::1", "fe80::2")
+
+
+class UmadCase(SynchronousTestCase):
+    """C{roce0} and C{roce1}, on a wire, and C{mlx5_0} of InfiniBand with nobody else."""
+
+    def setUp(self) -> None:
+        self.clock = ReadingClock()
+        self.sysfs = SysFS(self.mktemp())
+        for index, gid in enumerate(GIDS):
+            name = f"roce{index}"
+            self.sysfs.device(name, MLX5)
+            self.sysfs.port(name, 1, ROCE, [(gid, "RoCE v2", ""), (f"::ffff:10.0.0.{index}", "RoCE v2", "")])
+            self.sysfs.characterDevice(f"umad{index}", name, 1)
+        self.sysfs.device("mlx5_0", MLX5)
+        pkeys = ("0x7fff", "0x8001")
+        self.sysfs.port("mlx5_0", 1, INFINIBAND, [("fe80::2:c903:0:7", "IB/RoCE v1", "")], pkeys)
+        self.sysfs.characterDevice("umad2", "mlx5_0", 1)
+        gids = {f"umad{index}": GID.fromString(gid) for index, gid in enumerate((*GIDS, "fe80::2:c903:0:7"))}
+        self.kernel = FakeKernel(self.clock, gids)
+        self.patch(umad, "os", self.kernel)
+        self.patch(registration, "ioctl", self.kernel.ioctl)
+        self.path = IBPath(dgid=GID.fromString(GIDS[1]), dqpn=QPN(1))
+
+    def port(self, name: str, rmpp: bool = True) -> UmadPort:
+        port = UmadPort(cast("IReactorFDSet", self.clock), getEndPort(name, self.sysfs.root), rmpp)
+        self.addCleanup(port.close)
+        return port
+
+    def agent(self, name: str, rmpp: bool = True) -> MADAgent:
+        agent = MADAgent(self.clock, self.port(name, rmpp), timeoutSeconds=0.5)
+        self.addCleanup(agent.close)
+        return agent
+
+    def serve(
+        self,
+        agent: MADAgent,
+        managementClass: ManagementClass,
+        how: Callable[[MADRequest], object],
+        *methods: Method,
+        oui: int = 0,
+    ) -> Answers:
+        answers = Answers(how)
+        MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET), oui)
+        return answers
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        end = self.clock.seconds() + seconds
+        while not condition() and self.clock.seconds() < end:
+            self.clock.step()
+        self.assertTrue(condition())
+
+    def result(self, answer: Deferred[Any]) -> Any:
+        self.wait(lambda: answer.called)
+        return self.successResultOf(answer)
+
+    def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
+        self.wait(lambda: answer.called)
+        return self.failureResultOf(answer, kind).value
+
+
+class PortTests(UmadCase):
+    """What a port says of itself, and what it takes to have one."""
+
+    def test_provides(self) -> None:
+        """It is a management port."""
+        port = self.port("roce0")
+        verifyObject(IMADPort, port)
+        self.assertEqual(port.name, "umad:roce0/1")
+
+    def test_endPort(self) -> None:
+        """What sysfs tells of it."""
+        end = self.port("mlx5_0").endPort
+        self.assertEqual((end.lid, end.lidMask, end.smLID, end.smServiceLevel), (7, 1, 1, 3))
+        self.assertEqual(end.pkeys, (0x7FFF, 0x8001))
+        self.assertTrue(end.isCalled("mlx5_0/1"))
+        self.assertTrue(end.isCalled("mlx5_0"))
+        self.assertFalse(end.isCalled("mlx5_0/2"))
+
+    def test_noSuchFile(self) -> None:
+        """Without its device file a port is not to be had; nor with an error that says nothing."""
+        del self.kernel.gids["umad0"]
+        self.assertRaises(DeviceUnavailable, self.port, "roce0")
+        self.kernel.isGone = True
+        self.assertRaises(DeviceUnavailable, self.port, "roce1")
+        self.assertEqual(self.kernel.files, {})
+
+    def test_subnetManagement(self) -> None:
+        """It passes where there is a queue pair 0."""
+        roce = self.agent("roce0")
+        self.assertFalse(roce.port.hasSMI)
+        self.failure(roce.SubnGet(NodeInfo, IBDRPath()), InvalidRequest)
+        self.kernel.hasSMI = True
+        agent = self.agent("mlx5_0")
+        self.assertTrue(agent.port.hasSMI)
+        for path in (IBDRPath(drPath=(1, 2)), IBPath(dlid=LID(9))):
+            agent.SubnGet(NodeInfo, path).addErrback(lambda failure: None)
+        directed, routed = self.kernel.sent
+        for message, lid, managementClass in ((directed, 0xFFFF, 0x81), (routed, 9, 0x01)):
+            qpn, qkey, to = struct.unpack_from(">IIH", message, 20)
+            self.assertEqual((qpn, qkey, to, message[65]), (0, 0, lid, managementClass))
+
+    def test_closed(self) -> None:
+        """Closing twice is fine; the reactor is left before that; nothing is read afterwards."""
+        agent = self.agent("roce0")
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def hear(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", hear)
+        agent.close()
+        agent.port.close()
+        self.assertEqual((self.clock.readers, self.kernel.files), ([], {}))
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
+        self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
+
+    def test_strings(self) -> None:
+        """Strings name ports as people do, and who cuts long messages."""
+        asked: list[str] = []
+
+        def find(spelling: str) -> object:
+            asked.append(spelling)
+            return getEndPort(spelling, self.sysfs.root)
+
+        self.patch(__import__("txrdma.ports", fromlist=["getEndPort"]), "getEndPort", find)
+        for text, name, rmpp in (
+            ("umad:roce0", "roce0", True),
+            ("umad:roce1/1:rmpp=own", "roce1", False),
+            ("umad:fe80::2", "roce1", True),
+            ("umad:port=mlx5_0:rmpp=kernel", "mlx5_0", True),
+            ("umad", "mlx5_0", True),
+        ):
+            port = openMADPort(self.clock, text)
+            self.addCleanup(port.close)
+            self.assertEqual((port.name, port.doesRMPP), (f"umad:{name}/1", rmpp))
+        self.assertEqual(asked[-1], "")
+        for text in ("umad:roce0:rmpp=maybe", "umad:roce0:colour=red", "umad:roce0:port=roce1"):
+            self.assertRaises(ValueError, openMADPort, self.clock, text)
+        self.assertRaises(DeviceUnavailable, openMADPort, self.clock, "umad:nothing")
+
+
+class CallTests(UmadCase):
+    """Calls between two ports."""
+
+    def test_call(self) -> None:
+        """A request is served, and the way it came leads back."""
+        client, server = self.agent("roce0"), self.agent("roce1")
+        served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portXmitData=7))
+        self.assertEqual(self.result(client.PerformanceGet(PortCounters, self.path)).portXmitData, 7)
+        path = served.asked[0].path
+        self.assertEqual((path.sgid, path.dgid), tuple(GID.fromString(gid) for gid in GIDS))
+        self.assertEqual((path.sqpn, path.dqpn, path.qkey, path.hopLimit), (1, 1, GMP_QKEY, 64))
+
+    def test_envelope(self) -> None:
+        """What stands before a datagram, byte by byte."""
+        port = self.port("mlx5_0")
+        datagram = frame(PERFORMANCE, Method.GET, 0x1122334455667788, 0x12, 0, b"")
+        path = IBPath(
+            dlid=LID(0x0102),
+            slid=LID(7),
+            serviceLevel=3,
+            dgid=GID.fromString("fe80::9"),
+            trafficClass=4,
+            flowLabel=0x56789,
+            hopLimit=5,
+            pkey=PKey(0x0001),
+            dqpn=QPN(0x123456),
+            qkey=0x81020304,
+        )
+        port.send(datagram, path, 2.0)
+        (message,) = self.kernel.sent
+        local = struct.pack("=IIIII", 0, 0, 1800, 0, 256)
+        remote = bytes.fromhex("00123456 81020304 0102 03 01 01 00 05 04 fe80000000000000 0000000000000009")
+        rest = bytes.fromhex("00056789") + struct.pack("=H6x", 1)
+        self.assertEqual(message[:64], local + remote + rest)
+        self.assertEqual(message[72:80], bytes.fromhex("00000001 55667788"))
+
+    def test_partitions(self) -> None:
+        """The P_Key's index is looked for; where the port is no member nothing is sent."""
+        port, datagram = self.port("mlx5_0"), frame(PERFORMANCE, Method.GET, 1, 0x12, 0, b"")
+        for pkey, index in ((0xFFFF, 0), (0x7FFF, 0), (0x8001, 1)):
+            port.send(datagram, IBPath(dlid=LID(9), pkey=PKey(pkey)))
+            self.assertEqual(struct.unpack_from("=H", self.kernel.sent[-1], 56), (index,))
+        self.assertRaises(InvalidRequest, port.send, datagram, IBPath(dlid=LID(9), pkey=PKey(0x8002)))
+
+    def test_timeout(self) -> None:
+        """The kernel says that nobody has answered; then it is asked again, and in the end the call fails."""
+        client = self.agent("roce0")
+        self.failure(client.PerformanceGet(PortCounters, self.path, retries=2), MADTimeoutError)
+        self.assertEqual(len(self.kernel.sent), 3)
+        self.assertLess(self.clock.seconds(), 1.5)
+        self.assertEqual(len({message[72:80] for message in self.kernel.sent}), 1)
+
+    def test_slowKernel(self) -> None:
+        """Who is faster than the kernel waits for it: it takes no request twice that it still waits for."""
+        self.kernel.lateness = 0.2
+        client = self.agent("roce0")
+        self.failure(client.PerformanceGet(PortCounters, self.path, retries=2), MADTimeoutError)
+        self.assertEqual(len(self.kernel.sent), 3)
+        server = self.agent("roce1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters())
+        self.kernel.lose = lambda datagram: len(self.kernel.sent) < 5
+        self.result(client.PerformanceGet(PortCounters, self.path))
+
+    def test_forgets(self) -> None:
+        """Nothing remains of calls that have ended."""
+        client, server = self.agent("roce0"), self.agent("roce1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters())
+        self.result(client.PerformanceGet(PortCounters, self.path))
+        nowhere = IBPath(dgid=GID.fromString("fe80::77"), dqpn=QPN(1))
+        self.failure(client.PerformanceGet(PortCounters, nowhere, retries=0), MADTimeoutError)
+        cancelled = client.PerformanceGet(PortCounters, nowhere)
+        cancelled.cancel()
+        self.failureResultOf(cancelled, CancelledError)
+        self.wait(lambda: not self.kernel.files[client.port.fileno()].open)  # type: ignore[attr-defined]  # a UmadPort
+        self.clock.step()
+        self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
+
+    def test_refusedByKernel(self) -> None:
+        """What the kernel does not take fails at once."""
+        client = self.agent("roce0")
+
+        def refuse(fd: int, message: bytes) -> int:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        self.patch(self.kernel, "write", refuse)
+        self.failureResultOf(client.PerformanceGet(PortCounters, self.path), InvalidRequest)
+        self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
+
+    def test_full(self) -> None:
+        """So does what it has no room for."""
+        client = self.agent("roce0")
+        self.kernel.isFull = True
+        self.failureResultOf(client.PerformanceGet(PortCounters, self.path), ResourceExhausted)
+
+    def test_gone(self) -> None:
+        """When the device vanishes calls end, and so do those that come later."""
+        client = self.agent("roce0")
+        waiting = client.PerformanceGet(PortCounters, self.path)
+        self.kernel.isGone = True
+        self.failure(waiting, DeviceUnavailable)
+        self.failure(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
+        self.assertEqual(self.kernel.files, {})
+
+    def test_hungUp(self) -> None:
+        """The same where the reactor is told, as by epoll of a device that was taken away."""
+        client = self.agent("roce0")
+        waiting = client.PerformanceGet(PortCounters, self.path)
+        port = cast("UmadPort", client.port)
+        for _ in range(2):
+            port.connectionLost(Failure(ConnectionDone()))
+            self.failureResultOf(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
+        self.failureResultOf(waiting, DeviceUnavailable)
+
+    def test_goneWhileSending(self) -> None:
+        """The same where it is noticed by a write."""
+        client = self.agent("roce0")
+        waiting = client.PerformanceGet(PortCounters, self.path)
+        self.kernel.isGone = True
+        later = client.PerformanceGet(PortCounters, self.path)
+        for call in (waiting, later):
+            self.failureResultOf(call, DeviceUnavailable)
+
+
+class RecordedTests(UmadCase):
+    """What Linux 6.12 really gave back, from rxe0 and rxe1 in a virtual machine."""
+
+    skip = None if sys.byteorder == "little" else "recorded on a little-endian machine"
+
+    ANSWER = (
+        "0000000000000000000000000000000040010000 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "0104018100000000000000074ad33bd000120000"
+    )
+    UNSERVED = (
+        "0200000000000000000000000000000040010000 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "01320181000c00000000000a4ad33bd200000000"
+    )
+    TOO_LONG = (
+        "01000000000000000000000000000000b8320100 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "0103029200000000000000084ad33bd1001100000000000001010300 00000001 000150e0"
+    )
+
+    def read(self, *messages: bytes) -> list[tuple[bytes, IBPath]]:
+        """What the port makes of them."""
+        agent = self.agent("roce0")
+        port = cast("UmadPort", agent.port)
+        heard: list[tuple[bytes, IBPath]] = []
+        self.patch(agent, "received", lambda datagram, way: heard.append((datagram, port.pathOf(way))))
+        self.kernel.files[port.fileno()].toRead.extend(messages)
+        port.doRead()
+        return heard
+
+    def test_answers(self) -> None:
+        """Datagrams behind their headers, and the ways that they took."""
+        messages = [bytes.fromhex(text).ljust(320, b"\0") for text in (self.ANSWER, self.UNSERVED)]
+        heard = self.read(*messages)
+        self.assertEqual([datagram for datagram, _ in heard], [message[64:] for message in messages])
+        for _, path in heard:
+            self.assertEqual(path.sgid, GID.fromString("fe80::38c1:aaff:fefc:4c0e"))
+            self.assertEqual(path.dgid, GID.fromString(GIDS[0]))
+            self.assertEqual((path.sqpn, path.hopLimit, path.slid, path.pkey), (1, 64, 0, 0xFFFF))
+
+    def test_tooLong(self) -> None:
+        """A message that is longer than the buffer says how long it is, and is read at the second try."""
+        begin = bytes.fromhex(self.TOO_LONG)
+        message = begin.ljust(struct.unpack_from("=I", begin, 16)[0], b"\1")
+        ((datagram, _),) = self.read(message)
+        self.assertEqual(len(datagram), 78520 - 64)
+        self.assertEqual(datagram, message[64:])
+
+
+class ServeTests(UmadCase):
+    """Requests are for who has asked for them first."""
+
+    def test_trap(self) -> None:
+        """A trap that was repressed is answered: nothing of it is kept."""
+        client, server = self.agent("roce0"), self.agent("roce1")
+        MADServer(server).listen(lambda notice, request: None, ADMINISTRATION, (Method.TRAP,))
+        self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
+        port = client.port
+        assert isinstance(port, UmadPort)
+        self.assertEqual(port._asked, {})
+
+    def test_taken(self) -> None:
+        """Methods of a class belong to one, and are free again after its end."""
+        first, second = self.port("roce0"), self.port("roce0")
+        end = first.serve(PERFORMANCE, [Method.GET, Method.SET])
+        self.assertRaises(ResourceExhausted, second.serve, PERFORMANCE, [Method.SET])
+        second.serve(PERFORMANCE, [Method.TRAP])
+        end()
+        end()
+        second.serve(PERFORMANCE, [Method.SET])
+
+    def test_oldKernel(self) -> None:
+        """Kernels of old have an older call, and are told first to speak of P_Keys."""
+        self.kernel.isOld = True
+        client, server = self.agent("roce0"), self.agent("roce1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters(portXmitData=7))
+        self.assertEqual(self.result(client.PerformanceGet(PortCounters, self.path)).portXmitData, 7)
+        self.assertRaises(ResourceExhausted, self.port("roce1").serve, PERFORMANCE, [Method.SET])
+        self.assertFalse(client.port.hasSMI)
+
+    def test_registration(self) -> None:
+        """The same agent, told in both ways, byte by byte."""
+        asked: list[tuple[int, bytes]] = []
+
+        def hear(fd: int, number: int, *arguments: Any) -> int:
+            asked.append((number, bytes(arguments[0]) if arguments else b""))
+            if number == 0xC0281B04 and len(asked) > 1:
+                raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+            if arguments:
+                arguments[0][:4] = struct.pack("=I", 9)
+            return 0
+
+        self.patch(registration, "ioctl", hear)
+        for _ in range(2):
+            number = registration.Registry(5).register(1, 0x32, 1, 1 << 3 | 1 << 70, 0x001405, True)
+            self.assertEqual(number, 9)
+        new = (
+            struct.pack("=II", 0, 1) + b"\x32\x01\0\0" + struct.pack("=IQQI", 0, 8, 64, 0x1405) + b"\1\0\0\0"
+        )
+        old = struct.pack("=IQQ", 0, 8, 64) + b"\x01\x32\x01\x00\x14\x05\x01\0"
+        self.assertEqual(asked, [(0xC0281B04, new), (0xC0281B04, new), (0x1B03, b""), (0xC01C1B01, old)])
+
+    def test_impossible(self) -> None:
+        """A class that does not pass cannot be served."""
+        self.assertRaises(InvalidRequest, self.port("roce0").serve, ManagementClass.SUBN_LID, [Method.GET])
+
+    def test_answersOfTheServed(self) -> None:
+        """A port may serve a class and ask for it at the same time."""
+        one, other = self.agent("roce0"), self.agent("roce1")
+        back = IBPath(dgid=GID.fromString(GIDS[0]), dqpn=QPN(1))
+        for agent, number in ((one, 1), (other, 2)):
+            self.serve(agent, PERFORMANCE, lambda request, n=number: PortCounters(portXmitData=n))  # type: ignore[misc]  # of this turn
+        calls = [one.PerformanceGet(PortCounters, self.path), other.PerformanceGet(PortCounters, back)]
+        self.assertEqual([self.result(call).portXmitData for call in calls], [2, 1])
+
+    def test_vendor(self) -> None:
+        """Vendors' classes are told apart by their OUI."""
+        client, server = self.agent("roce0"), self.agent("roce1")
+        kind = OpenIBPing.vendorClass
+        assert kind is not None
+        served = self.serve(server, kind, lambda request: request.payload, Method.GET, oui=OpenIBPing.oui)
+        self.result(client.VendGet(OpenIBPing(content=b"hello".ljust(216, b"\0")), self.path))
+        self.assertEqual(len(served.asked), 1)
+
+
+class TableTests(UmadCase):
+    """Long messages: by the kernel, and by us."""
+
+    def records(self, count: int) -> list[NodeRecord]:
+        return [NodeRecord(lid=LID(number % 0xBFFF + 1)) for number in range(count)]
+
+    def fetch(self, count: int, theirs: bool, ours: bool) -> None:
+        client, server = self.agent("roce0", ours), self.agent("roce1", theirs)
+        records = self.records(count)
+        self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
+        found: Sequence[NodeRecord] = self.result(client.SubnAdmGetTable(NodeRecord, self.path, retries=9))
+        self.assertEqual(found, records)
+        client.close()
+        server.close()
+
+    def test_byTheKernel(self) -> None:
+        """It brings them whole, also empty ones, and such as are longer than what we read at once."""
+        for count in (0, 1, 1000, 2000):
+            self.fetch(count, True, True)
+
+    def test_resends(self) -> None:
+        """The kernel is told to send segments again that get lost."""
+        self.fetch(10, True, True)
+        answer = self.kernel.sent[1]
+        timeout, retries = struct.unpack_from("=II", answer, 8)
+        self.assertEqual(timeout, 0)  # else it would await an answer to the answer
+        self.assertGreater(retries, 3)
+
+    def test_byUs(self) -> None:
+        """We cut and join them, the kernel passes on the segments."""
+        for count in (0, 1, 1000):
+            self.fetch(count, False, False)
+
+    def test_lossy(self) -> None:
+        """The same while some get lost."""
+        lost = iter(range(10_000))
+        self.kernel.lose = lambda datagram: next(lost) % 23 == 22
+        self.fetch(1000, False, False)
+
+    def test_cancelled(self) -> None:
+        """Who no longer wants a table tells its sender, though the kernel changes transaction IDs."""
+        client, server = self.agent("roce0", False), self.agent("roce1", False)
+        records = self.records(5000)
+        self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
+        call = client.SubnAdmGetTable(NodeRecord, self.path)
+        self.wait(lambda: len(self.kernel.sent) > 100)
+        call.cancel()
+        self.failureResultOf(call, CancelledError)
+        self.assertEqual(self.kernel.sent[-1][64 + 25], 4)  # ABORT
+        before = len(self.kernel.sent)
+        self.wait(lambda: not self.clock.getDelayedCalls(), 60)
+        self.assertLess(len(self.kernel.sent), before + 70)
+
+    def test_multi(self) -> None:
+        """A long question's acknowledgements are found, though the kernel changes transaction IDs."""
+        client, server = self.agent("roce0", False), self.agent("roce1", False)
+        paths = [PathRecord(dlid=LID(number)) for number in range(100)]
+        self.serve(server, ADMINISTRATION, lambda request: paths, Method.GET_MULTI)
+        answer = self.result(client.SubnAdmGetMulti(MultiPathRecord(sgidCount=1, dgidCount=1), self.path))
+        self.assertEqual(answer, paths)

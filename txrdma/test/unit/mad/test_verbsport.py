@@ -1,0 +1,562 @@
+"""
+Management datagrams by a queue pair of one's own: software devices on a simulated network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.headers import GRH
+from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
+from txrdma.iba.types import GID, LID, PKey, QPN
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    GIDEntry,
+    GIDType,
+    Operation,
+    QPAttributes,
+    QPState,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.choices import partitionIndex, sourceIndex
+from txrdma.mad.core.frames import frame
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.devices import PDUInfo
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord
+from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
+from txrdma.mad.ports.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
+from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.strings import SoftDeviceStringParser
+from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.support.pingpongs import ReadingClock
+
+PERFORMANCE = ManagementClass.PERFORMANCE
+ADMINISTRATION = ManagementClass.SUBN_ADM
+
+
+class VerbsPortCase(SynchronousTestCase):
+    """An agent here, and a server there, each with a software device."""
+
+    addresses = ("10.0.0.1", "10.0.0.2")
+
+    def setUp(self) -> None:
+        self.clock = ReadingClock()
+        self.network = SimulatedNetwork(self.clock)
+        self.devices = [self.network.device(address) for address in self.addresses]
+        self.ports = [self.port(device) for device in self.devices]
+        self.agent, self.other = (
+            MADAgent(self.clock, port, timeoutSeconds=0.5, retries=10) for port in self.ports
+        )
+        for agent in (self.agent, self.other):
+            self.addCleanup(agent.close)
+        self.server = MADServer(self.other)
+        self.path = IBPath(dgid=GID.fromIP(self.addresses[1]), dqpn=self.ports[1].qpn)
+
+    def port(self, device: SoftDevice) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), device)
+
+    def serve(
+        self, managementClass: ManagementClass, how: Callable[[MADRequest], object], *methods: Method
+    ) -> Answers:
+        answers = Answers(how)
+        self.server.handle(managementClass, answers, methods or (Method.GET, Method.SET))
+        return answers
+
+    def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
+        """What comes of it; time passes until then."""
+        self.wait(lambda: answer.called, seconds)
+        return self.successResultOf(answer)
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        end = self.clock.seconds() + seconds
+        while not condition() and self.clock.seconds() < end:
+            self.clock.step()
+        self.assertTrue(condition())
+
+    def pause(self, seconds: float) -> None:
+        end = self.clock.seconds() + seconds
+        while self.clock.seconds() < end:
+            self.clock.step()
+
+
+class SubscriptionTests(VerbsPortCase):
+    """Who has a queue pair of its own says so."""
+
+    def test_reports(self) -> None:
+        """Reports come to it, and not to queue pair 1."""
+        heard: list[int] = []
+        answers = self.serve(ADMINISTRATION, lambda request: request.payload, Method.SET)
+        server = MADServer(self.agent)
+        subscription = Subscription(
+            self.clock, self.agent, server, self.path, lambda notice, request: heard.append(notice.trapNumber)
+        )
+        subscription.start()
+        self.wait(lambda: subscription.isStanding)
+        (asked,) = answers.asked
+        assert isinstance(asked.payload, InformInfo)
+        self.assertEqual(asked.payload.qpn, self.ports[0].qpn)
+        there = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=asked.payload.qpn)
+        self.result(self.other.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), there))
+        self.assertEqual(heard, [64])
+        self.result(subscription.stop())
+
+
+class CallTests(VerbsPortCase):
+    """What passes between two of them."""
+
+    def test_provides(self) -> None:
+        """It is a management port, without subnet management."""
+        verifyObject(IMADPort, self.ports[0])
+        self.assertFalse(self.ports[0].hasSMI)
+
+    def test_call(self) -> None:
+        """A request is served, by a queue pair that is not queue pair 1, and its way leads back."""
+        counters = PortCounters(portSelect=1, portXmitData=77)
+        served = self.serve(PERFORMANCE, lambda request: counters)
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), counters)
+        (request,) = served.asked
+        self.assertEqual(request.path.sqpn, self.ports[0].qpn)
+        self.assertGreater(request.path.sqpn, 1)
+        self.assertEqual((request.path.dqpn, request.path.qkey), (self.ports[1].qpn, GMP_QKEY))
+        self.assertEqual(
+            (request.path.sgid, request.path.dgid), tuple(GID.fromIP(address) for address in self.addresses)
+        )
+
+    def test_refused(self) -> None:
+        """What nobody serves is answered with a status."""
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.wait(lambda: failed.called)
+        self.assertEqual(self.failureResultOf(failed, MADError).value.status, 0x08)
+
+    def test_many(self) -> None:
+        """More requests than the send queue holds wait for their turn, and all are answered."""
+        self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=request.header.attributeModifier))
+        count = 5 * SENDS
+        calls = [self.agent.PerformanceGet(PortCounters, self.path, index) for index in range(count)]
+        self.wait(lambda: all(call.called for call in calls))
+        self.assertEqual([self.successResultOf(call).portXmitData for call in calls], list(range(count)))
+
+    def test_silence(self) -> None:
+        """Whom nobody answers gives up."""
+        self.network.partition(*self.addresses)
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.wait(lambda: failed.called)
+        self.failureResultOf(failed, MADTimeoutError)
+
+    def test_closed(self) -> None:
+        """It leaves the reactor while there is a descriptor; closing twice is fine; then it sends nothing."""
+        port = self.ports[0]
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def hear(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", hear)
+        self.agent.close()
+        port.close()
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
+        self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
+
+    def test_misdirected(self) -> None:
+        """What cannot be sent is refused at once, and says why."""
+        port, gmp = self.ports[0], frame(PERFORMANCE, 1, 1, 0x12, 0, b"")
+        for datagram, path, why in (
+            (gmp + b"\0", self.path, "256 bytes"),
+            (frame(ADMINISTRATION, 1, 1, 0x12, 0, b"")[:200], self.path, "256 bytes"),
+            (b"\1\x81\1\1" + bytes(252), IBDRPath(drPath=(1,)), "subnet management"),
+            (b"\1\1\1\1" + bytes(252), self.path, "subnet management"),
+            (gmp, IBPath(), "leads nowhere"),
+            (gmp, replace(self.path, pkey=PKey(0x8001)), "partition"),
+        ):
+            error = self.assertRaises(InvalidRequest, port.send, datagram, path)
+            self.assertIn(why, str(error))
+
+    def test_strangers(self) -> None:
+        """Datagrams of other lengths, and those of subnet management, are not for us."""
+        port = self.ports[1]
+        heard: list[bytes] = []
+        self.patch(self.other, "received", lambda datagram, envelope: heard.append(datagram))
+        for datagram in (bytes(255), bytes(0), b"\1\x81\1\1" + bytes(252), b"\1\4\1\1" + bytes(252)):
+            self.sendRaw(datagram)
+        self.wait(lambda: bool(heard))
+        self.assertEqual([datagram[1] for datagram in heard], [4])
+        self.assertIs(port._pair.state, QPState.RTS)
+
+    def sendRaw(self, datagram: bytes) -> None:
+        """From the first port's queue pair, whatever it is."""
+        port = self.ports[0]
+        slot = port._free.popleft()
+        memory = port._memory
+        memory.view[slot * 320 : slot * 320 + len(datagram)] = datagram
+        request = SendRequest(
+            slot, Operation.SEND, [Segment(memory.address + slot * 320, len(datagram), memory.lkey)]
+        )
+        request.address, request.remoteQPN = port._handleTo(self.path), self.ports[1].qpn
+        request.remoteQKey = GMP_QKEY
+        port._pair.postSend([request])
+
+
+class GSITests(VerbsPortCase):
+    """The general services interface of a software device's port."""
+
+    def port(self, device: SoftDevice) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
+
+    def test_call(self) -> None:
+        """Whoever knows the address asks queue pair 1, and is answered by it."""
+        counters = PortCounters(portSelect=1, portXmitData=77)
+        served = self.serve(PERFORMANCE, lambda request: counters)
+        path = IBPath(dgid=GID.fromIP(self.addresses[1]))
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, path)), counters)
+        (request,) = served.asked
+        self.assertEqual((request.path.sqpn, request.path.dqpn), (1, 1))
+        self.assertEqual(self.ports[1].endPort.qpn, 1)
+
+    def test_taken(self) -> None:
+        """A port of a device has one queue pair 1, which can be had again after it was closed."""
+        device = self.network.device("10.0.0.7", "10.0.0.8")
+        self.addCleanup(device.close)
+        reactor = cast("IReactor", self.clock)
+        for again in range(2):
+            ports = [VerbsPort(reactor, device, number, isGSI=True, closesDevice=False) for number in (1, 2)]
+            for number in (1, 2):
+                self.assertRaises(
+                    ResourceExhausted,
+                    *(VerbsPort, reactor, device, number),
+                    isGSI=True,
+                    closesDevice=False,
+                )
+            self.assertEqual([port.qpn for port in ports], [1, 1], again)
+            for port in ports:
+                port.close()
+        self.assertEqual(list(device._queuePairs), [])
+        self.assertEqual(device.gids(2), (GID.fromIP("10.0.0.8"),))
+
+    def test_beside(self) -> None:
+        """Datagrams for queue pair 1 do not come to another queue pair of the same port."""
+        beside = VerbsPort(cast("IReactor", self.clock), self.devices[1], closesDevice=False)
+        other = MADAgent(self.clock, beside)
+        self.addCleanup(other.close)
+        self.assertGreater(beside.qpn, 1)
+        self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=1))
+        MADServer(other).handle(
+            PERFORMANCE, Answers(lambda request: PortCounters(portXmitData=2)), (Method.GET,)
+        )
+        for qpn, answer in ((1, 1), (beside.qpn, 2)):
+            path = IBPath(dgid=GID.fromIP(self.addresses[1]), dqpn=QPN(qpn))
+            counters = self.result(self.agent.PerformanceGet(PortCounters, path))
+            self.assertEqual(counters.portXmitData, answer)
+
+
+class ChosenTests(VerbsPortCase):
+    """Transactions that somebody else keeps."""
+
+    def test_chosen(self) -> None:
+        """A call goes out under the transaction ID that was chosen for it, and its answer ends it."""
+        served = self.serve(PERFORMANCE, lambda request: PortCounters())
+        number = self.agent.newTransactionID()
+        call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=number)
+        twin = self.agent.PerformanceGet(PortCounters, self.path, transactionID=number)
+        self.failureResultOf(twin, InvalidRequest)
+        self.result(call)
+        self.assertEqual([request.header.transactionID for request in served.asked], [number])
+        self.result(self.agent.PerformanceGet(PortCounters, self.path, transactionID=number))
+        wide = self.agent.PerformanceGet(PortCounters, self.path, transactionID=1 << 64)
+        self.failureResultOf(wide, InvalidRequest)
+
+    def test_unanswered(self) -> None:
+        """A message that nobody answers may bear the number of a transaction of the peer's."""
+        served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
+        call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=7)
+        self.successResultOf(self.agent.SNMPSend(PDUInfo, self.path, transactionID=7))
+        self.wait(lambda: bool(served.asked))
+        self.assertEqual(served.asked[0].header.transactionID, 7)
+        self.assertNoResult(call)
+        call.cancel()
+        self.failureResultOf(call, CancelledError)
+
+    def test_again(self) -> None:
+        """The same datagram can be sent as often as somebody likes, and nothing is awaited."""
+        served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
+        datagram = frame(ManagementClass.SNMP, Method.SEND, 99, PDUInfo.attributeID, 0, b"hello")
+        for _ in range(3):
+            self.agent.send(datagram, self.path)
+        self.wait(lambda: len(served.asked) == 3)
+        self.assertEqual({request.header.transactionID for request in served.asked}, {99})
+        self.assertEqual({request.data[:5] for request in served.asked}, {b"hello"})
+        self.agent.close()
+        self.assertRaises(DeviceUnavailable, self.agent.send, datagram, self.path)
+
+
+class OverIPv6Tests(CallTests):
+    """The same, where there is a GRH."""
+
+    addresses = ("fe80::1", "fe80::2")
+
+
+class TableTests(VerbsPortCase):
+    """Long answers, which we cut and join ourselves."""
+
+    def records(self, count: int) -> list[NodeRecord]:
+        return [NodeRecord(lid=LID(1 + number % 0xBFFF)) for number in range(count)]
+
+    def fetched(self, count: int) -> Sequence[NodeRecord]:
+        records = self.records(count)
+        self.serve(ADMINISTRATION, lambda request: records, Method.GET_TABLE)
+        found: Sequence[NodeRecord] = self.result(self.agent.SubnAdmGetTable(NodeRecord, self.path), 600)
+        self.assertEqual(found, records)
+        return found
+
+    def test_empty(self) -> None:
+        """An empty table."""
+        self.fetched(0)
+
+    def test_long(self) -> None:
+        """One of a thousand records."""
+        self.fetched(1000)
+
+    def test_lossy(self) -> None:
+        """The same while datagrams are lost, doubled and come in disorder."""
+        self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
+        self.fetched(1000)
+        self.assertGreater(self.network.dropped, 20)
+
+
+class CrowdTests(VerbsPortCase):
+    """Several ports at once."""
+
+    def test_namesakes(self) -> None:
+        """Who asks the same server by the same transaction gets its own table, and its own answers."""
+        third = self.port(self.network.device("10.0.0.3"))
+        agents = [self.agent, MADAgent(self.clock, third, timeoutSeconds=0.5)]
+        self.addCleanup(agents[1].close)
+        for agent in agents:
+            agent._core._transactions._drawn.append(0x1234)
+
+        def told(request: MADRequest) -> list[NodeRecord]:
+            lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
+            return [NodeRecord(lid=LID(lid))] * 500
+
+        self.network.faults = Faults(loss=0.05)
+        self.serve(ADMINISTRATION, told, Method.GET_TABLE)
+        calls = [agent.SubnAdmGetTable(NodeRecord, self.path) for agent in agents]
+        tables = [self.result(call) for call in calls]
+        self.assertEqual([{record.lid for record in table} for table in tables], [{1}, {3}])
+        self.assertEqual([len(table) for table in tables], [500, 500])
+
+    def test_bothWays(self) -> None:
+        """Two ports may ask each other at the same time, by the same transaction."""
+        for agent in (self.agent, self.other):
+            agent._core._transactions._drawn.append(0x1234)
+        back = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=self.ports[0].qpn)
+        servers = (MADServer(self.agent), self.server)
+        for number, server in enumerate(servers):
+            records = [NodeRecord(lid=LID(number + 1))] * 300
+            server.handle(ADMINISTRATION, Answers(lambda request, r=records: r), (Method.GET_TABLE,))  # type: ignore[misc]  # of this turn
+        calls = [
+            self.agent.SubnAdmGetTable(NodeRecord, self.path),
+            self.other.SubnAdmGetTable(NodeRecord, back),
+        ]
+        tables = [self.result(call) for call in calls]
+        self.assertEqual([{record.lid for record in table} for table in tables], [{2}, {1}])
+
+
+class FaultTests(VerbsPortCase):
+    """What becomes of a port when its device fails."""
+
+    def test_deviceGone(self) -> None:
+        """Calls end, and the port is closed."""
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.ports[0]._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
+        self.failureResultOf(failed, DeviceUnavailable)
+        self.failureResultOf(self.agent.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
+
+    def test_hungUp(self) -> None:
+        """The same when the reactor is told that the channel has hung up."""
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.ports[0].connectionLost(Failure(ConnectionDone()))
+        self.failureResultOf(failed, DeviceUnavailable)
+
+    def test_changes(self) -> None:
+        """The port looks anew at its tables when it hears that they have changed."""
+        port, gid = self.ports[0], GID.fromIP("10.0.0.9")
+        self.patch(self.devices[0], "gidTable", lambda number: [GIDEntry(gid, GIDType.ROCE_V2)])
+        port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=2))
+        self.assertNotEqual(port.endPort.gids, (gid,))
+        port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=1))
+        self.assertEqual(port.endPort.gids, (gid,))
+
+    def test_reregister(self) -> None:
+        """That the manager wants its clients to register again, and changes, are told to the agent."""
+        told: list[bool] = []
+        self.patch(self.agent, "portChanged", told.append)
+        for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
+            self.ports[0]._told(AsyncEvent(kind, port=1))
+        self.assertEqual(told, [True, False])
+
+    def test_mended(self) -> None:
+        """After its queue pair has failed, a port goes on by itself."""
+        self.serve(PERFORMANCE, lambda request: PortCounters())
+        self.pause(0.01)
+        pair = self.ports[0]._pair
+        pair.modify(QPAttributes(state=QPState.ERR))
+        self.wait(lambda: pair.state is QPState.RTS)
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), PortCounters())
+
+    def test_failedSend(self) -> None:
+        """A request that could not be sent is sent again in its time; of an answer nobody hears."""
+        said: list[str] = []
+        port = self.ports[0]
+        self.patch(self.agent, "undeliverable", lambda datagram, reason: said.append(reason))
+        for slot, method in ((0, 1), (1, 0x81)):
+            port._free.remove(slot)
+            port._memory.view[slot * 320 : slot * 320 + 4] = bytes((1, 4, 1, method))
+            port._sent(Completion(slot, Status.LOC_QP_OP_ERR, CompletionOpcode.SEND, port.qpn))
+        self.assertEqual(said, ["it could not be sent: LOC_QP_OP_ERR"])
+        self.assertEqual(len(port._free), SENDS)
+
+    def test_handles(self) -> None:
+        """Ways are kept, but not without end: the one unused for longest goes."""
+        port = self.ports[0]
+        closed: list[AddressVector] = []
+
+        class Handle:
+            def __init__(self, address: AddressVector) -> None:
+                self.address = address
+
+            def close(self) -> None:
+                closed.append(self.address)
+
+        def make(address: AddressVector) -> IAddressHandle:
+            return Handle(address)  # type: ignore[return-value]  # what is used of one
+
+        self.patch(port._domain, "createAddressHandle", make)
+        paths = [IBPath(dgid=GID.fromIP(f"10.0.{number >> 8}.{number & 255}")) for number in range(HANDLES)]
+        handles = [port._handleTo(path) for path in paths]
+        self.assertIs(port._handleTo(paths[0]), handles[0])
+        port._handleTo(IBPath(dgid=GID.fromIP("10.9.9.9")))
+        self.assertEqual(closed, [handles[1].address])
+
+
+class WayTests(SynchronousTestCase):
+    """What a port chooses, and what it reads."""
+
+    def test_sourceIndex(self) -> None:
+        """The GID of the path, else one of the destination's kind, and RoCE v2 before v1."""
+        local, mapped = GID.fromIP("fe80::1"), GID.fromIP("10.0.0.1")
+        table = [
+            GIDEntry(local, GIDType.ROCE_V1),
+            GIDEntry(local, GIDType.ROCE_V2),
+            GIDEntry(GID(bytes(16)), GIDType.ROCE_V2),
+            GIDEntry(mapped, GIDType.ROCE_V1),
+            GIDEntry(mapped, GIDType.ROCE_V2),
+            GIDEntry(GID.fromIP("2001:db8::1"), GIDType.ROCE_V2),
+        ]
+        for destination, source, index in (
+            ("fe80::2", None, 1),
+            ("10.0.0.2", None, 4),
+            ("2001:db8::2", None, 5),
+            ("fe80::2", "2001:db8::1", 5),
+            ("fe80::2", "2001:db8::99", 1),
+        ):
+            path = IBPath(dgid=GID.fromIP(destination), sgid=GID.fromIP(source) if source else None)
+            self.assertEqual(sourceIndex(table, path), index, (destination, source))
+        self.assertEqual(sourceIndex([], IBPath(dgid=local)), 0)
+        self.assertEqual(sourceIndex(table, IBPath(dlid=LID(7))), 0)
+
+    def test_partitionIndex(self) -> None:
+        """Full and limited members meet."""
+        table = (PKey(0x7FFF), PKey(0x8001), PKey(0xFFFF))
+        self.assertEqual(partitionIndex(table, PKey(0xFFFF)), 2)
+        self.assertEqual(partitionIndex(table, PKey(0x0001)), 1)
+        self.assertEqual(partitionIndex(table[:1], PKey(0xFFFF)), 0)
+        self.assertIsNone(partitionIndex(table, PKey(0x8002)))
+
+    def test_infiniband(self) -> None:
+        """Without a GRH the LID says who has sent it; with one, the GIDs do, too."""
+        clock = ReadingClock()
+        port = VerbsPort(cast("IReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
+        self.addCleanup(port.close)
+        path = port.pathOf(Arrival(b"", 77, 9, 3))
+        self.assertEqual((path.slid, path.serviceLevel, path.sqpn, path.dgid), (9, 3, QPN(77), None))
+        grh = GRH(
+            version=6,
+            trafficClass=5,
+            flowLabel=0x12345,
+            payloadLength=280,
+            nextHeader=0x1B,
+            hopLimit=63,
+            sgid=GID.fromIP("fe80::9"),
+            dgid=GID.fromIP("fe80::1"),
+        )
+        path = port.pathOf(Arrival(grh.encode(), 77, 9, 3))
+        self.assertEqual((path.sgid, path.dgid), (grh.sgid, grh.dgid))
+        self.assertEqual((path.trafficClass, path.flowLabel, path.hopLimit), (5, 0x12345, 63))
+
+
+class StringTests(SynchronousTestCase):
+    """C{vmad:DEVICE}."""
+
+    def setUp(self) -> None:
+        self.clock = ReadingClock()
+        self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
+        self.patch(SoftDeviceStringParser, "parseDevice", self.open)
+
+    def open(self, reactor: object, *args: str, **kwargs: str) -> SoftDevice:
+        self.asked.append((args, kwargs))
+        return SimulatedNetwork(self.clock).device("10.0.0.1", "10.0.0.2")
+
+    def test_device(self) -> None:
+        """The rest names a device, with its own keys; the number of the port is ours."""
+        port = openMADPort(self.clock, r"vmad:soft:\:\:1:port=4792:pcap=a\=b.pcap:endport=2")
+        self.addCleanup(port.close)
+        self.assertEqual(self.asked, [(("::1",), {"port": "4792", "pcap": "a=b.pcap"})])
+        self.assertEqual(port.endPort.gids, (GID.fromIP("10.0.0.2"),))
+        self.assertIn("vmad:", port.name)
+
+    def test_generalServices(self) -> None:
+        """With C{qpn=1} it is the port's queue pair 1."""
+        port = openMADPort(self.clock, "vmad:soft:endport=2:qpn=1")
+        self.addCleanup(port.close)
+        self.assertEqual((self.asked, port.endPort.qpn), ([((), {})], 1))
+        self.assertTrue(port.name.endswith(":endport=2:qpn=1"), port.name)
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, and closes what was opened."""
+        for text in ("vmad", "vmad:soft:endport=x", "vmad:soft:qpn=0", "vmad:hard"):
+            self.assertRaises(ValueError, openMADPort, self.clock, text)
+        self.assertEqual(self.asked, [])
+        self.assertRaises(InvalidRequest, openMADPort, self.clock, "vmad:soft:endport=7")
+        self.assertEqual(self.clock.readers, [])
+
+    def test_available(self) -> None:
+        """Every verbs device makes one."""
+        self.assertIn("vmad:soft", availableMADPorts())
+        self.assertNotEqual(defaultMADPort().partition(":")[0], "vmad")

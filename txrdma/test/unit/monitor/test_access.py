@@ -1,0 +1,103 @@
+"""
+Access to the monitor: who is let in, who is not, and files that nobody else may read.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from pathlib import Path
+
+from txrdma.error import InvalidRequest
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.web.access import isLocalName, readAccess
+from txrdma.monitor.web.site import MonitorSite
+from txrdma.sim.clock import SimulatedClock
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
+
+TOKEN = "0123456789abcdef-token"
+PATHS = ("/", "/nodes", "/metrics", "/api/v1/nodes", "/api/v1/events", "/static/monitor.css", "/nothing")
+
+
+def basic(name: str, password: str) -> str:
+    """Value of the head that a browser sends."""
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+class AccessTests(SiteTestCase):
+    """A site with tokens and users."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        tokens, users = self.file(f"# for Prometheus\n{TOKEN}\n\n"), self.file("alice:pass:word\n")
+        self.site = MonitorSite(self.clock, self.watch, access=readAccess(tokens, users))
+
+    def file(self, text: str, mode: int = 0o600) -> str:
+        path: str = self.mktemp()
+        Path(path).write_text(text)
+        os.chmod(path, mode)
+        return path
+
+    def code(self, path: str, **heads: str) -> int:
+        return self.get(path, **heads).code
+
+    def test_nobody(self) -> None:
+        """Without a token or a password nothing is told, by any page."""
+        for path in PATHS:
+            answer = self.get(path)
+            self.assertEqual(answer.code, 401, path)
+            self.assertIn("script-src 'self'", answer.heads["content-security-policy"])
+            self.assertNotIn("monitor", answer.text.lower())
+        raw = Connection(self.site.factory)
+        raw.ask("/")
+        said = raw.transport.value().decode().lower()
+        self.assertIn('www-authenticate: basic realm="fabric monitor"', said)
+        self.assertIn('www-authenticate: bearer realm="fabric monitor"', said)
+
+    def test_somebody(self) -> None:
+        """A token opens all pages, as does a password; a token is a password, too."""
+        for header in (f"Bearer {TOKEN}", basic("alice", "pass:word"), basic("", TOKEN), basic("bob", TOKEN)):
+            for path in PATHS[:-1]:
+                self.assertEqual(self.code(path, Authorization=header), 200, (path, header))
+
+    def test_wrong(self) -> None:
+        """Wrong tokens and passwords, and what is neither, open nothing."""
+        for header in (
+            *("Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Digest {TOKEN}", TOKEN),
+            *(basic("alice", ""), basic("alice", "pass"), basic("bob", "pass:word"), "Basic ?", "Basic Og=="),
+            "Bearer pass:word",
+        ):
+            self.assertEqual(self.code("/api/v1/nodes", Authorization=header), 401, header)
+
+    def test_files(self) -> None:
+        """Files that others can read, that are missing, empty or without a meaning, are refused with why."""
+        for tokens, users, why in (
+            (self.file(TOKEN, 0o604), "", "everybody"),
+            (self.file("short\n"), "", "line 1"),
+            (self.file("# none\n"), "", "nothing"),
+            ("", self.file("alice:x\nbob\n"), "line 2"),
+            ("", "/nothing/there", "No such file"),
+        ):
+            self.assertIn(why, str(self.assertRaises(InvalidRequest, readAccess, tokens, users)))
+        config = parseConfig(f'port = "sim"\nweb.users = "{self.file("", 0o600)}"')
+        self.assertRaises(InvalidRequest, MonitorService, SimulatedClock(), config)
+
+
+class OpenTests(SiteTestCase):
+    """A site without tokens, on loopback."""
+
+    def test_names(self) -> None:
+        """Who comes under the name of another site is not let in: name servers can lead anybody here."""
+        for name, code in (
+            ("localhost:9315", 200),
+            ("127.0.0.1", 200),
+            ("[::1]:9315", 200),
+            ("evil.example", 421),
+        ):
+            connection = Connection(self.site.factory)
+            connection.protocol.dataReceived(f"GET /api/v1/nodes HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            self.assertEqual(connection.answer.code, code, name)
+            connection.close()
+        self.assertFalse(any(map(isLocalName, (b"127.0.0.1.example", b"localhost.example", b"[x]", b"a"))))

@@ -1,0 +1,79 @@
+"""
+Error correction over time, by a whole monitor on a real reactor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
+from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.exposition import guidText
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.fetching import Connection
+
+reactor: Any = theReactor
+
+WATCHED = """
+history.file = "{history}"
+web.listen = ""
+
+[poll]
+interval = 0.2
+look = 1
+notices = false
+survey = 0
+"""
+
+
+class CorrectionHistoryTests(TestCase):
+    """A small fat tree whose links correct errors."""
+
+    timeout = 60
+
+    def test_history(self) -> Deferred[None]:
+        """Blocks and symbols have a history by REST, and the page of a port has a place for its charts."""
+        return Deferred.fromCoroutine(self._history())
+
+    async def _history(self) -> None:
+        fabric = SimulatedFabric(reactor, fatTree(4, 4))
+        self.addCleanup(fabric.close)
+        fabric.correct()
+        rates = {CORRECTED: 1000.0, SYMBOLS: 2000.0}
+        fabric.growCounters("leaf0000", 1, **rates)
+        config = parseConfig(WATCHED.format(history=self.mktemp()))
+        service = MonitorService(reactor, config, lambda: fabric.attach("h00000"))
+        service.startService()
+        self.addCleanup(service.stopService)
+        port = f"{guidText(fabric.node('leaf0000').guid)}/"
+        for name in (CORRECTED, SYMBOLS, UNCORRECTABLE):
+            path = f"/api/v1/history/{port}1/{name}?resolution=readings"
+            points: list[Any] = []
+            while not points:
+                points = (await self._asked(service, path))["points"]
+            for point in points:
+                self.assertLess(abs(point["rate"] - rates.get(name, 0.0)), 300.0)
+                self.assertIsNone(point["peak"])
+        refused = await self._asked(service, f"/api/v1/history/{port}1/nonsense")
+        self.assertIn(CORRECTED, refused["error"])
+        page = self._get(service, f"/nodes/{port}ports/1")
+        await deferLater(reactor, 0.1)
+        self.assertIn('data-bits="212500000000"', page.answer.text)
+
+    def _get(self, service: MonitorService, path: str) -> Connection:
+        connection = Connection(service.site.factory)
+        connection.ask(path)
+        return connection
+
+    async def _asked(self, service: MonitorService, path: str) -> Any:
+        connection = self._get(service, path)
+        await deferLater(reactor, 0.3)
+        return connection.answer.json

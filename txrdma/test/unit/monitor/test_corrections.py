@@ -1,0 +1,370 @@
+"""
+Counters of forward error correction: who is asked for them, what they become, and what is found by them.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.errorcorrection import correctionFindings, namesOf, valuesOf
+from txrdma.fabric.errorcounters import parseThresholds, UNCORRECTABLE
+from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts.values import FECMode
+from txrdma.monitor._counters import Meter
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.corrections import layoutOf
+from txrdma.monitor.exposition import CounterExposition
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.poller import FabricPoller
+from txrdma.sim.fabric.agents import pma
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.monitor.test_exposition import parsed, place
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+FULL = 0xFFFF_FFFF
+
+
+class FormTests(SynchronousTestCase):
+    """Both forms, as bytes have them."""
+
+    def test_lanes(self) -> None:
+        """Of the older form the sums of the lanes in use come first, then what each lane has."""
+        raw = pack(">x7B8s2H12H24I", *[1] * 7, bytes(8), 3, 4, *range(12), *range(100, 112), *range(5, 17))
+        told = PortExtendedSpeedsCounters.decode(raw)
+        names = dict(zip(namesOf(type(told), 4), valuesOf(told, 4), strict=True))
+        self.assertEqual(names[UNCORRECTABLE], 5 + 6 + 7 + 8)
+        self.assertEqual(names["portFECCorrectableBlockCtr"], 406)
+        self.assertEqual((names["syncHeaderErrorCounter"], names["unknownBlockCounter"]), (3, 4))
+        self.assertEqual(names["errorDetectionCounterLanes3"], 3)
+        self.assertEqual(names["fecCorrectableBlockCounterLanes0"], 100)
+        self.assertEqual(names["fecUncorrectableBlockCounterLanes3"], 8)
+        self.assertNotIn("errorDetectionCounterLanes4", names)
+
+    def test_reedSolomon(self) -> None:
+        """Of the form of RS-FEC those of the whole port come first, then the symbols of each lane."""
+        raw = pack(">x7B8s2H24s12I48s3I", *[1] * 7, bytes(8), 3, 4, b"", *range(12), b"", 7, 8, 9)
+        told = PortExtendedSpeedsCountersRSFEC.decode(raw)
+        names = dict(zip(namesOf(type(told), 2), valuesOf(told, 2), strict=True))
+        self.assertEqual(
+            names,
+            {
+                UNCORRECTABLE: 8,
+                "portFECCorrectableBlockCtr": 7,
+                "portFECCorrectedSymbolCtr": 9,
+                "syncHeaderErrorCounter": 3,
+                "unknownBlockCounter": 4,
+                "fecCorrectableSymbolCtrLanes0": 0,
+                "fecCorrectableSymbolCtrLanes1": 1,
+            },
+        )
+
+    def test_full(self) -> None:
+        """A sum is full when the counter of one lane is, since that misses what happens."""
+        told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL, 1, *[0] * 10))
+        self.assertEqual(valuesOf(told, 4)[1], FULL)
+        told = PortExtendedSpeedsCounters(fecCorrectableBlockCounterLanes=(FULL - 1,) * 12)
+        self.assertEqual(valuesOf(told, 4)[1], FULL)
+
+
+class CorrectionTestCase(PollerTestCase):
+    """A small fat tree, whose links are HDR."""
+
+    at = "h00000"
+
+    def net(self) -> Net:
+        return fatTree(4, 4)
+
+    def made(self) -> FabricPoller:
+        self.judge = ErrorJudge(mostBitErrors=1e-14)
+        return FabricPoller(self.clock, self.agent, self.settings, judge=self.judge, notify=self.heard)
+
+    def counted(self, name: str, number: int) -> dict[str, int | None]:
+        meter = self.poller.corrections.meters[self.place(name, number)]
+        return {counter: meter.value(counter) for counter in meter.layout.names}
+
+    def watched(self, attribute: int) -> list[bytes]:
+        """Requests for an attribute of performance management from now on."""
+        agents = self.fabric.wire._pma
+        answer, asked = agents.answer, []
+
+        def watch(port: Any, datagram: bytes) -> Any:
+            if datagram[1] == 0x04 and int.from_bytes(datagram[16:18], "big") == attribute:
+                asked.append(bytes(datagram))
+            return answer(port, datagram)
+
+        self.patch(agents, "answer", watch)
+        return asked
+
+
+class ReadingTests(CorrectionTestCase):
+    """Who is asked, how often, and in which form."""
+
+    def known(self, name: str) -> None:
+        """Let a node be a device that is known to have the older form."""
+        node = self.fabric.node(name)
+        node.info = NodeInfo.decode(node.info).replace(deviceID=0x1003, vendorID=0x2C9).encode()
+
+    def test_unknown(self) -> None:
+        """Nobody is asked of whom nothing tells that he has such counters."""
+        self.known("h00002")
+        asked = self.watched(0x1F)
+        self.started(200.0)
+        self.assertEqual(set(self.poller.corrections.meters), {self.place("h00002", 1)})
+        self.assertLess(len(asked), 10)
+
+    def test_reedSolomon(self) -> None:
+        """Ports with RS-FEC are read in their form, all of them once in a turn, lanes in use alone."""
+        self.fabric.correct()
+        self.fabric.setCounters(
+            *("leaf0000", 1), portFECCorrectedSymbolCtr=9, fecCorrectableSymbolCtrLanes3=5
+        )
+        self.started(100.0)
+        assert self.poller.fabric is not None
+        linked = 2 * len(list(self.poller.fabric.links()))
+        self.assertEqual(len(self.poller.corrections.meters), linked)
+        told = self.counted("leaf0000", 1)
+        self.assertEqual(told["portFECCorrectedSymbolCtr"], 9)
+        self.assertEqual(told["fecCorrectableSymbolCtrLanes3"], 5)
+        self.assertNotIn("fecCorrectableSymbolCtrLanes4", told)
+        asked = self.watched(0x1F)
+        self.pump(60.0)
+        self.assertTrue(linked <= len(asked) < 2 * linked, asked)  # a turn of few nodes is a shorter one
+
+    def test_lanes(self) -> None:
+        """Ports with another code, and known devices without the capability, are read in the older form."""
+        self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
+        self.known("h00002")
+        for name in ("leaf0000", "h00002"):
+            self.fabric.setCounters(name, 1, fecUncorrectableBlockCounterLanes1=2)
+        self.started(100.0)
+        for name in ("leaf0000", "h00002"):
+            told = self.counted(name, 1)
+            self.assertEqual((told[UNCORRECTABLE], told["fecUncorrectableBlockCounterLanes1"]), (2, 2))
+            self.assertNotIn("portFECCorrectedSymbolCtr", told)
+
+    def test_modeRefused(self) -> None:
+        """A port that does not tell its mode is judged by its speed: HDR has no other code than RS-FEC."""
+        self.fabric.correct("leaf0000")
+        self.fabric.port("leaf0000", 1).tables = None
+        self.started(100.0)
+        self.assertIn("portFECCorrectableBlockCtr", self.counted("leaf0000", 1))
+        self.assertIn("fecCorrectableSymbolCtrLanes0", self.counted("leaf0000", 1))
+
+    def test_formAnew(self) -> None:
+        """The form is asked for again when the link has come up anew."""
+        self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
+        self.started(100.0)
+        self.assertNotIn("portFECCorrectedSymbolCtr", self.counted("leaf0000", 1))
+        self.fabric.correct("leaf0000")
+        self.fabric.cut("leaf0000", 1)
+        self.pump(5.0)
+        self.fabric.heal("leaf0000", 1)
+        self.pump(150.0)
+        self.assertIn("portFECCorrectedSymbolCtr", self.counted("leaf0000", 1))
+
+    def test_unable(self) -> None:
+        """Who refuses the attribute is not asked again, and nothing is found of it."""
+        self.patch(pma, "GROUPS", {key: group for key, group in pma.GROUPS.items() if key != 0x1F})
+        self.fabric.correct()
+        asked = self.watched(0x1F)
+        self.started(100.0)
+        assert self.poller.fabric is not None
+        self.assertEqual(len(asked), len(self.poller.fabric.nodes))
+        self.pump(600.0)
+        self.assertEqual(len(asked), len(self.poller.fabric.nodes))
+        self.assertEqual((self.poller.corrections.meters, self.said()), ({}, []))
+
+    def test_silent(self) -> None:
+        """Who is silent about this attribute alone is asked three times, and is no silent node."""
+        self.fabric.correct()
+        agents = self.fabric.wire._pma
+        answer = agents.answer
+        self.patch(
+            agents,
+            "answer",
+            lambda port, datagram: (
+                None if int.from_bytes(datagram[16:18], "big") == 0x1F else answer(port, datagram)
+            ),
+        )
+        self.started(400.0)
+        asked = self.watched(0x1F)
+        self.pump(600.0)
+        self.assertEqual((asked, self.said()), ([], []))
+        self.assertEqual(self.poller.statistics.silences, 0)
+
+    def test_slow(self) -> None:
+        """Ports of slow links are not asked."""
+        self.fabric.correct()
+        for node in self.fabric.nodes.values():
+            for port in node.external:
+                port.info[:] = PortInfo.decode(port.info).replace(linkSpeedExtActive=0).encode()
+        asked = self.watched(0x1F)
+        self.started(100.0)
+        self.assertEqual((asked, self.poller.corrections.meters), ([], {}))
+
+    def test_gaps(self) -> None:
+        """Nodes that are silent or gone have no values, and are forgotten with the fabric."""
+        self.fabric.correct()
+        self.started(100.0)
+        at = self.place("h00001", 1)
+        self.assertIsNotNone(self.poller.corrections.meters[at].value(UNCORRECTABLE))
+        self.fabric.silence("h00001")
+        self.pump(100.0)
+        self.assertIsNone(self.poller.corrections.meters[at].value(UNCORRECTABLE))
+        self.fabric.cut("h00001")
+        self.pump(100.0)
+        self.assertNotIn(at, self.poller.corrections.meters)
+        self.fabric.heal("h00001")
+        self.fabric.revive("h00001")
+        self.pump(400.0)
+        self.assertIsNotNone(self.poller.corrections.meters[at].value(UNCORRECTABLE))
+
+
+class FindingTests(CorrectionTestCase):
+    """What is found by the growth of these counters."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.correct()
+        self.started(100.0)
+
+    def grow(self, count: int) -> None:
+        self.fabric.setCounters("leaf0000", 1, portFECUncorrectableBlockCtr=count)
+        self.pump(100.0)
+
+    def test_corrected(self) -> None:
+        """Symbols and blocks that are corrected are no fault: with PAM4 there are always some."""
+        self.fabric.growCounters(
+            *("leaf0000", 1), portFECCorrectedSymbolCtr=4e5, portFECCorrectableBlockCtr=3e5
+        )
+        self.pump(4 * 3600.0)
+        self.assertEqual(self.said(), [])
+        told = self.counted("leaf0000", 1)
+        self.assertEqual(told["portFECCorrectedSymbolCtr"], FULL)
+        meter = self.poller.corrections.meters[self.place("leaf0000", 1)]
+        self.assertIsNone(meter.rate("portFECCorrectedSymbolCtr"))
+
+    def test_uncorrectable(self) -> None:
+        """Blocks beyond correction are found by their rate, and by their number; both are cleared in time."""
+        self.grow(2)
+        self.assertEqual(self.said(), [])
+        self.grow(3)
+        self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
+        ((entry),) = self.poller.ledger.open.values()
+        self.assertIn("3 blocks beyond correction in 12 minutes", entry.finding.text)
+        self.grow(11)
+        self.assertEqual(self.said(), [("raised", "fec-uncorrectable", "leaf0000")])
+        found = {one.finding.kind: one for one in self.poller.ledger.open.values()}
+        self.assertEqual(
+            found["fec-uncorrectable"].finding.text,
+            "PortFECUncorrectableBlockCtr 11 in an hour, 10 are allowed",
+        )
+        self.assertIn("Reseat", found["fec-uncorrectable"].advice)
+        self.pump(2 * 3600.0)
+        self.assertEqual(
+            {one[:2] for one in self.said()}, {("cleared", "symbol-ber"), ("cleared", "fec-uncorrectable")}
+        )
+
+    def test_both(self) -> None:
+        """A link with wrong symbols and blocks beyond correction has one rate of bit errors."""
+        self.fabric.setCounters("leaf0000", 1, portFECUncorrectableBlockCtr=4, symbolErrorCounter=7)
+        self.pump(100.0)
+        self.assertEqual(self.said(), [("raised", "symbol-ber", "leaf0000")])
+
+    def test_reset(self) -> None:
+        """Counters that begin anew excuse no flapping, and count what they have counted since."""
+        self.grow(9)
+        self.said()
+        for at in range(4):
+            self.fabric.cut("leaf0000", 3)
+            self.pump(2.0)
+            self.fabric.heal("leaf0000", 3)
+            self.fabric.setCounters("leaf0000", 3, portFECCorrectableBlockCtr=100 - at)
+            self.pump(70.0)
+        self.assertIn("flapping", {kind for _what, kind, _where in self.said()})
+
+    def test_stranger(self) -> None:
+        """What another node has counted at the LID is not told of this one."""
+        node = self.fabric.node("h00001")
+        at = (node.guid, 1)
+        self.patch(
+            self.poller.corrections,
+            "_judge",
+            type("Judge", (), {"isConcerned": lambda *_: True, "corrected": self.fail})(),
+        )
+        theirs = self.fabric.node("h00002").guid
+        whose = self.fabric.sma._gets[0x0011]
+
+        def other(asked: Any, port: Any, modifier: int) -> Any:
+            status, content = whose(asked, port, modifier)
+            return status, content.replace(node.guid.raw, theirs.raw) if asked is node else content
+
+        self.fabric.sma._gets[0x0011] = other
+        self.assertIn(at, self.poller.corrections.meters)
+        known = self.poller.fabric
+        assert known is not None
+        done = Deferred.fromCoroutine(
+            self.poller.corrections.look(known.nodes[node.guid], self.agent, self.agent.port.endPort, 0.5, 2)
+        )
+        self.pump(1.0)
+        self.successResultOf(done)
+        self.assertNotIn(at, self.poller.corrections.meters)
+
+
+class ToldTests(SynchronousTestCase):
+    """Configuration, thresholds and Prometheus."""
+
+    def test_configured(self) -> None:
+        """The limit and the metrics are configured as those of other counters are."""
+        config = parseConfig(
+            "[limits]\nPortFECUncorrectableBlockCtr = {most = 0, seconds = 60}\n"
+            '[metrics]\ncounters = ["PortFECUncorrectableBlockCtr", "FecCorrectableSymbolCtrLanes"]\n'
+        )
+        (limit,) = [one for one in config.limits if one.counter == UNCORRECTABLE]
+        self.assertEqual((limit.most, limit.seconds), (0, 60.0))
+        self.assertEqual(config.counters, (UNCORRECTABLE, "fecCorrectableSymbolCtrLanes"))
+        self.assertEqual(parseThresholds("PortFECUncorrectableBlockCtr=5").limits, {UNCORRECTABLE: 5})
+
+    def test_text(self) -> None:
+        """Lanes have a label of their own in one family, of both forms; a full counter has no series."""
+        modern = Meter(layoutOf(PortExtendedSpeedsCountersRSFEC, 2))
+        modern.read((1, 2, FULL, 0, 0, 10, 11), 0.0)
+        older = Meter(layoutOf(PortExtendedSpeedsCounters, 1))
+        older.read((5, 6, 0, 0, 7, 6, 5), 0.0)
+        text = "".join(CounterExposition().families({place(1, 1): modern, place(2, 1): older}))
+        samples = [(name, dict(key), value) for (name, key), value in parsed(text).items()]
+        found = {(name, key.get("lane"), key["guid"][-1]): value for name, key, value in samples}
+        self.assertEqual(found["infiniband_port_fec_uncorrectable_blocks_total", None, "1"], 1.0)
+        self.assertEqual(found["infiniband_port_fec_uncorrectable_blocks_total", None, "2"], 5.0)
+        self.assertEqual(found["infiniband_port_fec_lane_corrected_symbols_total", "1", "1"], 11.0)
+        self.assertEqual(found["infiniband_port_fec_lane_uncorrectable_blocks_total", "0", "2"], 5.0)
+        self.assertNotIn(("infiniband_port_fec_corrected_symbols_total", None, "1"), found)
+        self.assertEqual(text.count("# TYPE infiniband_port_fec_lane_corrected_symbols_total "), 1)
+
+
+class CheckTests(FabricTestCase):
+    """C{txrdma check}, which looks once."""
+
+    def test_check(self) -> None:
+        """Ports with blocks beyond correction are found, unless a threshold allows them."""
+        self.fabric.correct("left")
+        self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7, portFECCorrectedSymbolCtr=99)
+        done = Sweep(self.agent).run()
+        self.pump(5.0)
+        fabric = self.successResultOf(done)
+        for text, count in (("", 1), ("PortFECUncorrectableBlockCtr=7", 0)):
+            found = Deferred.fromCoroutine(
+                correctionFindings(self.agent, self.agent.port.endPort, fabric, parseThresholds(text), 16)
+            )
+            self.pump(5.0)
+            told = self.successResultOf(found)
+            expected = ("fec-uncorrectable", 2, "PortFECUncorrectableBlockCtr 7")
+            self.assertEqual([(one.kind, one.port, one.text) for one in told], [expected] * count)

@@ -1,0 +1,70 @@
+"""
+The demonstration: its weather, and the command that serves it.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.commands.demo_fabric import netOf
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor.ledger import LedgerEvent, Raised
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.weather import Weather
+
+
+class WeatherTests(SynchronousTestCase):
+    """Weather over a small fat tree, and a monitor in it."""
+
+    def played(self, seed: int, hasFaults: bool = True) -> tuple[Weather, FabricPoller, set[str]]:
+        """Play six minutes; the kinds of findings that were raised in them."""
+        clock = SimulatedClock()
+        fabric = SimulatedFabric(clock, netOf(32))
+        agent = MADAgent(clock, fabric.attach())
+        self.addCleanup(agent.close)
+        raised: set[str] = set()
+
+        def heard(event: LedgerEvent) -> None:
+            if isinstance(event, Raised):
+                raised.add(event.entry.finding.kind)
+
+        settings = PollerSettings(intervalSeconds=2.0, sweepSeconds=60.0, settleSeconds=1.0)
+        poller = FabricPoller(clock, agent, settings, notify=heard)
+        weather = Weather(fabric, seed)
+        poller.start()
+        weather.start(hasFaults)
+        end = clock.seconds() + 360.0
+        while clock.calls and clock.calls[0].getTime() <= end:
+            clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+        weather.stop()
+        return weather, poller, raised
+
+    def test_faults(self) -> None:
+        """Within minutes there is a fault of each kind, and the monitor finds it."""
+        weather, poller, raised = self.played(1)
+        told = " ".join(text for _at, text in weather.told)
+        for word in ("rot", "flaps", "dies", "hangs"):
+            self.assertIn(word, told)
+        self.assertLessEqual({"symbol-errors", "flapping", "node-gone"}, raised)
+
+    def test_seed(self) -> None:
+        """The same seed makes the same weather, another one another."""
+        first, again, other = (self.played(seed)[0].told for seed in (3, 3, 4))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_calm(self) -> None:
+        """Calm weather has traffic, as much into the fabric as out of it, and no findings."""
+        weather, poller, raised = self.played(1, hasFaults=False)
+        self.assertEqual((weather.told, raised), ([], set()))
+        assert poller.fabric is not None
+        sums = [0.0, 0.0]
+        for node in poller.fabric.hosts():
+            meter = poller.meters[node.guid, 1]
+            for at, counter in enumerate(("portXmitData", "portRcvData")):
+                sums[at] += meter.rate(counter) or 0.0
+        self.assertGreater(sums[0], 1e9)
+        self.assertAlmostEqual(sums[0] / sums[1], 1.0, delta=0.05)

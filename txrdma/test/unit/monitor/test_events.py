@@ -1,0 +1,127 @@
+"""
+Events for browsers: what is told, what is repeated, and how slow readers harm nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+from txrdma.monitor.web.events import MOST_BYTES, MOST_READERS, MOST_WAITING, STALLED_SECONDS
+from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
+
+Told = tuple[int, str, dict[str, Any]]
+
+
+def told(connection: Connection) -> list[Told]:
+    """Events that a reader has, each with its number and its kind."""
+    found = []
+    for part in connection.answer.text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in part.split("\n") if not line.startswith(":") and line)
+        if "data" in fields:
+            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+class EventTests(SiteTestCase):
+    """Readers of a monitor's events."""
+
+    def reader(self, **heads: str) -> Connection:
+        connection = Connection(self.site.factory)
+        connection.ask("/api/v1/events", **heads)
+        return connection
+
+    def pause(self, connection: Connection) -> None:
+        producer = connection.transport.producer
+        assert producer is not None  # HTTP's, which asks the request's
+        producer.pauseProducing()
+
+    def kinds(self, connection: Connection) -> list[str]:
+        return [kind for _number, kind, _content in told(connection)]
+
+    def test_events(self) -> None:
+        """Each round is told, with the links whose load has changed; so are findings."""
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        reader = self.reader()
+        self.assertEqual(reader.answer.heads["content-type"], "text/event-stream")
+        self.started()
+        self.assertEqual(self.kinds(reader), ["fabric", "round", "round", "round"])
+        rounds = [content for _number, kind, content in told(reader) if kind == "round"]
+        self.assertEqual([len(content["edges"]) for content in rounds], [1, 1, 0])
+        self.assertGreater(rounds[1]["edges"][0]["load"], 0.1)
+        self.assertTrue(rounds[-1]["isWell"])
+        self.fabric.cut("c")
+        self.pump(20.0)
+        (found,) = [content for _number, kind, content in told(reader) if kind == "finding"]
+        self.assertEqual((found["kind"], found["isOpen"]), ("node-gone", True))
+        self.assertFalse(told(reader)[-1][2]["isWell"])
+
+    def test_again(self) -> None:
+        """A reader that comes back has what it missed; one that missed too much is told to begin anew."""
+        first = self.reader()
+        self.started(55.0)
+        numbers = [number for number, _kind, _content in told(first)]
+        self.assertEqual(told(self.reader(Last_Event_ID=str(numbers[-3]))), told(first)[-2:])
+        self.assertEqual(told(self.reader(Last_Event_ID=str(numbers[-1]))), [])
+        self.assertEqual(told(self.reader()), [])
+        self.assertEqual(self.kinds(self.reader(Last_Event_ID="999999")), ["resync"])
+        for _ in range(300):
+            self.site.hub.publish("round", {})
+        self.assertEqual(self.kinds(self.reader(Last_Event_ID="1")), ["resync"])
+
+    def test_crowd(self) -> None:
+        """Of 500 readers a fifth takes nothing: the others miss nothing, and memory stays bounded."""
+        readers = [self.reader() for _ in range(500)]
+        slow, fast = readers[::5], [reader for at, reader in enumerate(readers) if at % 5]
+        for reader in slow:
+            self.pause(reader)
+        self.started()
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        content = {"filling": "x" * 10_000}
+        for _ in range(200):
+            self.site.hub.publish("round", content)
+            for reader in fast:
+                reader.transport.clear()
+        grown = tracemalloc.get_traced_memory()[0] - before
+        self.assertLess(grown, 20 << 20)  # not 100 readers times 2 MB
+        self.assertEqual({reader.dropped > 0 for reader in self.site.hub.readers}, {True, False})
+        self.site.hub.publish("round", {"last": True})
+        for reader in fast:
+            self.assertIn(b'"last": true', reader.transport.value())
+        for reader in slow:
+            producer = reader.transport.producer
+            assert producer is not None
+            producer.resumeProducing()
+            kinds = self.kinds(reader)
+            self.assertIn("resync", kinds)
+            self.assertLessEqual(len(kinds), MOST_WAITING + 1)
+            self.assertLess(len(reader.transport.value()), 2 * MOST_BYTES)
+            self.assertEqual(told(reader)[-1][2], {"last": True})
+
+    def test_stalled(self) -> None:
+        """A reader that takes nothing for a minute is let go."""
+        reader = self.reader()
+        self.pause(reader)
+        self.started(STALLED_SECONDS + 20.0)
+        self.assertTrue(reader.transport.disconnecting)
+
+    def test_most(self) -> None:
+        """One reader more than the most is refused, and is let in when another has gone."""
+        readers = [self.reader() for _ in range(MOST_READERS)]
+        self.assertEqual(self.reader().answer.code, 503)
+        readers[7].close()
+        self.assertEqual(self.reader().answer.code, 200)
+
+    def test_alive(self) -> None:
+        """A quiet monitor sends comments, so that nobody takes the connection for dead."""
+        reader = self.reader()
+        self.site.start()
+        self.pump(16.0)
+        self.assertIn(": alive", reader.answer.text)
+        self.site.stop()
+        self.assertEqual(self.site.hub.readers, {})
+        self.assertTrue(reader.transport.disconnecting)

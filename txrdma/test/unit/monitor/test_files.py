@@ -1,0 +1,80 @@
+"""
+Files for others: alert rules, with promtool as the witness, and the dashboard, whose metrics are all there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest
+
+import txrdma.monitor.web
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
+
+FILES = Path(txrdma.monitor.web.__file__).parent / "files"
+METRIC = re.compile(r"\b(?:infiniband|txrdma_monitor)_[a-z0-9_]+")
+
+
+class FileTests(SiteTestCase):
+    """Files that the site hands out."""
+
+    def known(self) -> set[str]:
+        """Names of all metrics that a monitor with a history has."""
+        self.started()
+        told = set(METRIC.findall(self.get("/metrics").text))
+        return told | {"txrdma_monitor_history_dropped_total"}
+
+    def test_rules(self) -> None:
+        """Prometheus takes the alert rules."""
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            raise SkipTest("promtool is not here: apt-get install prometheus")
+        done = subprocess.run(
+            [promtool, "check", "rules", FILES / "alerts.yml"], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("10 rules found", done.stdout)
+
+    def test_metrics(self) -> None:
+        """Rules and dashboard ask for metrics that the monitor has."""
+        self.fabric.correct()
+        known = self.known()
+        for name in ("alerts.yml", "grafana.json"):
+            answer = self.get(f"/files/{name}")
+            self.assertEqual(answer.code, 200)
+            used = set(METRIC.findall(answer.text))
+            self.assertGreater(len(used), 5)
+            self.assertEqual(used - known, set(), name)
+
+    def test_dashboard(self) -> None:
+        """Panels of the dashboard have places of their own, queries, and the data source that is chosen."""
+        board = json.loads((FILES / "grafana.json").read_text())
+        self.assertEqual([each["type"] for each in board["templating"]["list"]], ["datasource", "query"])
+        cells: set[tuple[int, int]] = set()
+        for panel in board["panels"]:
+            at = panel["gridPos"]
+            own = {
+                (x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+            }
+            self.assertEqual(own & cells, set(), panel["title"])
+            self.assertLessEqual(at["x"] + at["w"], 24)
+            cells |= own
+            self.assertTrue(panel["targets"])
+            self.assertEqual({one["datasource"]["uid"] for one in panel["targets"]}, {"${datasource}"})
+        numbers = [panel["id"] for panel in board["panels"]]
+        self.assertEqual(len(numbers), len(set(numbers)))
+
+    def test_vendored(self) -> None:
+        """Libraries of others are as they were fetched, and each has its licence beside it."""
+        folder = FILES.parent / "static" / "vendor"
+        sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+        files = {path.name: path for path in folder.iterdir() if path.suffix in (".js", ".css")}
+        self.assertEqual({name: sha256(path.read_bytes()).hexdigest() for name, path in files.items()}, sums)
+        for name in files:
+            kind = name.partition(".")[0].lower()
+            self.assertIn("Permission is hereby granted", (folder / f"{kind}.LICENSE").read_text())

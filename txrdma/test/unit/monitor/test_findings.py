@@ -1,0 +1,352 @@
+"""
+Findings: how they are told from a fabric and its counters, how they come, and how they go.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.fabric import health
+from txrdma.fabric.advice import ADVICE, adviceOn, Severity
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric
+from txrdma.iba.types import GUID
+from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.judging import _KINDS, ErrorJudge, fabricFindings
+from txrdma.monitor.ledger import Cleared, Key, Ledger, LedgerEvent, LedgerRules, Raised
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.surveyor import Surveyor
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+GUID_A, GUID_B = GUID(bytes(7) + b"\1"), GUID(bytes(7) + b"\2")
+
+
+def width(text: str = "1 of 4 lanes", guid: GUID = GUID_A, port: int = 1) -> Finding:
+    """A finding about a link's width."""
+    return Finding("width", f"node {guid} port {port}", text, guid, port)
+
+
+def said(events: list[LedgerEvent]) -> list[str]:
+    """Events by what happened."""
+    return [f"{type(each).__name__} {each.entry.finding.kind}" for each in events]
+
+
+class LedgerTests(SynchronousTestCase):
+    """Findings come, stay, and are cleared when they have been away for long enough."""
+
+    def ledger(self, raiseSeconds: float = 0.0, **rules: object) -> Ledger:
+        return Ledger(LedgerRules({"sweep": raiseSeconds}, **rules))  # type: ignore[arg-type]  # by name
+
+    def test_comesAndGoes(self) -> None:
+        """A finding is raised once, seen again, and cleared once."""
+        ledger = self.ledger()
+        self.assertEqual(said(ledger.observe("sweep", [width()], 10.0)), ["Raised width"])
+        self.assertEqual(ledger.observe("sweep", [width("2 of 4 lanes")], 20.0), [])
+        (entry,) = ledger.open.values()
+        self.assertEqual((entry.firstSeen, entry.lastSeen, entry.finding.text), (10.0, 20.0, "2 of 4 lanes"))
+        self.assertEqual((entry.severity, ledger.worst()), (Severity.WARNING, Severity.WARNING))
+        self.assertEqual(ledger.observe("sweep", [], 30.0), [])
+        self.assertEqual(ledger.observe("sweep", [], 59.0), [])
+        self.assertEqual(said(ledger.observe("sweep", [], 60.0)), ["Cleared width"])
+        self.assertEqual((entry.clearedAt, ledger.open, ledger.worst()), (60.0, {}, None))
+        self.assertEqual([one.toDict()["advice"] for one in ledger.closed], [ADVICE["width"].text])
+
+    def test_debounced(self) -> None:
+        """A finding that is gone before its time is never raised; one that stays was seen from the start."""
+        ledger = self.ledger(15.0)
+        self.assertEqual(ledger.observe("sweep", [width()], 0.0), [])
+        self.assertEqual(ledger.observe("sweep", [], 10.0), [])
+        for now in (20.0, 30.0):
+            self.assertEqual(ledger.observe("sweep", [width()], now), [])
+        (event,) = ledger.observe("sweep", [width()], 40.0)
+        self.assertEqual(event.entry.firstSeen, 20.0)
+
+    def test_brieflyAway(self) -> None:
+        """A finding that is away for a moment stays, and its absence is counted from the last time."""
+        ledger = self.ledger()
+        for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
+            self.assertEqual(len(ledger.observe("sweep", found, now)), int(now == 0.0))
+        self.assertEqual(said(ledger.observe("sweep", [], 90.0)), ["Cleared width"])
+
+    def test_again(self) -> None:
+        """A finding that comes again is the same one, and each time takes twice as long to be cleared."""
+        ledger = self.ledger()
+        ledger.observe("sweep", [width()], 0.0)
+        ledger.observe("sweep", [], 1.0)
+        (cleared,) = ledger.observe("sweep", [], 31.0)
+        (again,) = ledger.observe("sweep", [width()], 40.0)
+        self.assertIs(again.entry, cleared.entry)
+        self.assertEqual((again.entry.times, again.entry.firstSeen, again.entry.clearedAt), (2, 0.0, None))
+        self.assertEqual(len(ledger.closed), 0)
+        ledger.observe("sweep", [], 41.0)
+        self.assertEqual(ledger.observe("sweep", [], 100.9), [])
+        self.assertEqual(said(ledger.observe("sweep", [], 101.0)), ["Cleared width"])
+
+    def test_longAfter(self) -> None:
+        """A finding that comes again much later is a new one."""
+        ledger = self.ledger()
+        ledger.observe("sweep", [width()], 0.0)
+        ledger.observe("sweep", [], 1.0)
+        ledger.observe("sweep", [], 31.0)
+        ledger.observe("sweep", [], 4000.0)
+        (event,) = ledger.observe("sweep", [width()], 5000.0)
+        self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
+
+    def test_unknown(self) -> None:
+        """A finding that nobody could look for stays: silence is no proof."""
+        ledger = self.ledger()
+        ledger.observe("sweep", [width()], 0.0)
+        for now in (10.0, 100.0, 1000.0):
+            self.assertEqual(ledger.observe("sweep", [], now, lambda key: key.place == str(GUID_A)), [])
+        ledger.observe("sweep", [], 1001.0)
+        self.assertEqual(len(ledger.observe("sweep", [], 1031.0)), 1)
+
+    def test_sources(self) -> None:
+        """A source clears its own findings only."""
+        ledger = self.ledger(clearSeconds=0.0)
+        ledger.observe("sweep", [width()], 0.0)
+        self.assertEqual(ledger.observe("counters", [], 10.0), [])
+        self.assertEqual(len(ledger.observe("sweep", [], 10.0)), 1)
+
+    def test_joined(self) -> None:
+        """Several findings of a kind at one place are one, with the first texts."""
+        ledger = self.ledger()
+        (event,) = ledger.observe("sweep", [width(f"text {number}") for number in (1, 1, 2, 3, 4)], 0.0)
+        self.assertEqual(event.entry.finding.text, "text 1; text 2; text 3; ...")
+
+    def test_rules(self) -> None:
+        """Kinds can be ignored, or have another severity."""
+        ledger = self.ledger(ignored={"speed"}, severities={"width": Severity.CRITICAL})
+        found = [width(), Finding("speed", "x", "slow", GUID_A, 1)]
+        self.assertEqual([one.entry.severity for one in ledger.observe("sweep", found, 0.0)], [2])
+
+    def test_bounded(self) -> None:
+        """What was cleared is forgotten, however much there was."""
+        ledger = self.ledger(clearSeconds=0.0)
+        for number in range(3000):
+            ledger.observe("sweep", [width(port=number)], float(number))
+        self.assertEqual((len(ledger.open), len(ledger.closed)), (1, 1000))
+        self.assertLessEqual(len(ledger._returning), 1000)
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=60))
+    def test_alternates(self, steps: list[tuple[int, set[int]]]) -> None:
+        """Whatever comes and goes, each finding is raised and cleared in turn, and only with its reason."""
+        ledger = self.ledger(15.0, clearSeconds=20.0)
+        now = 0.0
+        raised: set[Key] = set()
+        seen: dict[int, float] = {}
+        for seconds, ports in steps:
+            now += seconds
+            seen.update((port, now) for port in ports)
+            for event in ledger.observe("sweep", [width(port=port) for port in ports], now):
+                key = event.entry.key
+                if isinstance(event, Raised):
+                    self.assertNotIn(key, raised)
+                    self.assertIn(key.port, ports)
+                    raised.add(key)
+                else:
+                    self.assertIsInstance(event, Cleared)
+                    assert key.port is not None
+                    self.assertGreaterEqual(now - seen[key.port], 20.0)
+                    raised.remove(key)
+        self.assertEqual(set(ledger.open), raised)
+
+
+class AdviceTests(SynchronousTestCase):
+    """Each kind of finding has its severity, and a sentence that says what to do."""
+
+    def test_everyKind(self) -> None:
+        """All kinds that our programs find have advice of their own."""
+        package = Path(txrdma.__file__).parent
+        kinds = set(_KINDS.values())
+        for path in [*(package / "fabric").glob("*.py"), *(package / "monitor").glob("*.py")]:
+            told = r'(?:Finding|Problem|_about|_aboutNode|problem|_at)\((?:fabric, )?\s*"([a-z-]+)"'
+            kinds |= set(re.findall(told, path.read_text()))
+        self.assertIn("duplicate-lid", kinds)
+        self.assertEqual(kinds - set(ADVICE), set())
+
+    def test_sentences(self) -> None:
+        """Advice is a sentence; that on an unknown kind, too."""
+        for kind in (*ADVICE, "new-kind"):
+            self.assertTrue(adviceOn(kind).text.endswith("."), kind)
+
+    def test_listedByHealth(self) -> None:
+        """The kinds that a check documents have advice."""
+        kinds = (health.Finding.__doc__ or "").partition("@ivar where")[0]
+        listed = re.findall(r"C\{([a-z-]+)\}", kinds)
+        self.assertIn("several-sms", listed)
+        self.assertEqual(set(listed) - set(ADVICE), set())
+
+
+LAYOUT = CounterLayout({"symbolErrorCounter": 16, "linkDownedCounter": 8, "portRcvErrors": 16})
+
+
+class JudgeTests(FabricTestCase):
+    """Errors of ports against limits, and links that flap."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.swept: Fabric = self.told(Sweep(self.agent).run(), 3)
+        self.judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        self.meters: dict[tuple[str, int], Meter] = {}
+
+    def read(self, name: str, number: int, now: float, symbols: int = 0, downs: int = 0) -> None:
+        """A reading of a port."""
+        meter = self.meters.setdefault((name, number), Meter(LAYOUT))
+        meter.read((symbols, downs, 0), now)
+        self.judge.read((self.fabric.node(name).guid, number), meter, now)
+
+    def found(self, now: float) -> list[tuple[str, str]]:
+        return [
+            (one.kind, one.where.partition(" (")[0] + one.where[-7:])
+            for one in self.judge.findings(self.swept, now)
+        ]
+
+    def test_rate(self) -> None:
+        """Errors within a time are judged, not those that were there before."""
+        self.read("left", 2, 0.0, symbols=5000)
+        self.read("left", 2, 10.0, symbols=5010)
+        self.assertEqual(self.found(10.0), [])
+        self.read("left", 2, 20.0, symbols=5011)
+        self.assertEqual(self.found(20.0), [("symbol-errors", "left port 2")])
+        text = self.judge.findings(self.swept, 20.0)[0].text
+        self.assertEqual(text, "SymbolErrorCounter 11 in 10 minutes, 10 are allowed")
+        self.assertEqual(self.found(700.0), [])
+        self.assertEqual(len(self.judge), 0)
+
+    def test_flapping(self) -> None:
+        """A link that goes down again and again is one finding, though both of its ends count."""
+        ends = (("left", 3), ("right", 3))
+        for now, downs in ((0.0, 7), (100.0, 8), (200.0, 9)):
+            self.assertEqual(self.found(now), [])
+            for name, number in ends:
+                self.read(name, number, now, downs=downs)
+        (found,) = self.judge.findings(self.swept, 200.0)
+        self.assertEqual((found.kind, found.text), ("flapping", "its link went down 2 times in 10 minutes"))
+        self.assertEqual(self.found(801.0), [])
+
+    def test_restart(self) -> None:
+        """A host that restarts takes its link down some times, which is no flapping."""
+        self.read("left", 2, 0.0, downs=7)
+        self.read("b", 1, 0.0, symbols=3)
+        self.read("left", 2, 100.0, downs=9)
+        self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
+        self.read("b", 1, 200.0)  # its counters begin anew
+        self.assertEqual(self.found(200.0), [])
+
+    def test_returned(self) -> None:
+        """A node that was silent and answers again has restarted, even if its counters did not show it."""
+        self.read("left", 2, 0.0, downs=7)
+        self.read("left", 2, 100.0, downs=9)
+        self.judge.restarted(self.fabric.node("b").guid, 200.0)
+        self.assertEqual(self.found(200.0), [])
+        self.assertEqual((self.found(2000.0), len(self.judge)), ([], 0))
+
+    def test_restartElsewhere(self) -> None:
+        """Another link of a switch whose counters somebody has reset is not excused."""
+        self.read("left", 2, 0.0, downs=7)
+        self.read("left", 1, 0.0, symbols=7)
+        self.read("left", 1, 50.0, symbols=0)
+        self.read("left", 2, 100.0, downs=9)
+        self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
+
+
+class FabricFindingTests(FabricTestCase):
+    """Faults of a fabric, with places that stay the same from sweep to sweep."""
+
+    def kinds(self) -> list[tuple[str, str]]:
+        fabric: Fabric = self.told(Sweep(self.agent).run(), 30)
+        return [(one.kind, one.where) for one in fabricFindings(fabric)]
+
+    def test_healthy(self) -> None:
+        """A healthy fabric has no findings."""
+        self.assertEqual(self.kinds(), [])
+
+    def test_unreachable(self) -> None:
+        """A silent node is found at the port that leads to it."""
+        self.fabric.silence("c")
+        (found,) = self.kinds()
+        right = self.fabric.node("right")
+        self.assertEqual(found, ("unreachable", f"right ({right.guid}) port 1"))
+
+    def test_names(self) -> None:
+        """A name that two hosts have is a finding; switches often have the same."""
+        a = self.fabric.node("a").description
+        self.fabric.node("b").description = a
+        self.assertEqual([kind for kind, _where in self.kinds()], ["duplicate-name"])
+
+
+class SurveyTests(PollerTestCase):
+    """Tables are read again when the fabric has changed and is quiet, and their faults are findings."""
+
+    def started(self, seconds: float = 35.0) -> None:
+        super().started(seconds)
+        self.surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        self.surveyor.start()
+        self.addCleanup(self.surveyor.stop)
+
+    def test_routes(self) -> None:
+        """A route that somebody spoils is found after a while, once, and is cleared when it is mended."""
+        self.started()
+        self.pump(1000.0)
+        self.assertEqual((self.said(), self.surveyor.surveys), ([], 1))
+        table = self.fabric.linearOf(self.fabric.node("right"))
+        lid = self.lid("b", 1)  # packets of ours do not go that way
+        before, table[lid] = table[lid], 7
+        self.pump(1200.0)
+        self.assertEqual(self.said(), [("raised", "unreachable-lid", "b")])
+        table[lid] = before
+        self.pump(1200.0)
+        self.assertEqual(self.said(), [("cleared", "unreachable-lid", "b")])
+
+    def test_busyFabric(self) -> None:
+        """While links come and go, tables are left alone."""
+        self.started()
+        for _ in range(10):
+            self.fabric.cut("left", 3)
+            self.pump(25.0)
+            self.fabric.heal("left", 3)
+            self.pump(25.0)
+        self.assertEqual(self.surveyor.surveys, 0)
+        self.pump(300.0)
+        self.assertGreater(self.surveyor.surveys, 0)
+
+    def test_stop(self) -> None:
+        """A survey that is ended leaves nothing behind."""
+        self.fabric.wire.latencySeconds = 0.05
+        self.started(60.0)
+        self.pump(120.3)
+        self.surveyor.stop()
+        self.pump(1000.0)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+
+class BitErrorTests(PollerTestCase):
+    """Symbol errors are judged by the speed of the link, too."""
+
+    def made(self) -> FabricPoller:
+        judge = ErrorJudge([], mostBitErrors=1e-14)
+        return FabricPoller(self.clock, self.agent, self.settings, judge=judge, notify=self.heard)
+
+    def test_rate(self) -> None:
+        """Three errors in 12 minutes are too many at 200 Gbit/s, two are not."""
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=2)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [])
+        self.fabric.setCounters("left", 2, symbolErrorCounter=3)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "symbol-ber", "left")])
+        self.pump(900.0)
+        self.assertEqual(self.said(), [("cleared", "symbol-ber", "left")])

@@ -1,0 +1,117 @@
+"""
+History: what is stored, what minutes and hours make of it, and what is there after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor.history import HistoryWriter
+from txrdma.monitor.historystore import Remembered
+from txrdma.monitor.rows import Row
+from txrdma.test.support.monitor.storecontract import reading
+
+
+class FakeStore:
+    """A store that can fail, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Row]] = []
+        self.error: Exception | None = None
+        self.isClosed = False
+
+    def write(self, rows: list[Row], now: int, remembered: list[Remembered]) -> int:
+        if self.error is not None:
+            raise self.error
+        self.batches.append(rows)
+        return 0
+
+    def close(self) -> None:
+        self.isClosed = True
+
+
+class WriterTests(SynchronousTestCase):
+    """Batches in a thread, one at a time."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.store = FakeStore()
+        self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+        self.writer = HistoryWriter(
+            *(self.clock, self.store, self.inThread, self.clock.seconds),  # type: ignore[arg-type]  # a fake
+            batchSeconds=5.0,
+            mostRows=4,
+        )
+        self.writer.start()
+
+    def inThread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        self.waiting.append((partial(function, *args), done))
+        return done
+
+    def work(self) -> None:
+        """Let the thread do what waits for it."""
+        while self.waiting:
+            function, done = self.waiting.pop(0)
+            maybeDeferred(function).chainDeferred(done)
+
+    def test_batches(self) -> None:
+        """Rows are written together, now and then; while the disk is busy they wait for the next batch."""
+        self.writer.add([reading(1, 1), reading(2, 1)])
+        self.clock.advance(5.0)
+        self.writer.add([reading(3, 1)])
+        self.clock.advance(5.0)
+        self.assertEqual(len(self.waiting), 1)
+        self.work()
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual([[row.at for row in batch] for batch in self.store.batches], [[1, 2], [3]])
+
+    def test_fullDisk(self) -> None:
+        """A full disk is a finding, until it is written again; the oldest rows make room."""
+        self.store.error = DeviceUnavailable("history: database or disk is full")
+        self.writer.add([reading(1, 1), reading(2, 1)])
+        self.clock.advance(5.0)
+        self.work()
+        (found,) = self.writer.findings()
+        self.assertEqual((found.kind, found.text), ("history-stopped", "history: database or disk is full"))
+        self.writer.add([reading(at, 1) for at in (3, 4, 5)])
+        self.assertEqual(self.writer.dropped, 1)
+        self.store.error = None
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual(self.writer.findings(), [])
+        self.assertEqual([row.at for row in self.store.batches[0]], [2, 3, 4, 5])
+
+    def test_bug(self) -> None:
+        """A mistake of ours is logged, and does not stop the writer, either."""
+        self.store.error = KeyError("oops")
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+        self.assertEqual(len(self.writer.findings()), 1)
+        self.store.error = None
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual(self.writer.findings(), [])
+
+    def test_stop(self) -> None:
+        """At the end what is left is written, after what is being written, and the store is closed."""
+        self.writer.add([reading(1, 1)])
+        self.clock.advance(5.0)
+        self.writer.add([reading(2, 1)])
+        stopped = self.writer.stop()
+        self.assertNoResult(stopped)
+        self.work()
+        self.successResultOf(stopped)
+        self.assertEqual([[row.at for row in batch] for batch in self.store.batches], [[1], [2]])
+        self.assertTrue(self.store.isClosed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.successResultOf(self.writer.stop())

@@ -1,0 +1,282 @@
+"""
+The model of the fabric, kept true by events: only what has changed is asked again.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GUID, LID
+from txrdma.mad.layouts.messages import Notice
+from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.traps import LocalChangeDetails
+from txrdma.mad.layouts.values import SMState
+from txrdma.monitor.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
+from txrdma.monitor.settings import PollerSettings
+from txrdma.rawfields import poke
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+class EventTests(PollerTestCase):
+    """Events at a fabric whose states nobody else would look at for a long time."""
+
+    settings = PollerSettings(sweepSeconds=86400.0, lookSeconds=86400.0)
+
+    def links(self) -> set[tuple[str, int, str, int]]:
+        assert self.poller.fabric is not None
+        return {
+            (one.node.description, one.number, other.node.description, other.number)
+            for one, other in self.poller.fabric.links()
+        }
+
+    def test_host(self) -> None:
+        """A host that goes and returns is followed without a sweep, its counters and its routes, too."""
+        self.started()
+        links = self.links()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        self.assertEqual(len(links - self.links()), 1)
+        self.fabric.heal("c")
+        self.pump(60.0)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.links(), links)
+        self.assertEqual((self.rate("c", 1), self.poller.statistics.sweeps), (0.0, 1))
+        self.assertLess(self.poller.statistics.looks, 150)
+
+    def test_cable(self) -> None:
+        """Of two cables between switches one goes: a link that is gone, and nothing else, without a sweep."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.fabric.heal("left", 3)
+        self.pump(60.0)
+        self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
+        self.assertEqual(self.poller.statistics.sweeps, 1)
+
+    def test_part(self) -> None:
+        """A part of the fabric with a switch goes: all of it is gone at once, and a sweep makes sure."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.fabric.cut("left", 4)
+        self.fabric.cut("b", 2)
+        self.pump(20.0)
+        gone = sorted(where for what, kind, where in self.said() if (what, kind) == ("raised", "node-gone"))
+        self.assertEqual(gone, ["c", "d", "right"])
+        self.assertGreater(self.poller.statistics.sweeps, 1)
+        self.fabric.heal("left", 3)
+        self.pump(120.0)
+        self.assertEqual(len(self.poller.fabric.nodes if self.poller.fabric else ()), 6)
+
+    def test_ownCable(self) -> None:
+        """Our own cable is cut: an event, too, by which nobody else is gone."""
+        self.started()
+        self.fabric.cut("a")
+        self.pump(60.0)
+        kinds = {kind for _what, kind, _where in self.said()}
+        self.assertEqual(kinds, {"no-link"})
+        self.fabric.heal("a")
+        self.pump(60.0)
+        self.assertEqual(len(self.links()), 7)
+
+    def test_name(self) -> None:
+        """A node that tells of its new name (trap 144) has it, without a sweep."""
+        self.started()
+        self.fabric.node("c").description = "c-new"
+        details = LocalChangeDetails(lid=self.lid("c"), otherLocalChanges=True, nodeDescriptionChange=True)
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.pump(5.0)
+        assert self.poller.fabric is not None
+        self.assertIn("c-new", {node.description for node in self.poller.fabric.nodes.values()})
+        self.assertEqual((self.poller.statistics.sweeps, self.said()), (1, []))
+
+    def test_strangers(self) -> None:
+        """A notice of somebody who is not known leads to a sweep."""
+        self.started()
+        details = LocalChangeDetails(lid=LID(999))
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+        self.pump(5.0)
+        self.assertEqual(self.poller.statistics.sweeps, 2)
+
+    def test_lossy(self) -> None:
+        """Where datagrams are lost, events are followed all the same, by sweeps where need be."""
+        self.fabric.wire.loss = 0.05
+        self.started(60.0)
+        for _ in range(5):
+            self.fabric.cut("c")
+            self.pump(300.0)
+            self.assertIn(
+                "c", [gone.where.partition(" (")[0] for gone in self.poller.presence.nodes.values()]
+            )
+            self.fabric.heal("c")
+            self.pump(300.0)
+            self.assertEqual(self.poller.presence.nodes, {})
+
+
+class ManagerTests(PollerTestCase):
+    """The master SM is watched."""
+
+    def test_handover(self) -> None:
+        """Another master is told of, and has our subscription."""
+        self.fabric.standBy("c")
+        self.started()
+        self.fabric.silence("d")
+        self.pump(40.0)
+        self.assertIn(("raised", "sm-changed", "subnet manager"), self.said())
+        subscription = self.poller._subscription
+        assert subscription is not None
+        self.assertTrue(subscription.isStanding)
+        self.pump(NEWS_SECONDS + 100.0)
+        self.assertIn(("cleared", "sm-changed", "subnet manager"), self.said())
+
+    def swap(self) -> None:
+        """Give b and c each other's LIDs; c has counted errors long ago."""
+        one, other = self.fabric.port("b", 1).end, self.fabric.port("c", 1).end
+        one.lid, other.lid = other.lid, one.lid
+
+    def symbols(self) -> list[int | None]:
+        return [self.poller.meters[self.place(name, 1)].value("symbolErrorCounter") for name in "bc"]
+
+    def test_otherLIDs(self) -> None:
+        """A manager that begins anew, with other LIDs: nobody is taken for somebody else."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
+        self.started(45.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.swap()
+        self.fabric.manage("d")
+        self.pump(60.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        subscription = self.poller._subscription
+        assert subscription is not None
+        self.assertTrue(subscription.isStanding)
+
+    def test_otherLIDsUntold(self) -> None:
+        """LIDs that change without a sign: who has errors is asked who it is, and nothing is told."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
+        self.started()
+        self.swap()
+        self.fabric.sweep()
+        self.pump(25.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+        self.pump(400.0)
+        self.assertEqual((self.said(), self.symbols()), ([], [0, 60000]))
+
+    def test_otherLIDsOfTraffic(self) -> None:
+        """Traffic that is lower than before may be another node's, too: the growth of neither is told."""
+        self.fabric.setCounters("b", 1, portXmitPkts=7)
+        self.fabric.setCounters("c", 1, portXmitPkts=1000)
+        self.started()
+        self.swap()
+        self.fabric.sweep()
+        self.pump(45.0)
+        totals = [self.poller.meters[self.place(name, 1)].total("portXmitPkts") for name in "bc"]
+        self.assertEqual((self.said(), totals), ([], [0, 0]))
+
+    def test_movedLID(self) -> None:
+        """A node at a LID that nobody knows is found by its route: it is neither silent nor gone."""
+        self.started()
+        self.fabric.port("c", 1).end.lid = LID(77)
+        self.fabric.sweep()
+        self.pump(600.0)
+        meter = self.poller.meters[self.place("c", 1)]
+        self.assertEqual((self.said(), meter.isSilent), ([], False))
+        self.assertLess(self.poller.statistics.silences, 3)
+
+    def test_oneLIDForTwo(self) -> None:
+        """Two nodes with one LID, which no sweep mends, are no reason to do nothing but sweep."""
+        self.fabric.wire.latencySeconds = 0.4
+        self.started(60.0)
+        self.fabric.port("b", 1).end.lid = self.fabric.port("c", 1).end.lid
+        self.fabric.growCounters("c", 1, symbolErrorCounter=1.0)
+        begun, sweeps = self.clock.seconds(), self.poller.statistics.sweeps
+        self.pump(1000.0)
+        statistics = self.poller.statistics
+        self.assertGreater(statistics.sweepSeconds, 1.0)
+        most = (self.clock.seconds() - begun) / (3 * statistics.sweepSeconds)
+        self.assertLess(statistics.sweeps - sweeps, most)
+        self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.said()})
+
+    def test_errorsStay(self) -> None:
+        """A node that gets another LID keeps the errors that it has counted: its finding stays."""
+        self.started()
+        self.fabric.setCounters("c", 1, symbolErrorCounter=5000)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "symbol-errors", "c")])
+        self.swap()
+        self.fabric.manage("d")
+        self.pump(200.0)
+        self.assertEqual(self.said(), [])
+
+    def test_otherStates(self) -> None:
+        """What a node tells of its ports by the former LID of another one is not taken for that one's."""
+        for port in (self.fabric.port("c", 1), self.fabric.port("right", 1)):
+            poke(PortInfo, "linkWidthActive")(port.info, 1)
+        self.started(70.0)
+        self.assertEqual(self.said(), [("raised", "width", "c")])
+        self.swap()
+        self.fabric.sweep()
+        self.pump(70.0)
+        self.assertEqual(self.said(), [])
+
+    def test_silent(self) -> None:
+        """A master that hangs is told of, and so is the end of notices."""
+        self.started()
+        self.fabric.silence("d")
+        self.pump(200.0)
+        self.assertTrue({"sm-silent", "no-notices"} <= {kind for _what, kind, _where in self.said()})
+
+    def test_silentOnce(self) -> None:
+        """A master that hangs is one finding, though sweeps ask it, too."""
+        self.started()
+        self.fabric.silence("d")
+        self.pump(1000.0)
+        self.assertGreater(self.poller.statistics.sweeps, 2)
+        kinds = [(what, kind) for what, kind, _where in self.said() if kind == "sm-silent"]
+        self.assertEqual(kinds, [("raised", "sm-silent")])
+
+    def test_two(self) -> None:
+        """A second master is found by the next sweep, and by the one that makes sure."""
+        self.started()
+        other = self.fabric.standBy("c", priority=1)
+        other.close()
+        other.state = SMState.MASTER
+        self.fabric.sma.managers[other.port] = other
+        self.pump(700.0)
+        self.assertIn("several-sms", {kind for _what, kind, _where in self.said()})
+
+
+class ManagerWatchTests(SynchronousTestCase):
+    """Answers of a master, and their lack."""
+
+    info = SMInfo(guid=GUID(b"12345678"), actCount=7, smState=SMState.MASTER)
+
+    def kinds(self, watch: ManagerWatch, now: float) -> list[str]:
+        return [finding.kind for finding in watch.findings(now)]
+
+    def test_still(self) -> None:
+        """A manager whose activity count stands still is reported, until it moves."""
+        watch = ManagerWatch()
+        watch.told(1, self.info, 0.0)
+        watch.told(1, self.info, STILL_SECONDS)
+        self.assertEqual(self.kinds(watch, STILL_SECONDS), ["sm-still"])
+        watch.told(1, self.info.replace(actCount=8), STILL_SECONDS + 1.0)
+        self.assertEqual(self.kinds(watch, STILL_SECONDS + 1.0), [])
+
+    def test_states(self) -> None:
+        """No manager, one that is no master, and one that does not answer twice are reported."""
+        watch = ManagerWatch()
+        self.assertEqual(self.kinds(watch, 0.0), [])
+        watch.silent(0, "")
+        self.assertEqual(self.kinds(watch, 0.0), ["no-sm"])
+        watch.told(1, self.info.replace(smState=SMState.STANDBY), 1.0)
+        self.assertEqual(self.kinds(watch, 1.0), ["no-sm"])
+        watch.told(1, self.info, 2.0)
+        watch.silent(1, "no answer")
+        self.assertEqual(self.kinds(watch, 3.0), [])
+        watch.silent(1, "no answer")
+        self.assertEqual(self.kinds(watch, 4.0), ["sm-silent"])
+        self.assertTrue(watch.told(1, self.info.replace(guid=GUID(b"87654321")), 5.0))
+        self.assertEqual(self.kinds(watch, 5.0), ["sm-changed"])

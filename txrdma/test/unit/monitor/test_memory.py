@@ -1,0 +1,247 @@
+"""
+Restarts of a monitor: what the next process knows of the one before, and what it does not announce again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GUID
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.history import HistoryWriter
+from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.journal import Change, Journal, KEPT
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.ledger import Entry, Ledger, LedgerEvent, Resumed
+from txrdma.monitor.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.presence import Presence
+from txrdma.monitor.web.watch import Watch
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+def atOnce(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+    """Do without a thread what belongs into one."""
+    return maybeDeferred(function, *args)
+
+
+class RestartTests(PollerTestCase):
+    """Processes, one after the other, with one history on one fabric."""
+
+    def setUp(self) -> None:
+        self.path = self.mktemp()
+        super().setUp()
+
+    def made(self) -> FabricPoller:
+        """A process: its poller, and a memory of what the one before has stored."""
+        self.store = HistoryStore(self.path)
+        self.writer = HistoryWriter(self.clock, self.store, atOnce, self.clock.seconds)
+        self.writer.start()
+        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        poller = FabricPoller(
+            *(self.clock, self.agent, self.settings), judge=judge, notify=self.heard, onRound=self.looked
+        )
+        self.watch = Watch(poller, self.agent, self.writer, self.clock.seconds)
+        self.journal = self.watch.journal
+        self.memory = MonitorMemory(self.store, self.writer, poller.ledger, poller.presence, self.journal)
+        began = self.clock.seconds()
+        self.memory.restore(lambda kind: began + secondsToFind(kind, judge, self.settings.intervalSeconds))
+        return poller
+
+    def heard(self, event: LedgerEvent) -> None:
+        if isinstance(event, Resumed):
+            found = event.entry.finding
+            self.told_.append((self.clock.seconds(), "resumed", found.kind, found.where))
+        else:
+            super().heard(event)
+        self.watch.told(event)
+        self.memory.update()
+
+    def looked(self, began: float) -> None:
+        self.watch.looked()
+        self.memory.update()
+
+    def ended(self) -> None:
+        """End the process, as a kill does: nothing is written any more."""
+        self.poller.stop()
+        assert self.writer._timer is not None
+        self.writer._timer.cancel()
+        self.pump(5.0)
+        self.store.close()
+        self.agent.close()
+
+    def again(self, seconds: float = 45.0) -> None:
+        """Begin another process, on the same fabric."""
+        self.agent = MADAgent(self.clock, self.fabric.attach(self.at), reopen=self.reopened)
+        self.addCleanup(self.agent.close)
+        self.poller = self.made()
+        self.started(seconds)
+
+    def entries(self) -> dict[str, Entry]:
+        return {entry.finding.kind: entry for entry in self.poller.ledger.open.values()}
+
+    def kinds(self) -> list[tuple[str, str]]:
+        """Changes, each with the name of its place."""
+        return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
+
+    def test_stillThere(self) -> None:
+        """A node that was gone is gone for the next process: since when it was, and without another word."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        first = self.entries()["node-gone"].firstSeen
+        (gone,) = self.poller.presence.nodes.values()
+        changes = list(self.journal.changes)
+        self.assertEqual(self.kinds(), [("node-gone", "c"), ("finding-raised", "c")])
+        self.ended()
+        self.again()
+        self.assertEqual(self.said(), [("resumed", "node-gone", "c")])
+        entry = self.entries()["node-gone"]
+        self.assertEqual((entry.firstSeen, entry.times), (first, 1))
+        self.assertGreater(entry.lastSeen, first)
+        self.assertEqual(list(self.poller.presence.nodes.values()), [gone])
+        self.assertEqual(list(self.journal.changes), changes)
+        self.fabric.heal("c")
+        self.pump(80.0)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.ended()
+        self.again()
+        self.assertEqual(self.said(), [])
+        (closed,) = self.poller.ledger.closed
+        self.assertEqual((closed.firstSeen, closed.clearedAt), (first, entry.clearedAt))
+        self.assertEqual(
+            self.kinds(),
+            [("node-gone", "c"), ("finding-raised", "c"), ("node-came", "c")]
+            + [("link-came", "c"), ("finding-cleared", "c")],
+        )
+
+    def test_meanwhile(self) -> None:
+        """What has gone and come while there was no monitor is a change, and a finding."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.ended()
+        self.fabric.cut("c")
+        self.fabric.heal("left", 3)
+        self.again(80.0)
+        self.assertEqual(self.said(), [("raised", "node-gone", "c"), ("cleared", "link-gone", "left")])
+        self.assertIn(("node-gone", "c"), self.kinds())
+        self.assertIn(("link-came", "left"), self.kinds())
+        self.assertNotIn(("link-changed", "left"), self.kinds())
+
+    def test_hours(self) -> None:
+        """Errors of minutes are not cleared before the process could have counted them, but then they are."""
+        self.started()
+        self.fabric.setCounters("left", 3, symbolErrorCounter=60)
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+        self.ended()
+        self.again(590.0)
+        self.assertEqual(self.said(), [])
+        self.assertIn("symbol-errors", self.entries())
+        self.pump(60.0)
+        self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
+
+    def test_ownLink(self) -> None:
+        """A process that begins without a link takes nobody for gone; what is wrong shows later."""
+        self.started()
+        self.ended()
+        self.fabric.cut("a")
+        self.again(60.0)
+        self.assertEqual({kind for _what, kind, _where in self.said()} & {"node-gone", "link-gone"}, set())
+        self.assertIsNone(self.poller.fabric)
+        self.fabric.heal("a")
+        self.pump(60.0)
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.fabric.nodes), 6)
+        self.assertEqual([kind for kind in self.kinds() if kind[0].startswith("node")], [])
+
+    def test_elsewhere(self) -> None:
+        """A process on another fabric takes the nodes of the former one for others', not for gone."""
+        self.started()
+        self.ended()
+        net = fatTree(4)
+        for number, node in enumerate(net.nodes.values()):
+            node.guid = GUID.fromInt((1 << 60) + 64 * number)
+        self.fabric = SimulatedFabric(self.clock, net)
+        self.at = "h00000"
+        self.again(60.0)
+        self.assertEqual(self.said(), [])
+        self.assertEqual(self.poller.presence.nodes, {})
+
+    def test_severities(self) -> None:
+        """A finding that was restored has the severity that rules give it now."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        before = self.entries()["node-gone"]
+        self.ended()
+        self.again()
+        after = self.entries()["node-gone"]
+        self.assertEqual((after.severity, after.advice), (before.severity, before.advice))
+        self.assertEqual(after.toDict()["guid"], before.toDict()["guid"])
+
+    def test_nonsense(self) -> None:
+        """What is remembered and has no meaning is refused, so that nothing is announced twice unseen."""
+        self.started()
+        self.store.remember([("findings", "x", json.dumps(["nonsense"]))])
+        self.ended()
+        self.assertRaises(DeviceUnavailable, self.made)
+        self.store.close()
+
+
+class BoundTests(SynchronousTestCase):
+    """What is stored of what is endless."""
+
+    def test_changes(self) -> None:
+        """Of any number of changes the last ten thousand are stored, and come back in their order."""
+        store = HistoryStore(self.mktemp())
+        self.addCleanup(store.close)
+        clock = Clock()
+
+        def memoryOf(journal: Journal) -> MonitorMemory:
+            writer = HistoryWriter(clock, store, atOnce, clock.seconds)
+            writer.start()
+            return MonitorMemory(store, writer, Ledger(DEFAULT_RULES), Presence(), journal)
+
+        journal = Journal()
+        memory = memoryOf(journal)
+        memory.restore(lambda kind: 0.0)
+        for number in range(KEPT + 300):
+            journal._add([Change(float(number), "node-came", f"n{number}", "it is there")])
+            if not number % 777:
+                memory.update()
+                clock.advance(1.0)
+        memory.update()
+        clock.advance(1.0)
+        self.assertEqual(len(store.remembered("changes")), KEPT)
+        other = Journal()
+        memory = memoryOf(other)
+        memory.restore(lambda kind: 0.0)
+        self.assertEqual(list(other.changes), list(journal.changes))
+        self.assertEqual(other.number, KEPT + 300)
+        other._add([Change(1e6, "node-gone", "last", "it is gone")])
+        memory.update()
+        clock.advance(1.0)
+        rows = sorted(json.loads(value)[0] for _name, value in store.remembered("changes"))
+        self.assertEqual((len(rows), rows[-1]), (KEPT, KEPT + 301))
+
+    def test_held(self) -> None:
+        """Findings that are new at every look are held for nothing; the others for as long as they take."""
+        judge = ErrorJudge()
+        self.assertEqual(secondsToFind("node-gone", judge, 10.0), 0.0)
+        self.assertEqual(secondsToFind("symbol-errors", judge, 10.0), 3600.0)
+        self.assertEqual(secondsToFind("flapping", judge, 10.0), 600.0)
+        self.assertEqual(secondsToFind("node-silent", judge, 60.0), 480.0)

@@ -1,0 +1,54 @@
+"""
+The monitor of a fabric in which an agent invents switches.
+"""
+
+from __future__ import annotations
+
+from txrdma.monitor.settings import PollerSettings
+from txrdma.test.support.mad.mirages import Mirage
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+HONEST = ["a", "b", "c", "d", "left", "right"]
+
+
+class MirageTests(PollerTestCase):
+    """Switches without end, behind one port or behind all of them."""
+
+    settings = PollerSettings(sweepSeconds=30.0, mostNodes=60)
+
+    def names(self) -> list[str]:
+        assert self.poller.fabric is not None
+        return sorted(node.description for node in self.poller.fabric.nodes.values())
+
+    def test_branch(self) -> None:
+        """They are a finding, of which is told where they are; the others are watched, and nobody is gone."""
+        self.poller.start()
+        self.pump(90)
+        self.assertEqual(([*self.poller.ledger.open], self.names()), ([], HONEST))
+        self.said()
+        mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
+        self.pump(120)
+        self.assertEqual(self.names(), HONEST)
+        told = self.said()
+        self.assertIn(("raised", "left-out", "left"), told)
+        self.assertNotIn("node-gone", {kind for _what, kind, _where in told})
+        mirage.isOn = False
+        self.pump(120)
+        self.assertIn(("cleared", "left-out", "left"), self.said())
+        self.assertEqual(list(self.poller.ledger.open), [])
+
+    def test_everywhere(self) -> None:
+        """Where the whole fabric drowns in them, what was known of it stays known."""
+        self.poller.start()
+        self.pump(90)
+        known = self.poller.fabric
+        mirage = Mirage(self.fabric, (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), ports=20)
+        self.pump(120)
+        self.assertIs(self.poller.fabric, known)
+        told = self.said()
+        self.assertIn(("raised", "left-out", "the sweep"), told)
+        self.assertNotIn("node-gone", {kind for _what, kind, _where in told})
+        mirage.isOn = False
+        self.pump(120)
+        self.assertEqual(list(self.poller.ledger.open), [])
+        self.assertEqual(self.names(), HONEST)

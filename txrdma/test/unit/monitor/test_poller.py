@@ -1,0 +1,412 @@
+"""
+The poller on simulated fabrics: what it reads, what it finds, and how it goes through faults and years.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from txrdma.error import DeviceUnavailable
+from txrdma.interfaces import IMADPort
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.judging import ErrorJudge, Place
+from txrdma.monitor.ledger import LedgerEvent, Raised
+from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.settings import PollerSettings
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.agents import pma
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.mad.simulated import FabricTestCase
+
+
+class PollerTestCase(FabricTestCase):
+    """A poller at node C{a} of a fabric, and all that it tells."""
+
+    at = "a"
+    settings = PollerSettings()
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+        self.fabric = SimulatedFabric(self.clock, self.net(), **self.options)
+        self.isPulled = False
+        self.agent = MADAgent(self.clock, self.fabric.attach(self.at), reopen=self.reopened)
+        self.addCleanup(self.agent.close)
+        self.told_: list[tuple[float, str, str, str]] = []
+        self.poller = self.made()
+
+    def made(self) -> FabricPoller:
+        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0)])
+        return FabricPoller(self.clock, self.agent, self.settings, judge=judge, notify=self.heard)
+
+    def reopened(self) -> IMADPort:
+        if self.isPulled:
+            raise DeviceUnavailable("it is pulled out")
+        return self.fabric.attach(self.at)
+
+    def heard(self, event: LedgerEvent) -> None:
+        what = "raised" if isinstance(event, Raised) else "cleared"
+        found = event.entry.finding
+        self.told_.append((self.clock.seconds(), what, found.kind, found.where))
+
+    def said(self) -> list[tuple[str, str, str]]:
+        """Findings since the last look."""
+        said = [(what, kind, where.partition(" (")[0]) for _now, what, kind, where in self.told_]
+        self.told_.clear()
+        return said
+
+    def started(self, seconds: float = 35.0) -> None:
+        self.poller.start()
+        self.pump(seconds)
+
+    def place(self, name: str, number: int) -> Place:
+        return self.fabric.node(name).guid, number
+
+    def rate(self, name: str, number: int, counter: str = "portXmitData") -> float | None:
+        return self.poller.meters[self.place(name, number)].rate(counter)
+
+
+class PollerTests(PollerTestCase):
+    """One fault at a time."""
+
+    def test_healthy(self) -> None:
+        """All ports of a healthy fabric are read in each interval, and nothing is wrong."""
+        self.started(45.0)
+        fabric = self.poller.fabric
+        assert fabric is not None
+        self.assertEqual(len(fabric.nodes), 6)
+        self.assertEqual(len(self.poller.meters), 8 + 8 + 5)
+        statistics = self.poller.statistics
+        linked = 2 * len(list(fabric.links()))
+        self.assertEqual(statistics.turns, 4)
+        self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
+        self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
+        self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
+        self.assertEqual((self.said(), self.poller.ledger.worst()), ([], None))
+
+    def test_rates(self) -> None:
+        """Rates are those of the traffic, in octets, and totals go on."""
+        self.fabric.growCounters("left", 2, portXmitData=1000.0, portXmitPkts=10.0)
+        self.started()
+        self.assertEqual(self.rate("left", 2), 4000.0)
+        self.assertEqual(self.rate("left", 2, "portXmitPkts"), 10.0)
+        self.assertEqual(self.rate("left", 1), 0.0)
+        meter = self.poller.meters[self.place("left", 2)]
+        self.assertEqual(meter.total("portXmitData"), 80000)
+
+    def asked(self, seconds: float = 60.0) -> int:
+        """Number of requests in a time."""
+        before = self.agent.sent
+        self.pump(seconds)
+        return self.agent.sent - before
+
+    def test_causes(self) -> None:
+        """Ports that have dropped packets are asked why, once each time that these become more."""
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5, portLoopingErrors=2)
+        self.fabric.setCounters("right", 1, portXmitDiscards=3, portInactiveDiscards=3)
+        self.started(100.0)
+        causes = self.poller.details.causes
+        self.assertEqual(set(causes), {self.place("left", 2), self.place("right", 1)})
+        told = causes[self.place("left", 2)]
+        self.assertEqual((told["portLocalPhysicalErrors"], told["portLoopingErrors"]), (5, 2))
+        self.assertEqual(causes[self.place("right", 1)]["portInactiveDiscards"], 3)
+        usual = self.asked()
+        self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
+        self.assertEqual(self.asked(), usual + 1)
+        self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+
+    def test_causesUnknown(self) -> None:
+        """A node without the optional counters is asked for them once."""
+        optional = (PortRcvErrorDetails.attributeID, PortXmitDiscardDetails.attributeID)
+        self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
+        self.started(100.0)
+        usual = self.asked()
+        for errors in (7, 8):
+            self.fabric.setCounters("left", 2, portRcvErrors=errors)
+            self.assertEqual(self.asked(), usual + (errors == 7))
+        self.assertEqual(self.poller.details.causes, {})
+
+    def test_timeouts(self) -> None:
+        """The poller's own work is counted: datagrams, and those without an answer."""
+        self.started(45.0)
+        statistics = self.poller.statistics
+        self.assertGreaterEqual(statistics.requests, statistics.readings)
+        self.assertEqual(statistics.timeouts, 0)
+        self.fabric.silence("c")
+        self.pump(20.0)
+        self.assertGreaterEqual(statistics.timeouts, 3)
+
+    def test_cutHost(self) -> None:
+        """A host whose cable is cut is gone within two intervals, stays known as gone, and is cleared."""
+        self.started()
+        began = self.clock.seconds()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "node-gone", "c")])
+        (gone,) = self.poller.presence.nodes.values()
+        self.assertIn("right", gone.beyond)
+        self.assertLess(gone.since - began, 10.0)
+        self.assertGreater(self.poller.statistics.notices, 0)
+        self.assertIsNone(self.rate("c", 1))
+        self.fabric.heal("c")
+        self.pump(20.0)
+        self.assertEqual((self.said(), self.poller.presence.nodes), ([], {}))
+        self.pump(40.0)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+        self.assertEqual(self.rate("c", 1), 0.0)
+
+    def test_silentHost(self) -> None:
+        """A host that hangs is a gap, and is asked more and more seldom; then it is there again."""
+        self.fabric.growCounters("b", 1, portXmitData=1000.0)
+        self.started()
+        self.fabric.silence("b")
+        self.pump(60.0)
+        self.assertIn(("raised", "node-silent", "b"), self.said())
+        self.assertIsNone(self.rate("b", 1))
+        before = self.poller.statistics.silences
+        self.pump(600.0)
+        self.assertLess(self.poller.statistics.silences - before, 8)
+        self.assertEqual(self.poller.statistics.overruns, 0)
+        self.said()
+        self.fabric.revive("b")
+        self.pump(400.0)
+        self.assertEqual(self.rate("b", 1), 4000.0)
+        self.assertEqual(self.poller.ledger.open, {})
+        self.assertTrue(all(what == "cleared" for what, _kind, _where in self.said()))
+
+    def test_errors(self) -> None:
+        """Errors over their limit are raised, and cleared an hour or so after the last."""
+        self.fabric.setCounters("left", 3, symbolErrorCounter=60000)
+        self.started()
+        self.assertEqual(self.said(), [])
+        self.fabric.growCounters("left", 3, symbolErrorCounter=2.0)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+        self.fabric.growCounters("left", 3, symbolErrorCounter=0.0)
+        self.pump(550.0)
+        self.assertEqual(self.said(), [])
+        self.pump(150.0)
+        self.assertEqual(self.said(), [("cleared", "symbol-errors", "left")])
+
+    def test_flappingLink(self) -> None:
+        """A link that flaps is one finding, though it is down each time that its ends are read."""
+        self.started()
+        for _ in range(6):
+            self.fabric.cut("left", 4)
+            self.pump(25.0)
+            self.fabric.heal("left", 4)
+            self.pump(5.0)
+        where = {place for _now, what, kind, place in self.told_ if kind == "flapping"}
+        self.assertEqual([place.partition(" (")[0] for place in where], ["left"])
+        self.pump(1200.0)
+        told = [(what, kind) for _now, what, kind, _place in self.told_ if kind == "flapping"]
+        self.assertEqual(told, [("raised", "flapping"), ("cleared", "flapping")])
+        self.assertEqual(len(self.poller._judge), 0)
+
+    def test_twins(self) -> None:
+        """Two hosts with one GUID are told of as such, and neither comes and goes from sweep to sweep."""
+        self.fabric.duplicate("c", "b")
+        self.started()
+        self.pump(1500.0)
+        self.assertGreater(self.poller.statistics.sweeps, 4)
+        said = self.said()
+        self.assertIn("duplicate-guid", {kind for _what, kind, _where in said})
+        self.assertEqual([one for one in said if one[0] == "cleared" or said.count(one) > 1], [])
+        self.assertEqual((self.poller.presence.nodes, self.poller.presence.links), ({}, {}))
+
+    def test_port(self) -> None:
+        """Our own port's loss is told, is no fault of others', and ends with its return."""
+        self.started()
+        self.isPulled = True
+        port = self.agent.port
+        port.lose("pulled out")  # type: ignore[attr-defined]  # a simulated port
+        self.pump(60.0)
+        self.assertEqual([each[:2] for each in self.said()], [("raised", "port-lost")])
+        self.assertIsNone(self.rate("left", 2))
+        self.isPulled = False
+        self.pump(60.0)
+        self.assertEqual([each[:2] for each in self.said()], [("cleared", "port-lost")])
+        self.assertEqual(self.rate("left", 2), 0.0)
+
+    def test_ownCable(self) -> None:
+        """Our own cable's loss makes no other node gone."""
+        self.started()
+        self.fabric.cut("a")
+        self.pump(30.0)
+        self.assertEqual(self.said(), [("raised", "no-link", "a")])
+        self.pump(900.0)
+        self.assertEqual(self.said(), [])
+        self.assertIsNone(self.rate("left", 2))
+        self.fabric.heal("a")
+        self.pump(100.0)
+        self.assertEqual(self.said(), [("cleared", "no-link", "a")])
+        self.assertEqual(self.rate("left", 2), 0.0)
+
+    def test_duringSweep(self) -> None:
+        """A port that is lost in a sweep is looked at again when it is back."""
+        self.fabric.wire.latencySeconds = 0.1
+        self.poller.start()
+        self.pump(0.25)
+        self.agent.port.lose("pulled out")  # type: ignore[attr-defined]  # a simulated port
+        self.pump(60.0)
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.fabric.nodes), 6)
+        self.assertEqual([each[1] for each in self.said()], ["port-lost", "port-lost"])
+
+    def test_reset(self) -> None:
+        """Counters that another program clears go on."""
+        self.fabric.setCounters("left", 2, symbolErrorCounter=9000)
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=3)
+        self.pump(10.0)
+        meter = self.poller.meters[self.place("left", 2)]
+        self.assertEqual(meter.total("symbolErrorCounter"), 3)
+        self.assertEqual(self.said(), [])
+
+    def test_lossy(self) -> None:
+        """A fabric that loses datagrams is polled without findings and without gaps that last."""
+        self.fabric.wire.loss = 0.02
+        self.started(600.0)
+        self.assertGreater(self.poller.statistics.turns, 50)
+        self.assertEqual(self.said(), [])
+
+    def test_overrun(self) -> None:
+        """A round that takes longer than an interval is not begun twice."""
+        self.fabric.wire.latencySeconds = 0.4
+        self.started(200.0)
+        self.assertGreater(self.poller.statistics.overruns, 0)
+        self.assertGreater(self.poller.statistics.turns, 0)
+
+    def test_stop(self) -> None:
+        """A poller that has stopped leaves nothing behind, whatever it was doing."""
+        for seconds in (0.0, 0.05, 5.0, 10.01, 33.0):
+            self.fabric.wire.latencySeconds = 0.01
+            poller = self.made()
+            poller.start()
+            self.pump(seconds)
+            stopped = poller.stop()
+            self.pump(5.0)
+            self.successResultOf(stopped)
+            read = poller.statistics.readings
+            self.pump(100.0)
+            self.assertEqual(poller.statistics.readings, read)
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_listener(self) -> None:
+        """A listener that fails stops nothing."""
+
+        def fail(event: LedgerEvent) -> None:
+            raise ValueError("a bad listener")
+
+        poller = FabricPoller(self.clock, self.agent, notify=fail)
+        poller.start()
+        self.pump(15.0)
+        self.fabric.cut("c")
+        self.pump(30.0)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertEqual(len(poller.ledger.open), 1)
+
+
+class UntoldTests(PollerTestCase):
+    """A poller that gets no notices finds changes by looking."""
+
+    settings = PollerSettings(wantsNotices=False)
+
+    def test_cutBetweenSwitches(self) -> None:
+        """A link that goes is found when its switch has its turn."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(75.0)
+        self.assertEqual(self.said(), [("raised", "link-gone", "left")])
+        self.fabric.heal("left", 3)
+        self.pump(120.0)
+        self.assertEqual(self.said(), [("cleared", "link-gone", "left")])
+
+    def test_linkDowned(self) -> None:
+        """A link that has come and gone between two looks leaves its mark in LinkDowned."""
+        self.started()
+        looks = self.poller.statistics.looks
+        self.pump(10.0)
+        usual = self.poller.statistics.looks - looks
+        for name in ("left", "right"):
+            self.fabric.setCounters(name, 3, linkDownedCounter=1)
+        looks = self.poller.statistics.looks
+        self.pump(10.0)
+        self.assertEqual(self.poller.statistics.refreshes, 1)
+        self.assertGreater(self.poller.statistics.looks - looks, usual)
+
+
+class WeatherTests(PollerTestCase):
+    """Hours of weather: the poller tells what happened, once, and takes no more memory at the end."""
+
+    at = "h00000"
+    options = {"latencySeconds": 0.0001}
+
+    def net(self) -> Net:
+        return fatTree(16)
+
+    def test_twoHours(self) -> None:
+        """Each fault of two hours is raised and cleared once, by the simulation's own record."""
+        random = Random(14)
+        self.started()
+        hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
+        record: list[tuple[str, str, str]] = []
+        sizes = []
+        while self.clock.seconds() < 7200.0:
+            name = random.choice(hosts)
+            hosts.remove(name)  # what comes twice in a while is one finding, with times
+            where = self.fabric.node(name).description
+            self.fabric.cut(name)
+            self.pump(random.uniform(60.0, 200.0))
+            record.append(("raised", "node-gone", where))
+            self.fabric.heal(name)
+            self.pump(random.uniform(60.0, 200.0))
+            record.append(("cleared", "node-gone", where))
+            if not hosts:
+                break
+            sizes.append(len(self.poller.meters) + len(self.poller._judge) + len(self.clock.calls))
+        self.assertGreater(len(record), 20)
+        self.assertEqual(self.said(), record)
+        self.assertEqual(self.poller.ledger.open, {})
+        self.pump(1800.0)
+        self.assertEqual(self.said(), [])
+        self.assertLessEqual(max(sizes) - min(sizes), 10)
+        self.assertEqual(self.poller.statistics.overruns, 0)
+
+    def test_mixedWeather(self) -> None:
+        """Hosts that hang, cables that rot and a lossy fabric, at once: each fault once, and no other."""
+        random = Random(15)
+        self.fabric.wire.loss = 0.001
+        self.started()
+        hosts = sorted(name for name, node in self.fabric.nodes.items() if not node.isSwitch)[1:-1]
+        record = set()
+        for name in random.sample(hosts, 6):
+            where = self.fabric.node(name).description
+            if random.random() < 0.5:
+                self.fabric.silence(name)
+                self.pump(random.uniform(400.0, 600.0))  # until the next whole sweep: its link is up
+                self.fabric.revive(name)
+                record.add(("node-gone", where))
+            else:
+                self.fabric.growCounters(name, 1, symbolErrorCounter=0.5)
+                self.pump(random.uniform(60.0, 200.0))
+                self.fabric.growCounters(name, 1, symbolErrorCounter=0.0)
+                record.add(("symbol-errors", where))
+            self.pump(random.uniform(300.0, 500.0))
+        self.pump(1500.0)
+        raised = [(kind, where) for _now, what, kind, where in self.told_ if what == "raised"]
+        cleared = [(kind, where) for _now, what, kind, where in self.told_ if what == "cleared"]
+        # a host that hangs is also seen at the port that leads to it, and by its counters
+        about = {
+            (kind, where.partition(" (")[0])
+            for kind, where in raised
+            if kind not in ("unreachable", "node-silent")
+        }
+        self.assertEqual(about, record)
+        self.assertEqual({kind for kind, _where in record}, {"node-gone", "symbol-errors"})
+        self.assertEqual(len(raised), len(set(raised)))
+        self.assertEqual(sorted(raised), sorted(cleared))
+        self.assertEqual(self.poller.ledger.open, {})

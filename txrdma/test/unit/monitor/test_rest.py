@@ -1,0 +1,299 @@
+"""
+The REST interface on a simulated fabric, and its description, with schemathesis as the witness.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import TestCase
+
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.exposition import guidText
+from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.web.openapi import description
+from txrdma.monitor.web.site import MonitorSite
+from txrdma.monitor.web.watch import Watch
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+reactor: Any = theReactor
+
+SCHEMATHESIS = "schemathesis is not installed: make test-browser does that"
+
+
+class SiteTestCase(PollerTestCase):
+    """A poller with a site."""
+
+    site: MonitorSite
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.watch = Watch(self.poller, self.agent, None, self.clock.seconds)
+        self.site = MonitorSite(self.clock, self.watch)
+        self.poller._onRound = lambda began: self.site.looked()
+
+    def heard(self, event: LedgerEvent) -> None:
+        super().heard(event)
+        self.site.told(event)
+
+    def guid(self, name: str) -> str:
+        return guidText(self.fabric.node(name).guid)
+
+    def get(self, path: str, **heads: str) -> Answer:
+        return fetch(self.site.factory, path, **heads)
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        answer = self.get(f"/api/v1/{path}")
+        self.assertEqual(answer.code, 200, answer)
+        found: list[dict[str, Any]] = answer.json["rows"]
+        return found
+
+
+class RESTTests(SiteTestCase):
+    """Answers of the REST interface."""
+
+    def test_overview(self) -> None:
+        """The overview is well before and after a fault, and has it in between."""
+        self.assertFalse(self.get("/api/v1/overview").json["isWell"])
+        self.started()
+        told = self.get("/api/v1/overview").json
+        self.assertEqual((told["isWell"], told["nodes"], told["switches"], told["links"]), (True, 6, 2, 7))
+        self.fabric.cut("c")
+        self.pump(20.0)
+        told = self.get("/api/v1/overview").json
+        self.assertEqual((told["isWell"], told["worst"], told["nodesGone"]), (False, "warning", 1))
+        self.assertEqual(told["findings"], {"info": 0, "warning": 1, "critical": 0})
+        self.fabric.heal("c")
+        self.pump(60.0)
+        self.assertTrue(self.get("/api/v1/overview").json["isWell"])
+
+    def test_nodes(self) -> None:
+        """Nodes come in pages, filtered, searched and sorted."""
+        self.started()
+        self.assertEqual(len(self.rows("nodes")), 6)
+        self.assertEqual(
+            [row["name"] for row in self.rows("nodes?type=switch&sort=-name")], ["right", "left"]
+        )
+        self.assertEqual([row["name"] for row in self.rows("nodes?search=LEF")], ["left"])
+        page = self.get("/api/v1/nodes?sort=name&limit=2&offset=1").json
+        self.assertEqual((page["total"], page["offset"], page["limit"]), (6, 1, 2))
+        self.assertEqual([row["name"] for row in page["rows"]], ["b", "c"])
+        self.assertEqual(self.rows("nodes?offset=7"), [])
+
+    def test_node(self) -> None:
+        """A node has its ports with their neighbours, and its findings."""
+        self.fabric.growCounters("left", 2, portXmitData=1000.0)
+        self.started()
+        told = self.get(f"/api/v1/nodes/{self.guid('left')}").json
+        self.assertEqual((told["name"], told["type"], len(told["portRows"])), ("left", "switch", 8))
+        port = told["portRows"][1]
+        self.assertEqual((port["port"], port["state"], port["transmitRate"]), (2, "ACTIVE", 4000.0))
+        self.assertAlmostEqual(port["load"], 4000.0 / (port["width"] * 125e6 * 50.0), delta=1e-6)
+        self.assertEqual(told["findingRows"], [])
+        peer = self.get(f"/api/v1/ports/{port['peerGuid']}/{port['peerPort']}").json
+        self.assertEqual((peer["peerName"], peer["peerPort"]), ("left", 2))
+        self.assertEqual(peer["counters"]["symbolErrorCounter"], 0)
+        self.assertEqual(self.get("/api/v1/nodes/0x0000000000000001").code, 404)
+        self.assertEqual(self.get(f"/api/v1/ports/{self.guid('left')}/77").code, 404)
+
+    def test_causes(self) -> None:
+        """Why a port has dropped packets, where that is known, is on its page, in JSON and in metrics."""
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
+        self.started(100.0)
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        causes = {name: count for name, count in told["causes"].items() if count is not None}
+        self.assertEqual((len(causes), causes["portLocalPhysicalErrors"]), (6, 5))
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/1").json
+        self.assertEqual(set(told["causes"].values()), {None})
+        self.assertIsNone(told["counters"]["qp1Dropped"])  # its agent has no such counter
+        series = f'infiniband_port_local_physical_errors_total{{guid="{self.guid("left")}",port="2"}} 5'
+        self.assertIn(series, self.get("/metrics").text)
+        where = f"/nodes/{self.guid('left')}/ports"
+        self.assertIn("PortLocalPhysicalErrors", self.get(f"{where}/2").text)
+        self.assertNotIn("Why packets were dropped", self.get(f"{where}/1").text)
+
+    def test_errorCorrection(self) -> None:
+        """Counters of error correction are on a port's page, in JSON and in metrics."""
+        self.fabric.correct("left")
+        self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7, fecCorrectableSymbolCtrLanes1=5)
+        self.started(100.0)
+        told = self.get(f"/api/v1/ports/{self.guid('left')}/2").json
+        self.assertEqual(told["errorCorrection"]["portFECUncorrectableBlockCtr"], 7)
+        self.assertEqual(told["errorCorrectionRates"]["fecCorrectableSymbolCtrLanes1"], 0.0)
+        told = self.get(f"/api/v1/ports/{self.guid('a')}/1").json
+        self.assertEqual((told["errorCorrection"], told["errorCorrectionRates"]), ({}, {}))
+        series = f'infiniband_port_fec_uncorrectable_blocks_total{{guid="{self.guid("left")}",port="2"}} 7'
+        self.assertIn(series, self.get("/metrics").text)
+        self.assertIn("PortFECUncorrectableBlockCtr", self.get(f"/nodes/{self.guid('left')}/ports/2").text)
+        self.assertNotIn("Error correction", self.get(f"/nodes/{self.guid('a')}/ports/1").text)
+
+    def test_links(self) -> None:
+        """Links come once, with both directions' load."""
+        self.fabric.growCounters("a", 1, portXmitData=1e9)
+        self.started()
+        links = self.rows("links")
+        self.assertEqual(len(links), 7)
+        (link,) = [row for row in links if "a" in (row["name"], row["peerName"])]
+        loads = sorted((link["load"], link["peerLoad"]))
+        self.assertEqual(loads[0], 0.0)
+        self.assertGreater(loads[1], 0.1)
+        self.assertEqual(self.rows("links?state=DOWN"), [])
+
+    def test_findings(self) -> None:
+        """Findings are those that are there, then those that were cleared; filters tell them apart."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        (found,) = self.rows("findings?isOpen=true")
+        self.assertEqual(
+            (found["kind"], found["guid"], found["clearedAt"]), ("node-gone", self.guid("c"), None)
+        )
+        self.assertIn("power", found["advice"])
+        self.fabric.heal("c")
+        self.pump(60.0)
+        self.assertEqual(self.rows("findings?isOpen=true"), [])
+        (found,) = self.rows("findings?severity=warning")
+        self.assertGreater(found["clearedAt"], found["firstSeen"])
+
+    def test_changes(self) -> None:
+        """Changes since a time tell who went and came, and what was found, the latest first."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        middle = self.clock.seconds()
+        self.fabric.heal("c")
+        self.pump(70.0)
+        kinds = [row["kind"] for row in self.rows("changes")]
+        self.assertEqual(
+            kinds,
+            ["finding-cleared", "link-came", "node-came", "finding-raised", "node-gone"],
+        )
+        self.assertEqual([row["kind"] for row in self.rows(f"changes?since={middle}")], kinds[:3])
+        self.assertEqual(len(self.rows("changes?kind=node-gone")), 1)
+
+    def test_trace(self) -> None:
+        """A path has a hop for each node, with the load of the port that packets leave by."""
+        self.fabric.growCounters("a", 1, portXmitData=1e9)
+        self.started()
+        connection = Connection(self.site.factory)
+        connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
+        self.pump(1.0)
+        told = connection.answer.json
+        self.assertEqual((told["isReached"], told["reason"]), (True, ""))
+        self.assertEqual([hop["name"] for hop in told["hops"]], ["a", "left", "right", "c"])
+        self.assertGreater(told["hops"][0]["load"], 0.1)
+        self.assertEqual([hop["exit"] for hop in told["hops"]][-1], None)
+
+    def test_gone(self) -> None:
+        """A client that goes while a path is traced is forgotten."""
+        self.started()
+        connection = Connection(self.site.factory)
+        connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
+        connection.close()
+        self.pump(5.0)
+        self.assertEqual(connection.transport.value(), b"")
+
+    def test_topology(self) -> None:
+        """Switches of a topology have their hosts counted, and their links in bundles."""
+        self.started()
+        told = self.get("/api/v1/topology").json
+        self.assertEqual(
+            [(node["name"], node["hosts"]) for node in told["nodes"]], [("left", 2), ("right", 3)]
+        )
+        (edge,) = told["edges"]
+        self.assertEqual((edge["links"], edge["down"], edge["load"]), (2, 0, 0.0))
+
+    def test_wrong(self) -> None:
+        """A request without a meaning is refused with its reason; nothing can be changed."""
+        self.started()
+        for path in ("nodes?limit=0", "nodes?limit=1e3", "nodes?colour=red", "nodes?sort=colour", "trace"):
+            answer = self.get(f"/api/v1/{path}")
+            self.assertEqual(answer.code, 400, path)
+            self.assertTrue(answer.json["error"])
+        for path in ("nodes?limit=1&limit=2", "nodes?search=%FF", f"nodes?search={'x' * 201}", "nodes/left"):
+            self.assertEqual(self.get(f"/api/v1/{path}").code, 400, path)
+        for path in ("", "/", "/nothing", f"/history/{self.guid('a')}/1/portXmitData"):
+            self.assertEqual(self.get(f"/api/v1{path}").code, 404, path)
+        for path in ("nodes", "events"):
+            answer = fetch(self.site.factory, f"/api/v1/{path}", "POST")
+            self.assertEqual((answer.code, answer.heads["allow"]), (405, "GET, HEAD"))
+
+    def test_description(self) -> None:
+        """The description names each route, and every schema that it refers to is there."""
+        told = self.get("/api/v1/openapi.json").json
+        self.assertEqual(told, description())
+        self.assertLessEqual({"/nodes/{guid}", "/trace", "/events"}, set(told["paths"]))
+        named = {part.split('"')[0] for part in json.dumps(told).split("#/components/schemas/")[1:]}
+        self.assertLessEqual(named, set(told["components"]["schemas"]))
+
+    def test_heads(self) -> None:
+        """Every answer forbids scripts but ours and guesses at its type; JSON is compressed for who asks."""
+        self.started()
+        for path in ("/api/v1/nodes", "/api/v1/nothing", "/metrics", "/nothing"):
+            heads = self.get(path).heads
+            self.assertIn("script-src 'self'", heads["content-security-policy"])
+            self.assertEqual(heads["x-content-type-options"], "nosniff")
+        answer = self.get("/api/v1/nodes", Accept_Encoding="gzip")
+        self.assertEqual((answer.heads["content-encoding"], len(answer.json["rows"])), ("gzip", 6))
+
+    def test_silence(self) -> None:
+        """What a silent host counts is unknown, and not zero."""
+        self.started()
+        self.fabric.silence("b")
+        self.pump(60.0)
+        rows = [row for row in self.rows("ports") if row["name"] == "b"]
+        self.assertEqual(
+            {(row["transmitRate"], row["load"], row["errorRate"]) for row in rows}, {(None, None, None)}
+        )
+        self.assertEqual([row["name"] for row in self.rows("nodes?isSilent=true")], ["b"])
+
+
+WITNESSED = """
+port = "sim:fattree:4:traffic=100000"
+history.file = "{history}"
+
+[web]
+listen = "tcp:0:interface=127.0.0.1"
+
+[poll]
+interval = 0.5
+notices = false
+"""
+
+
+class SchemathesisTests(TestCase):
+    """The interface as schemathesis sees it, which knows the description alone."""
+
+    if find_spec("schemathesis") is None:
+        skip = SCHEMATHESIS
+    timeout = 300
+
+    def test_witness(self) -> Deferred[None]:
+        """Every answer is as the description has it, and no request fails the monitor."""
+        return Deferred.fromCoroutine(self._witness())
+
+    async def _witness(self) -> None:
+        service = MonitorService(reactor, parseConfig(WITNESSED.format(history=self.mktemp())))
+        listening: Any = service.services[0]
+        service.startService()
+        while not service.poller.statistics.turns:
+            await deferLater(reactor, 0.05)
+        port = listening._waitingForPort.result.getHost().port
+        command = [
+            *("-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/api/v1/openapi.json"),
+            *("--exclude-path", "/events", "--max-examples", "25", "--seed", "1", "--no-color"),
+            *("--phases", "examples,coverage,fuzzing", "--generation-database", "none"),
+        ]
+        out, err, code = await getProcessOutputAndValue(sys.executable, command, os.environ)
+        await service.stopService()
+        self.assertEqual(code, 0, (out + err).decode("utf-8", "replace"))

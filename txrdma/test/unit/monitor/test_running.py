@@ -1,0 +1,368 @@
+"""
+Running a monitor: reloading, systemd, files for schedulers, and the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from txrdma.commands import monitor as command
+from txrdma.fabric.nodenames import parseNodeNames
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.config import MonitorConfig, parseConfig
+from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
+from txrdma.monitor.judging import ErrorJudge
+from txrdma.monitor.ledger import LedgerRules
+from txrdma.monitor.loads import busiest
+from txrdma.monitor.poller import DEFAULT_RULES
+from txrdma.monitor.settings import PollerSettings
+from txrdma.tap.monitor import MonitorService
+from txrdma.tap.steady import SteadyClock
+from txrdma.test.support.monitor.fetching import fetch
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+reactor: Any = theReactor
+
+
+class SteadyClockTests(SynchronousTestCase):
+    """The time of day is set, forward and back."""
+
+    def setUp(self) -> None:
+        self.wall, self.steady = 1e9, 0.0
+        self.clock = SteadyClock(lambda: self.wall, lambda: self.steady)
+
+    def passed(self, seconds: float) -> float:
+        """Let time pass, and return how much of it the clock has seen."""
+        before = self.clock()
+        self.wall += seconds
+        self.steady += seconds
+        return self.clock() - before
+
+    def test_setBack(self) -> None:
+        """A clock that is set back stands not still, and agrees with the time of day in the end."""
+        self.assertEqual(self.passed(10.0), 10.0)
+        self.wall -= 3600.0
+        self.assertAlmostEqual(self.passed(10.0), 9.0)
+        self.assertAlmostEqual(self.passed(100.0), 90.0)
+        self.wall -= 3600.0  # and again
+        self.assertAlmostEqual(self.passed(10.0), 9.0)
+        for _ in range(80):
+            self.assertGreaterEqual(self.passed(1000.0), 900.0)
+        self.assertEqual(self.clock(), self.wall)
+        self.assertEqual(self.passed(1.0), 1.0)
+        self.wall -= 10.0
+        self.assertAlmostEqual(self.passed(1.0), 0.9)
+
+    def test_ahead(self) -> None:
+        """A clock that was set back tells by how much it is ahead, until it is not any more."""
+        self.assertEqual((self.passed(10.0), self.clock.aheadSeconds()), (10.0, 0.0))
+        self.wall -= 3600.0
+        self.passed(1000.0)
+        self.assertAlmostEqual(self.clock.aheadSeconds(), 3500.0)
+        self.passed(40_000.0)
+        self.assertEqual(self.clock.aheadSeconds(), 0.0)
+
+    def test_aheadFinding(self) -> None:
+        """A monitor whose times are ahead says so, with what to do."""
+        ahead = [7200.0]
+        config = parseConfig('port = "sim:fattree:4"\nweb.listen = ""\nfindings.clear = 0')
+        service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
+        self.addCleanup(service._agent.close)
+        service._read(0.0)
+        [entry] = service.poller.ledger.open.values()
+        self.assertEqual(entry.finding.kind, "clock-ahead")
+        self.assertIn("7200 s ahead", entry.finding.text)
+        self.assertIn("restart the monitor", entry.advice)
+        ahead[0] = 1.0
+        service._read(0.0)
+        self.assertEqual(dict(service.poller.ledger.open), {})
+
+    def test_setForward(self) -> None:
+        """A clock that is set forward goes with it: what is due is done."""
+        before = self.clock()
+        self.wall += 3600.0
+        self.assertEqual(self.clock() - before, 3600.0)
+        self.assertEqual(self.passed(10.0), 10.0)
+
+    def test_timers(self) -> None:
+        """A reactor with such a clock does what is due, though the time of day was set back before."""
+        reactor: Any = SelectReactor()
+        self.addCleanup(reactor.removeAll)
+        reactor.seconds = self.clock
+        done: list[str] = []
+        reactor.callLater(10.0, done.append, "it")
+        self.wall -= 3600.0
+        for _ in range(12):
+            self.passed(1.0)
+            reactor.iterate(0)
+        self.assertEqual(done, ["it"])
+
+
+class ChangeTests(PollerTestCase):
+    """A poller that goes on by other settings."""
+
+    def test_change(self) -> None:
+        """Intervals and limits change, and what is known and found stays."""
+        self.started()
+        self.fabric.setCounters("left", 3, symbolErrorCounter=60)
+        self.fabric.cut("c")
+        self.pump(20.0)
+        self.assertEqual({kind for _what, kind, _where in self.said()}, {"symbol-errors", "node-gone"})
+        meters, turns = dict(self.poller.meters), self.poller.statistics.turns
+        self.poller.change(
+            PollerSettings(intervalSeconds=1.0),
+            LedgerRules(DEFAULT_RULES.raiseSeconds, ignored=frozenset(("node-gone",))),
+            lambda fabric: [],
+        )
+        self.pump(60.0)
+        self.assertGreater(self.poller.statistics.turns, turns + 40)
+        self.assertEqual({place: self.poller.meters[place] for place in meters}, meters)
+        self.assertEqual(self.said(), [("cleared", "node-gone", "c")])
+
+    def test_limits(self) -> None:
+        """What was counted for a limit that stays goes on; the others are forgotten."""
+        judge = ErrorJudge([Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)])
+        self.poller._judge = self.poller._reader._judge = judge
+        self.started()
+        self.fabric.setCounters("left", 3, symbolErrorCounter=9, portRcvErrors=9)
+        self.pump(20.0)
+        judge.change([Limit("symbolErrorCounter", 10, 600.0)], judge._flaps, None)
+        self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
+        self.pump(20.0)
+        self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
+
+
+class ReloadTests(TestCase):
+    """The service on SIGHUP."""
+
+    def test_hup(self) -> Deferred[None]:
+        """SIGHUP has the file read again: what can change does, mistakes change nothing, and it goes on."""
+        return Deferred.fromCoroutine(self._hup())
+
+    async def until(self, isSo: Any) -> None:
+        for _ in range(600):
+            if isSo():
+                return
+            await deferLater(reactor, 0.02)
+        self.fail("it does not come to it")
+
+    def test_tokens(self) -> Deferred[None]:
+        """Tokens are read again, too: who had one that is not there any more is not let in."""
+        return Deferred.fromCoroutine(self._tokens())
+
+    async def _tokens(self) -> None:
+        path = Path(self.mktemp())
+
+        def holding(token: str) -> MonitorConfig:
+            path.write_text(token)
+            path.chmod(0o600)
+            return parseConfig(f'port = "sim:fattree:4"\n[web]\nlisten = ""\ntokens = "{path}"\n')
+
+        service = MonitorService(reactor, holding("first-first-first"))
+        self.addCleanup(service.stopService)
+        factory = service.site.factory
+
+        def fetchable(token: str) -> bool:
+            return fetch(factory, "/metrics", authorization=f"Bearer {token}").code == 200
+
+        self.assertTrue(fetchable("first-first-first"))
+        service.reloadBy(lambda: holding("other-other-other"))
+        self.assertTrue(service.reload())
+        self.assertFalse(fetchable("first-first-first"))
+        self.assertTrue(fetchable("other-other-other"))
+        service.reloadBy(lambda: parseConfig('port = "sim:fattree:4"\n[web]\nlisten = ""\n'))
+        self.assertTrue(service.reload())
+        self.assertTrue(fetchable("other-other-other"))  # nobody opens it to all by leaving a line out
+        self.assertFalse(fetchable("first-first-first"))
+
+    def test_changedBack(self) -> None:
+        """What takes a restart is told while it differs from what runs, and not when it is back."""
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n'
+        texts = iter([text.replace("4", "8"), text.replace("4", "8"), text])
+        service = MonitorService(reactor, parseConfig(text))
+        self.addCleanup(service.stopService)
+        service.reloadBy(lambda: parseConfig(next(texts)))
+        told: list[int] = []
+        for _ in range(3):
+            with capturedLogs() as logs:
+                service.reload()
+            told.append(sum("takes a restart" in event["log_format"] for event in logs))
+        self.assertEqual(told, [1, 1, 0])
+
+    async def _hup(self) -> None:
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
+        more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
+        texts = iter([text + "nonsense = 1\n", more.replace("fattree:4", "fattree:8")])
+        service = MonitorService(reactor, parseConfig(text))
+        read = []
+
+        def again() -> Any:
+            read.append(1)
+            return parseConfig(next(texts))
+
+        service.reloadBy(again)
+        service.startService()
+        try:
+            await self.until(lambda: service.poller.statistics.turns > 1)
+            meters = service.poller.meters
+            os.kill(os.getpid(), signal.SIGHUP)
+            await self.until(lambda: len(read) == 1)
+            self.assertEqual(service.config.settings.intervalSeconds, 0.1)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await self.until(lambda: service.config.settings.intervalSeconds == 0.2)
+            turns = service.poller.statistics.turns
+            await self.until(lambda: service.poller.statistics.turns > turns + 1)
+            self.assertIs(service.poller.meters, meters)
+            self.assertEqual(service.config.rules.ignored, {"width"})
+        finally:
+            await service.stopService()
+        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_DFL)
+
+
+class FileTests(PollerTestCase):
+    """Files for schedulers."""
+
+    def test_files(self) -> None:
+        """The topology, unfit hosts and names are written, and written anew when they change."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = {name: folder / name for name in ("slurm", "unfit", "names")}
+        files = KeptFiles(FileSettings(*map(str, paths.values())))
+        self.started()
+        files.update(self.poller)
+        self.assertIn("SwitchName=left Nodes=a,b\n", paths["slurm"].read_text())
+        self.assertEqual(paths["unfit"].read_text(), "")
+        names = parseNodeNames(paths["names"].read_text())
+        self.assertEqual(names.name(self.fabric.node("left").guid), "left")
+        before = paths["slurm"].stat().st_ino
+        files.update(self.poller)
+        self.assertEqual(paths["slurm"].stat().st_ino, before)
+        self.fabric.cut("c")
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)
+        self.pump(30.0)
+        files.update(self.poller)
+        lines = paths["unfit"].read_text().splitlines()
+        self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
+        self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+
+    def test_several(self) -> None:
+        """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
+        files = KeptFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
+        self.started()
+        files.update(self.poller)
+        self.assertEqual({one.where for one in files.findings()}, set(paths.values()))
+        self.assertTrue((folder / "names").exists())
+
+    def test_nowhere(self) -> None:
+        """A file that cannot be written is a finding, until it can."""
+        folder = Path(self.mktemp())
+        files = KeptFiles(FileSettings(slurm=str(folder / "slurm")))
+        self.started()
+        files.update(self.poller)
+        self.assertEqual([one.kind for one in files.findings()], ["file-failed"])
+        folder.mkdir()
+        files.update(self.poller)
+        self.assertEqual(files.findings(), [])
+        self.assertTrue((folder / "slurm").exists())
+
+    def test_fit(self) -> None:
+        """Faults of switches alone make no host unfit."""
+        self.started()
+        self.fabric.cut("left", 3)
+        self.pump(30.0)
+        assert self.poller.fabric is not None
+        self.assertEqual(len(self.poller.ledger.open), 1)
+        self.assertEqual(unfitHosts(self.poller.fabric, self.poller.ledger.open.values()), {})
+
+
+class TerminalTests(PollerTestCase):
+    """The terminal's table."""
+
+    def test_screen(self) -> None:
+        """Findings and busy links are shown, names without control characters."""
+        from rich.console import Console
+
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.started()
+        self.fabric.node("c").description = "c\x1b[2J"
+        self.fabric.cut("c")
+        self.pump(30.0)
+        out = io.StringIO()
+        Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
+        said = out.getvalue()
+        self.assertIn("node-gone", said)
+        self.assertIn("32.00", said)
+        self.assertNotIn("\x1b", said)
+
+    def test_idle(self) -> None:
+        """A fabric without traffic has words in place of a table without rows."""
+        from rich.console import Console
+
+        self.started()
+        out = io.StringIO()
+        Console(file=out, width=60, color_system=None).print(command.screenOf(self.poller, 3))
+        self.assertIn("no link carries data", out.getvalue())
+        self.assertNotIn("Gbit/s", out.getvalue())
+
+    def test_loads(self) -> None:
+        """Loads are shares of the data that a link can carry, the busiest first."""
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.fabric.growCounters("left", 4, portXmitData=2e9)
+        self.started()
+        assert self.poller.fabric is not None
+        first, second = busiest(self.poller.fabric, self.poller.meters, 5)
+        self.assertEqual((first.gigabits, second.gigabits), (64.0, 32.0))
+        self.assertAlmostEqual(first.share or 0.0, 64.0 / (4 * 50.0))
+
+
+class CommandTests(TestCase):
+    """C{txrdma monitor} on a simulated fabric."""
+
+    def test_json(self) -> Deferred[None]:
+        """With JSON each round is a line, and after the last one it ends."""
+        return Deferred.fromCoroutine(self._json())
+
+    async def _json(self) -> None:
+        options = command.CommandOptions()
+        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--rounds", "2", "--json"])
+        out = io.StringIO()
+        self.patch(__import__("sys"), "stdout", out)
+        await command.carryOut(reactor, options)
+        lines = [json.loads(line) for line in out.getvalue().splitlines()]
+        self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
+
+    def test_headOnly(self) -> Deferred[None]:
+        """Where nobody reads any more, it ends, instead of going on unheard."""
+        options = command.CommandOptions()
+        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--json"])
+
+        def broken(text: str) -> int:
+            raise BrokenPipeError
+
+        out = io.StringIO()
+        self.patch(out, "write", broken)
+        self.patch(__import__("sys"), "stdout", out)
+        done = Deferred.fromCoroutine(command.carryOut(reactor, options))
+        done.addTimeout(20.0, reactor)
+        return self.assertFailure(done, BrokenPipeError)
+
+    def test_wrong(self) -> None:
+        """Intervals that make no sense are refused."""
+        self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])

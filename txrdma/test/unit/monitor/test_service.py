@@ -1,0 +1,249 @@
+"""
+The monitor as a service: its configuration, its pages, and the whole on a simulated fabric.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.error import InvalidRequest
+from txrdma.fabric.advice import Severity
+from txrdma.monitor._tallies import Limit
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.exposition import METRICS
+from txrdma.monitor.judging import DEFAULT_LIMITS
+from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.web.metrics import Metrics
+from txrdma.tap.monitor import Options
+from txrdma.test.support.monitor.service import WHOLE
+from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+WRONG = """
+prot = "umad:"
+port = 7
+
+[poll]
+interval = "often"
+outstanding = 0
+settle = inf
+
+[web]
+listen = "tcp:9315"
+
+[findings]
+ignored = ["nonsense"]
+
+[findings.severity]
+width = "awful"
+"silly" = "info"
+
+[limits.NoCounter]
+most = 7
+
+[history]
+file = "history.db"
+url = "postgresql://host/fabric"
+
+[telling.mail]
+host = "mail.example.org"
+to = "ops"
+
+[telling.webhooks.ours]
+format = "pigeon"
+
+[telling.silences.works]
+until = "tomorrow"
+
+[limits.VL15Dropped]
+least = 1
+most = -1
+"""
+
+
+class ConfigTests(SynchronousTestCase):
+    """A configuration, and its mistakes."""
+
+    def test_usual(self) -> None:
+        """An empty file is the usual configuration: on loopback, without a history."""
+        config = parseConfig("")
+        self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
+        self.assertEqual((config.settings, config.counters), (PollerSettings(), METRICS))
+        self.assertIn("127.0.0.1", config.listen)
+
+    def test_whole(self) -> None:
+        """Each value that is given counts, and the others are as usual."""
+        config = parseConfig(WHOLE)
+        self.assertEqual((config.port, config.listen), ("sim:fattree:4", ""))
+        self.assertEqual((config.settings.intervalSeconds, config.settings.wantsNotices), (1.0, False))
+        self.assertEqual(config.counters, ("portXmitData", "symbolErrorCounter"))
+        self.assertEqual((config.rules.clearSeconds, config.rules.ignored), (5.0, {"vl15-dropped"}))
+        self.assertEqual(config.rules.severities, {"width": Severity.CRITICAL})
+        self.assertIn(Limit("symbolErrorCounter", 7, 3600.0), config.limits)
+        self.assertEqual((config.telling.delaySeconds, config.telling.least), (5.0, Severity.INFO))
+        (silence,) = config.telling.silences
+        self.assertEqual((silence.kind, silence.until), ("node-gone", 1798135200.0))
+        self.assertEqual([kind for _name, _url, kind in config.webhooks], ["alertmanager", "webhook"])
+        assert config.mail is not None
+        self.assertEqual((config.mail.port, config.mail.receivers), (25, ("ops@example.org",)))
+        self.assertEqual(config.log, "findings.log")
+        self.assertEqual(config.limits[-1], Limit("portXmitWait", 1000000, 60.0))
+
+    def test_mistakes(self) -> None:
+        """All mistakes are told at once, each with its line."""
+        error = self.assertRaises(InvalidRequest, parseConfig, WRONG, "my.toml")
+        said = str(error).splitlines()
+        self.assertEqual(
+            [line.partition(": ")[2].partition(":")[0].partition(" ")[0] for line in said],
+            ["prot", "port", "poll.interval", "poll.outstanding", "poll.settle", "web.listen"]
+            + ["findings.ignored", "findings.severity.width", "findings.severity.silly", "limits.NoCounter"]
+            + [
+                "history.url",
+                "telling.mail",
+                "telling.mail.to",
+                "telling.webhooks.ours",
+                "telling.webhooks.ours.format",
+            ]
+            + ["telling.silences.works.until", "limits.VL15Dropped.least", "limits.VL15Dropped.most"],
+        )
+        lines = WRONG.splitlines()
+        for line in said:
+            number = int(line.partition("line ")[2].partition(":")[0])
+            key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
+            self.assertIn(key, lines[number - 1])
+
+    def test_oneLine(self) -> None:
+        """Tables may be written in one line, by names with dots, and as lists: their mistakes have lines."""
+        lines = (
+            'telling.webhooks = { a = { url = "ftp://x" }, b = 3 }',
+            'telling.silences.works = { until = "soon", what = 1 }',
+            'findings.severity = { width = "awful" }',
+            'telling.mail.to = ["ops@example.org"]',
+            "poll.interval = 1e300",
+            "poll.outstanding = 99999999999999999999",
+            "[[files]]",
+        )
+        error = self.assertRaises(InvalidRequest, parseConfig, "\n".join(("# lines", *lines)), "my.toml")
+        said = [line.partition(", line ")[2].split(": ")[:2] for line in str(error).splitlines()]
+        self.assertEqual(
+            [(int(number), key.partition(" ")[0]) for number, key in said],
+            [(2, "telling.webhooks.a.url"), (2, "telling.webhooks.b"), (3, "telling.silences.works.until")]
+            + [(3, "telling.silences.works.what"), (4, "findings.severity.width"), (5, "telling.mail")]
+            + [(5, "telling.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
+        )
+
+    def test_example(self) -> None:
+        """The example says what holds without it, but for the history; its comments are right, too."""
+        example = Path(txrdma.__file__).parent.parent / "examples" / "fabric-monitor" / "fabric-monitor.toml"
+        if not example.exists():
+            self.skipTest("the examples are in the sources, and not installed")
+        text = example.read_text()
+        self.assertEqual(replace(parseConfig(text), history=""), parseConfig(""))
+        told = parseConfig(re.sub("(?m)^#(?=[a-z\\[])", "", text))
+        self.assertEqual((told.port, len(told.webhooks)), ("umad:mlx5_0/1", 1))
+        assert told.mail is not None
+        self.assertEqual(told.mail.receivers, ("operators@example.org",))
+
+    def test_page(self) -> None:
+        """What the documentation shows as a configuration is one."""
+        page = Path(txrdma.__file__).parent.parent / "docs" / "fabric-monitor.md"
+        if not page.exists():
+            self.skipTest("the documentation is in the sources, and not installed")
+        shown = re.findall("```toml\n(.*?)```", page.read_text(), re.DOTALL)
+        self.assertGreater(len(shown), 3)
+        for text in shown:
+            parseConfig(text)
+
+    def test_syntax(self) -> None:
+        """A mistake in the syntax of TOML is told with its line, too."""
+        error = self.assertRaises(InvalidRequest, parseConfig, "port = \n")
+        self.assertIn("line 1", str(error))
+
+    def test_loopback(self) -> None:
+        """The pages are for this host alone, unless there are tokens or passwords."""
+        for listen in (
+            *("tcp:80:interface=127.0.0.1", r"tcp:80:interface=\\:\\:1", "unix:/run/m", ""),
+            *("tcp:interface=127.0.0.1:port=80", "tcp:80:127.0.0.9", r"tcp6:80:interface=\\:\\:1"),
+        ):
+            self.assertEqual(parseConfig(f'web.listen = "{listen}"').listen, listen.replace("\\\\", "\\"))
+        for listen in (
+            *("tcp:80", "tcp:80:interface=0.0.0.0", "smc:80", "tcp:80:interface=127.0.0.1.example"),
+            *("tcp6:80", "systemd:domain=INET:index=0"),
+        ):
+            error = self.assertRaises(InvalidRequest, parseConfig, f'web.listen = "{listen}"')
+            self.assertIn("line 1: web.listen", str(error))
+            self.assertIn("everybody could read", str(error))
+            config = parseConfig(f'web.listen = "{listen}"\nweb.users = "/etc/users"')
+            self.assertEqual((config.listen, config.users, config.tokens), (listen, "/etc/users", ""))
+
+    def test_listenWrong(self) -> None:
+        """A string that is no endpoint is refused for that, and not for who could read; with users, too."""
+        for listen, why in {
+            "tcp:http": "'http' is no number of a port",
+            "tcp": "'' is no number of a port",
+            "tcp:99999:interface=127.0.0.1": "'99999' is no number of a port",
+            "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
+            "tcp:80:127.0.0.1:5:7": "and no more",
+            "tcp:80:127.0.0.1:interface=0.0.0.0": "and no 'interface'",
+            "tcp:80:interface=127.0.0.1:interface=0.0.0.0": "interface=0.0.0.0 after interface=127.0.0.1",
+            "http:80": "there is no kind of endpoint 'http', but",
+            "8080": "there is no kind of endpoint '8080', but",
+        }.items():
+            for users in ("", '\nweb.users = "/etc/users"'):
+                text = f'web.listen = "{listen}"{users}'
+                error = self.assertRaises(InvalidRequest, parseConfig, text)
+                self.assertIn(f"line 1: web.listen: {listen!r} is no endpoint: ", str(error))
+                self.assertIn(why, str(error))
+                self.assertNotIn("beyond this host", str(error))
+
+    def test_database(self) -> None:
+        """A history may be in a database; its place is a URL then."""
+        url = "postgresql+psycopg://fabric@db/history"
+        self.assertEqual(parseConfig(f'history.url = "{url}"').history, url)
+        error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
+        self.assertIn("a URL", str(error))
+
+    def test_option(self) -> None:
+        """A file with mistakes, or none at all, ends C{twistd} with a message."""
+        path = self.mktemp()
+        Path(path).write_text(WRONG)
+        for config in (path, self.mktemp(), ""):
+            self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
+        Path(path).write_text(WHOLE)
+        options = Options()
+        options.parseOptions(["--config", path])
+        self.assertEqual(options["read"].port, "sim:fattree:4")
+
+    def test_plugin(self) -> None:
+        """C{twistd} knows the service."""
+        self.assertIn("fabric-monitor", {maker.tapname for maker in getPlugins(IServiceMaker)})
+
+
+class PageTests(PollerTestCase):
+    """What the pages tell of a poller."""
+
+    def test_metrics(self) -> None:
+        """A scrape has counters, states, and the monitor's own work; states are those of now."""
+        if isMissing:
+            self.skipTest(MISSING)
+        page = Metrics(self.poller, None, self.clock.seconds)
+        self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
+        self.started()
+        self.fabric.cut("c")
+        self.pump(20.0)
+        found = parsed("".join(page._parts()))
+        self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
+        severity = frozenset({("severity", "warning")})
+        self.assertEqual(found["txrdma_monitor_findings", severity], 1)
+        guid = f"{int(self.fabric.node('right').guid):#018x}"
+        where = frozenset({("guid", guid), ("port", "1")})
+        self.assertEqual(found["infiniband_state_id", where], 1)
+        self.assertIn(("infiniband_port_data_transmitted_bytes_total", where), found)

@@ -1,0 +1,366 @@
+"""
+A client and a server of pingpong, in simulated time: what is measured, and what becomes of trouble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
+from twisted.test.iosim import FakeTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.pingpong.bootstrap import encode, Hello, Open, Ready, Run
+from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
+from txrdma.pingpong.link import RequestFailed
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
+from txrdma.pingpong.session import Client, connect, Limits, Server
+from txrdma.sim.network import Faults
+from txrdma.test.support.pingpongs import ADDRESS, PumpedEndpoint, SimulatedLinks
+
+UNFAIR = Faults(loss=0.02, duplication=0.02, corruption=0.01, jitterSeconds=30e-6)
+
+
+class SessionCase(SimulatedLinks, SynchronousTestCase):
+    """A server on the second host, and clients on the first."""
+
+    limits: Limits | None = None
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.begun: list[str] = []
+        self.ended: list[Exception | None] = []
+        self.server = Server(self.side(1), self.limits, self.begun.append, self.ended.append)
+        self.endpoint = PumpedEndpoint(self.clock, self.server)
+
+    def client(self) -> Client:
+        """One that has greeted the server."""
+        self.runUntil(lambda: not self.server.isServing)
+        client = self.successOf(connect(self.endpoint, self.side(0)))
+        self.addCleanup(client.close)
+        return client
+
+    def measure(self, test: Test, client: Client | None = None, **more: Any) -> Measurement:
+        """One test, over a link of its own."""
+        client = client or self.client()
+        settings = LinkSettings(
+            test.transfer.kind,
+            test.size,
+            test.depth,
+            inline=test.inline,
+            check=test.check,
+            atomics=test.transfer is Transfer.ATOMIC,
+        )
+        self.successOf(client.open(replace(settings, **more)))
+        return self.successOf(client.run(test))
+
+
+def _addTests(cls: type[MeasuringTests]) -> None:
+    """A test for each kind of test."""
+
+    def add(transfer: Transfer, measure: Measure) -> None:
+        def test(self: MeasuringTests) -> None:
+            self.check(transfer, measure)
+
+        name = f"test_{transfer.value}{measure.value.capitalize()}"
+        test.__name__ = name
+        test.__doc__ = f"{measure.value.capitalize()} of {transfer.value}."
+        setattr(cls, name, test)
+
+    for transfer in Transfer:
+        for measure in Measure:
+            add(transfer, measure)
+
+
+class MeasuringTests(SessionCase):
+    """Every kind of test, on a network that loses, doubles, spoils and reorders."""
+
+    def check(self, transfer: Transfer, measure: Measure) -> None:
+        """All messages are counted, and have the contents that they should."""
+        self.network.faults = UNFAIR
+        size = 8 if transfer is Transfer.ATOMIC else 1000 if transfer is Transfer.UD else 3000
+        found = self.measure(Test(transfer, measure, size, 200, warmup=20, depth=8, check=True))
+        directions = 2 if measure is Measure.BIDIRECTIONAL else 1
+        self.assertEqual(found.wrong, 0)
+        self.assertFalse(found.interrupted)
+        if transfer is not Transfer.UD:
+            self.assertEqual((found.messages, found.lost), (200 * directions, 0))
+            self.assertGreater(found.nanoseconds, 0)
+        else:
+            self.assertGreater(found.lost, 0)
+            self.assertLessEqual(found.messages, 200 * directions)
+        if measure is Measure.LATENCY:
+            summary = found.samples.summary()
+            self.assertEqual(summary.count, found.messages)
+            self.assertGreaterEqual(summary.minimum, 10_000)
+        elif transfer is not Transfer.UD:
+            self.assertGreaterEqual(found.peak, found.bandwidth)
+
+    def test_afterAnother(self) -> None:
+        """Tests follow one another over one link, and over others."""
+        client = self.client()
+        for _ in range(2):
+            self.successOf(client.open(LinkSettings(size=4096, depth=4, check=True)))
+            for size in (1, 4096, 17):
+                for measure in Measure:
+                    found = self.successOf(client.run(Test(Transfer.SEND, measure, size, 50, check=True)))
+                    self.assertEqual(found.wrong, 0)
+
+    def test_inline(self) -> None:
+        """Short messages may be sent inline."""
+        found = self.measure(Test(size=64, iterations=50, inline=64, check=True))
+        self.assertEqual((found.messages, found.wrong), (50, 0))
+
+    def test_forSomeTime(self) -> None:
+        """A test of so many seconds ends then, with what there was."""
+        before = self.clock.seconds()
+        client = self.client()
+        for measure in Measure:
+            found = self.measure(Test(Transfer.SEND, measure, 64, 0, seconds=0.05), client)
+            self.assertGreater(found.messages, 1000)
+            self.assertAlmostEqual(found.nanoseconds / 1e9, 0.05, places=2)
+        self.assertLess(self.clock.seconds() - before, 1)
+
+    def test_wrong(self) -> None:
+        """Contents that are not what they should be are found, at either end."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings(size=64, check=True)))
+        link = client._link
+        assert link is not None
+        link.memory.view[100] ^= 1  # so messages that have this byte are not what the other expects
+        for measure in (Measure.LATENCY, Measure.BANDWIDTH):
+            found = self.successOf(client.run(Test(Transfer.SEND, measure, 64, 128, warmup=0, check=True)))
+            self.assertEqual(found.wrong, 2 * 8)
+
+
+_addTests(MeasuringTests)
+
+
+class LimitsTests(SessionCase):
+    """The client says, the server obeys within its limits."""
+
+    limits = Limits(size=10_000, depth=16)
+
+    def test_less(self) -> None:
+        """What is too much is made less, and the client hears it."""
+        client = self.client()
+        settings = self.successOf(client.open(LinkSettings(size=1 << 20, depth=500, mtu=4096)))
+        self.assertEqual((settings.size, settings.depth, settings.mtu), (10_000, 16, 1024))
+        found = self.successOf(client.run(Test(Transfer.SEND, Measure.BANDWIDTH, 10_000, 100, depth=500)))
+        self.assertEqual(found.messages, 100)
+
+    def test_datagrams(self) -> None:
+        """Datagrams are as long as the port's packets, at most."""
+        settings = self.successOf(self.client().open(LinkSettings(QPKind.UD, size=1 << 20)))
+        self.assertEqual(settings.size, 1024)
+
+    def test_unfit(self) -> None:
+        """A test that the link is not made for is refused, by what it is."""
+        for test in (
+            Test(size=20_000),
+            Test(Transfer.UD, size=64),
+            Test(Transfer.ATOMIC, size=8),
+            Test(check=True),
+        ):
+            client = self.client()
+            self.successOf(client.open(LinkSettings(size=64)))
+            error = self.assertRaises(InvalidRequest, self.successOf, client.run(test))
+            talk = client._conversation
+            talk.say(Run(test))  # as if it did not know
+            refusal = self.assertRaises(Refused, self.successOf, talk.hear(Ready))
+            self.assertEqual(str(refusal), f"the other end says: {error}")
+            self.runUntil(lambda: len(self.ended) == len(self.begun))
+            self.assertIsInstance(self.ended[-1], InvalidRequest)
+
+
+class InterruptionTests(SessionCase):
+    """A test may be ended early."""
+
+    def test_interrupted(self) -> None:
+        """What there is counts, on both ends; the next test is as any other."""
+        for transfer in (Transfer.SEND, Transfer.READ, Transfer.UD):
+            for measure in Measure:
+                if transfer is Transfer.UD and measure is not Measure.LATENCY:
+                    continue  # simulated datagrams take no time to leave, so there would be no end of them
+                client = self.client()
+                kind = transfer.kind
+                self.successOf(client.open(LinkSettings(kind, 64, check=True)))
+                self.clock.callLater(0.02, client.interrupt)
+                test = Test(transfer, measure, 64, 1 << 40, check=True)
+                found = self.successOf(client.run(test))
+                self.assertTrue(found.interrupted, test)
+                self.assertGreater(found.messages, 100)
+                self.assertEqual(found.wrong, 0)
+                again = self.successOf(client.run(replace(test, iterations=50)))
+                self.assertFalse(again.interrupted)
+                self.assertEqual(again.messages, 100 if measure is Measure.BIDIRECTIONAL else 50)
+                client.close()
+
+    def test_closed(self) -> None:
+        """Closed while it measures, a client lets go of everything, and so does its server."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings()))
+        running = client.run(Test(iterations=1 << 40))
+        self.clock.callLater(0.01, client.close)
+        self.assertRaises(PeerLost, self.successOf, running)
+        self.runUntil(lambda: bool(self.ended))
+        self.assertEqual(self.ended, [None])
+        self.runUntil(lambda: not self.clock.getDelayedCalls())
+        self.assertEqual(self.clock.readers, [])
+
+
+class TroubleTests(SessionCase):
+    """What goes wrong is told in one line, and the server serves the next."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.stillServes)
+
+    def stillServes(self) -> None:
+        """The next client has nothing to complain of."""
+        self.network.heal()
+        self.assertEqual(self.measure(Test(iterations=10)).messages, 10)
+
+    def test_pathBreaks(self) -> None:
+        """A path that breaks during a test ends it, with what the device says."""
+        for transfer in (Transfer.SEND, Transfer.READ):
+            self.network.heal()
+            client = self.client()
+            self.successOf(client.open(LinkSettings()))
+            running = client.run(Test(transfer, Measure.BANDWIDTH, 64, 1 << 40))
+            self.clock.callLater(0.01, self.network.partition, "192.0.2.1", "192.0.2.2")
+            error = self.assertRaises(RequestFailed, self.successOf, running)
+            self.assertIn("the peer does not answer (RETRY_EXC_ERR)", str(error))
+            self.runUntil(lambda: len(self.ended) == len(self.begun))
+            self.assertIsInstance(self.ended[-1], Refused)
+
+    def test_linkEndsBetweenTests(self) -> None:
+        """A client whose queue pair goes before its conversation does is no error of the server's."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings()))
+        self.successOf(client.run(Test(iterations=10)))
+        service = self.server._conversation
+        assert service is not None and client._link is not None
+        client._link.queuePair.modify(QPAttributes(state=QPState.ERR))
+        there = self.devices[1]
+        pairs = tuple(there._queuePairs)  # type: ignore[attr-defined]  # of the software device
+        for pair in pairs:
+            pair.failed()
+        self.runUntil(lambda: self.clock.seconds() > 1)
+        self.assertIsNone(service.error)
+        client.close()
+        self.runUntil(lambda: bool(self.ended))
+        self.assertEqual(self.ended, [None])
+
+    def test_datagramsGoNowhere(self) -> None:
+        """Datagrams that are never answered end their test."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings(QPKind.UD)))
+        self.network.partition("192.0.2.1", "192.0.2.2")
+        found = self.successOf(client.run(Test(Transfer.UD, size=64, iterations=20, warmup=0)))
+        self.assertEqual((found.messages, found.lost), (0, 20))
+
+    def test_peerDies(self) -> None:
+        """A server that dies during a test ends it."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings()))
+        running = client.run(Test(iterations=1 << 40))
+        self.clock.callLater(0.01, lambda: self.clock.pumps[-1].serverIO.abortConnection())
+        error = self.assertRaises(PeerLost, self.successOf, running)
+        self.assertEqual(str(error), "the other end has gone")
+        assert client.unfinished is not None
+        self.assertGreater(client.unfinished.messages, 100)
+        self.assertTrue(client.unfinished.interrupted)
+
+    def test_serverStops(self) -> None:
+        """A server that is stopped says so."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings()))
+        running = client.run(Test(iterations=1 << 40))
+        self.clock.callLater(0.01, lambda: Deferred.fromCoroutine(self.server.close()))
+        error = self.assertRaises(Refused, self.successOf, running)
+        self.assertEqual(str(error), "the other end says: the server is stopped")
+
+    def test_busy(self) -> None:
+        """One client is served at a time: another is refused meanwhile."""
+        client = self.client()
+        error = self.assertRaises(Refused, self.successOf, connect(self.endpoint, self.side(0)))
+        self.assertIn("another client is measuring", str(error))
+        self.successOf(client.open(LinkSettings()))
+        self.successOf(client.run(Test(iterations=10)))
+        client.close()
+        self.runUntil(lambda: bool(self.ended))
+
+    def test_silence(self) -> None:
+        """A peer that says nothing is not waited for without end."""
+        silent = PumpedEndpoint(self.clock, Factory.forProtocol(Protocol))
+        before = self.clock.seconds()
+        error = self.assertRaises(PeerLost, self.successOf, connect(silent, self.side(0)))
+        self.assertIn("has said nothing for 15 seconds", str(error))
+        self.assertLess(self.clock.seconds() - before, ANSWER_SECONDS + 1)
+
+    def test_noDevice(self) -> None:
+        """Where the server's device can't be opened, the client hears why."""
+
+        def none(address: object) -> Any:
+            raise RDMAError("no such device")
+
+        server = Server(replace(self.side(1), open=none))
+        client = self.successOf(connect(PumpedEndpoint(self.clock, server), self.side(0)))
+        error = self.assertRaises(Refused, self.successOf, client.open(LinkSettings()))
+        self.assertIn("no such device", str(error))
+        client.close()
+
+    def test_otherVersion(self) -> None:
+        """Ends that speak different versions part at once, and say why."""
+
+        class Later(Protocol):
+            def dataReceived(self, data: bytes) -> None:
+                assert self.transport is not None
+                self.transport.write(encode(Hello(2)))
+
+        later = PumpedEndpoint(self.clock, Factory.forProtocol(Later))
+        error = self.assertRaises(Refused, self.successOf, connect(later, self.side(0)))
+        self.assertIn("the other end speaks version 2 of this, we speak 1", str(error))
+
+
+class GarbageTests(SessionCase):
+    """Whoever says what makes no sense is told so, and sent away."""
+
+    def say(self, data: bytes) -> bytes:
+        """What the server answers until it hangs up."""
+        protocol = self.server.buildProtocol(ADDRESS)
+        transport = FakeTransport(protocol, True)
+        protocol.makeConnection(transport)
+        protocol.dataReceived(data)
+        self.assertTrue(transport.disconnecting or transport.disconnected)
+        answer: bytes = transport.getOutBuffer()
+        protocol.connectionLost()
+        return answer
+
+    def test_garbage(self) -> None:
+        """HTTP, another program's line, a line without end, a message out of turn."""
+        hello = encode(Hello())
+        for data in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0\n",
+            b"x" * 10_000,
+            b"[]\n",
+            encode(Open(LinkSettings())),
+            hello + hello,
+            hello + encode(Run(Test())),
+            hello * 100,
+        ):
+            last = self.say(data).splitlines()[-1]
+            self.assertIn(b'"message": "trouble"', last)
+            self.assertIsInstance(self.ended[-1], WireError, data)
+
+    def test_servesAfterwards(self) -> None:
+        """Nobody suffers by it."""
+        self.say(b"nonsense\n")
+        self.assertEqual(self.measure(Test(iterations=10)).messages, 10)

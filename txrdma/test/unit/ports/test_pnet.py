@@ -1,0 +1,338 @@
+"""
+Physical networks: the table, the kernel's answers, and which port belongs to which interface.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.ports import pnet
+from txrdma.ports._pnet import (
+    Entry,
+    familyOf,
+    familyRequest,
+    networkOf,
+    parseTable,
+    portFor,
+    RDMAPort,
+    tableOf,
+    withEntry,
+    withoutEntries,
+)
+from txrdma.ports.netlink import attributesOf, InterfaceAddress, Message, NetworkInterface
+from txrdma.ports.pnet import Networks, readText, writeText
+from txrdma.test.support.sysfs import ROCE, SIW, SysFS
+
+TEXT = """\
+# the first network
+NET1 eth0 mlx5_0/1   # both
+net1 eth1
+
+NET2 bond0.7 mlx5_1/2
+"""
+
+GID = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+
+names = st.text("ABCXYZ0189", min_size=1, max_size=16)
+interfaces = st.from_regex(r"[a-z][a-z0-9.@-]{0,14}", fullmatch=True)
+ports = st.builds("{}/{}".format, st.from_regex(r"[a-z][a-z0-9_]{0,14}", fullmatch=True), st.integers(1, 254))
+entries = st.builds(Entry, names, st.one_of(interfaces, ports))
+tables = st.lists(entries, max_size=12, unique_by=lambda each: each.member).map(tuple)
+
+
+def textOf(table: tuple[Entry, ...]) -> str:
+    """A table, one line for each entry."""
+    return "".join(f"{each.network} {each.member}\n" for each in table)
+
+
+class TableTests(SynchronousTestCase):
+    """The text."""
+
+    def test_parsed(self) -> None:
+        """Names of networks are upper case, comments and empty lines are nothing."""
+        self.assertEqual(
+            parseTable(TEXT),
+            (
+                Entry("NET1", "eth0"),
+                Entry("NET1", "mlx5_0/1"),
+                Entry("NET1", "eth1"),
+                Entry("NET2", "bond0.7"),
+                Entry("NET2", "mlx5_1/2"),
+            ),
+        )
+
+    def test_nonsense(self) -> None:
+        """What makes no sense is told with its line."""
+        for text, why in (
+            ("\nNET1\n", "line 2: nothing belongs to NET1"),
+            ("NET-1 eth0", "line 1: 'NET-1' is no name"),
+            ("N" * 17 + " eth0", "is no name"),
+            ("NET1 mlx5_0/0", "line 1: 'mlx5_0/0' is neither"),
+            ("NET1 a/b/1", "is neither"),
+            ("NET1 " + "e" * 16, "is neither"),
+            ("NET1 eth0\nNET2 eth0", "line 2: eth0 is in NET1 and in NET2"),
+        ):
+            error = self.assertRaises(ValueError, parseTable, text)
+            self.assertIn(why, str(error))
+
+    @given(tables)
+    def test_roundTrip(self, table: tuple[Entry, ...]) -> None:
+        """What is written is what is read."""
+        self.assertEqual(parseTable(textOf(table)), table)
+
+    @given(tables, entries)
+    def test_added(self, table: tuple[Entry, ...], entry: Entry) -> None:
+        """An entry more, and nothing else; or it is refused, since the member is elsewhere."""
+        before = {each.member: each.network for each in table}
+        text = textOf(table)
+        if before.get(entry.member, entry.network) != entry.network:
+            self.assertRaises(ValueError, withEntry, text, entry)
+        else:
+            self.assertEqual(set(parseTable(withEntry(text, entry))), {*table, entry})
+
+    @given(tables, st.data())
+    def test_removed(self, table: tuple[Entry, ...], data: Any) -> None:
+        """The entries that are named are gone, all others are there."""
+        assume(table)
+        network = data.draw(st.sampled_from(table)).network
+        members = [each.member for each in table if each.network == network]
+        gone = data.draw(st.lists(st.sampled_from(members), unique=True))
+        left = parseTable(withoutEntries(textOf(table), network, gone))
+        expected = [each for each in table if each.network != network or (gone and each.member not in gone)]
+        self.assertEqual(list(left), expected)
+
+    @given(st.text("NET1 #/\n\teth0mlx5_", max_size=60), entries)
+    def test_anyText(self, text: str, entry: Entry) -> None:
+        """Any text has a table, or is refused by a ValueError; then nothing is added to it either."""
+        try:
+            table = parseTable(text)
+        except ValueError:
+            self.assertRaises(ValueError, withEntry, text, entry)
+            return
+        self.assertEqual(parseTable(textOf(table)), table)
+
+    def test_comments(self) -> None:
+        """Removing leaves comments, and lines of others, as they are."""
+        self.assertEqual(withoutEntries(TEXT, "net1", ["eth1"]), TEXT.replace("net1 eth1\n", ""))
+        self.assertEqual(
+            withoutEntries(TEXT, "NET1", ["eth0"]),
+            TEXT.replace("NET1 eth0 mlx5_0/1   # both", "NET1 mlx5_0/1 # both"),
+        )
+        self.assertEqual(
+            withoutEntries(TEXT, "NET1"), "# the first network\n# both\n\nNET2 bond0.7 mlx5_1/2\n"
+        )
+
+    def test_notThere(self) -> None:
+        """What is not there can't be removed."""
+        self.assertRaises(ValueError, withoutEntries, TEXT, "NET3")
+        self.assertRaises(ValueError, withoutEntries, TEXT, "NET1", ["bond0.7"])
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """An attribute of netlink."""
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def answer(*attributes: bytes) -> Message:
+    """A message of generic netlink."""
+    return Message(30, 0, 0, struct.pack("=BBH", 1, 1, 0) + b"".join(attributes))
+
+
+class KernelTests(SynchronousTestCase):
+    """The kernel's answers; that a real one gives such is seen in the box (test_pnet of test.kernel)."""
+
+    def test_family(self) -> None:
+        """A family is asked for by its name, and known by its number."""
+        asked = attributesOf(familyRequest("SMC_PNETID"), 4, "genlmsghdr")
+        self.assertEqual(asked, {2: b"SMC_PNETID\0"})
+        self.assertEqual(familyOf(answer(attribute(1, struct.pack("=H", 30)))), 30)
+        self.assertRaises(WireError, familyOf, answer())
+
+    def test_table(self) -> None:
+        """An answer has an interface, or a port, or both; what is not there is "n/a"."""
+        answers = [
+            answer(
+                attribute(1, b"NET1\0"),
+                attribute(2, b"eth0\0"),
+                attribute(3, b"n/a\0"),
+                attribute(4, b"\xff"),
+            ),
+            answer(
+                attribute(1, b"NET1\0"), attribute(2, b"n/a\0"), attribute(3, b"rxe0\0"), attribute(4, b"\1")
+            ),
+            answer(attribute(1, b"  \0"), attribute(2, b"eth1\0")),
+        ]
+        self.assertEqual(tableOf(answers), (Entry("NET1", "eth0"), Entry("NET1", "rxe0/1")))
+
+    @given(st.binary(max_size=60))
+    def test_anyAnswer(self, payload: bytes) -> None:
+        """An answer of any bytes gives entries that could stand in a table, or is refused."""
+        try:
+            table = tableOf([Message(30, 0, 0, payload)])
+        except WireError:
+            return
+        for entry in table:
+            self.assertEqual(parseTable(f"{entry.network} {entry.member}"), (entry,))
+
+
+ONE = RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True)
+TWO = RDMAPort("mlx5_1", 1, frozenset({"eth1"}), True)
+DOWN = RDMAPort("mlx5_2", 1, frozenset({"eth0"}), False)
+
+
+class ChoiceTests(SynchronousTestCase):
+    """L{portFor}."""
+
+    def test_netdev(self) -> None:
+        """Without a table it is the port on the interface, or on one beneath it."""
+        self.assertEqual(portFor(["eth1"], [ONE, TWO], []).port, TWO)
+        self.assertEqual(portFor(["bond0.7", "bond0", "eth0", "eth1"], [TWO, ONE], []).port, TWO)
+        self.assertIsNone(portFor(["lo"], [ONE, TWO], []).port)
+
+    def test_inactive(self) -> None:
+        """A port without a link is passed over, and said to be the reason when there is no other one."""
+        self.assertEqual(portFor(["eth0"], [DOWN, ONE], []).port, ONE)
+        found = portFor(["eth0"], [DOWN], [])
+        self.assertIsNone(found.port)
+        self.assertIn("none is active: mlx5_2/1", found.reason)
+
+    def test_table(self) -> None:
+        """An interface of a network goes with its ports only, though another one is on it."""
+        table = parseTable("NET1 eth0 mlx5_1/1")
+        found = portFor(["eth0"], [ONE, TWO], [table])
+        self.assertEqual((found.port, found.network), (TWO, "NET1"))
+        found = portFor(["eth0"], [ONE], [table])
+        self.assertEqual((found.port, found.network), (None, "NET1"))
+
+    def test_precedence(self) -> None:
+        """The first table that names a member counts."""
+        first, second = parseTable("NET1 eth0 mlx5_0/1"), parseTable("NET2 eth0 mlx5_1/1 eth1")
+        self.assertEqual(portFor(["eth0"], [ONE, TWO], [first, second]).port, ONE)
+        self.assertEqual(portFor(["eth1"], [ONE, TWO], [first, second]).port, TWO)
+        self.assertEqual(networkOf("eth2", [first, second]), "")
+
+    @given(
+        st.lists(st.sampled_from(["eth0", "eth1", "bond0"]), min_size=1, unique=True),
+        st.lists(st.sampled_from([ONE, TWO, DOWN]), unique=True),
+        st.lists(
+            st.dictionaries(
+                st.sampled_from(["eth0", "eth1", "mlx5_0/1", "mlx5_1/1", "mlx5_2/1"]),
+                st.sampled_from(["A", "B"]),
+            ),
+            max_size=2,
+        ),
+    )
+    def test_rules(self, chain: list[str], known: list[RDMAPort], named: list[dict[str, str]]) -> None:
+        """A port that is found is active, and of the interface's network, or on it when it has none."""
+        all_ = [tuple(Entry(network, member) for member, network in each.items()) for each in named]
+        found = portFor(chain, known, all_)
+        self.assertTrue(found.reason)
+        networks = [networkOf(each, all_) for each in chain if networkOf(each, all_)]
+        self.assertEqual(found.network, networks[0] if networks else "")
+
+        def fits(port: RDMAPort) -> bool:
+            if not port.isActive:
+                return False
+            if networks:
+                return networkOf(port.name, all_) == networks[0]
+            return bool(port.interfaces & set(chain))
+
+        self.assertEqual(found.port, next(filter(fits, known), None))
+
+
+def interface(index: int, name: str, address: str, isLoopback: bool = False) -> NetworkInterface:
+    """An interface with one address."""
+    length = 8 if isLoopback else 24
+    return NetworkInterface(
+        index, name, 1500, True, True, isLoopback, b"", (InterfaceAddress(address, length),)
+    )
+
+
+class NetworksTests(SynchronousTestCase):
+    """What was seen of a host."""
+
+    def setUp(self) -> None:
+        self.sysfs = SysFS(self.mktemp())
+        self.networks = Networks(
+            (ONE, TWO),
+            (),
+            (
+                interface(1, "lo", "127.0.0.1", True),
+                interface(2, "eth0", "10.0.0.1"),
+                interface(3, "bond0", "10.0.1.1"),
+            ),
+            str(self.sysfs.root),
+        )
+
+    def test_interface(self) -> None:
+        """A connection goes by the interface with our address; to an address of ours by the loopback one."""
+        for own, peer, name in (
+            ("10.0.0.1", "10.0.0.2", "eth0"),
+            ("10.0.0.1", "10.0.1.1", "lo"),
+            ("10.0.0.1", "10.0.0.1", "lo"),
+            ("127.0.0.1", "127.0.0.5", "lo"),
+        ):
+            found = self.networks.interfaceOf(own, peer)
+            assert found is not None
+            self.assertEqual(found.name, name)
+        self.assertIsNone(self.networks.interfaceOf("10.0.5.1", "10.0.0.2"))
+
+    def test_port(self) -> None:
+        """The port is that of the interface, or of one beneath it."""
+        self.assertEqual(self.networks.portFor("10.0.0.1", "10.0.0.2").port, ONE)
+        self.assertIsNone(self.networks.portFor("10.0.0.1", "10.0.0.1").port)
+        self.assertIsNone(self.networks.portFor("10.0.1.1", "10.0.1.2").port)
+        os.makedirs(self.sysfs.root / "class" / "net" / "bond0" / "lower_eth1")
+        self.assertEqual(self.networks.portFor("10.0.1.1", "10.0.1.2").port, TWO)
+        self.assertIn("10.0.5.1", self.networks.portFor("10.0.5.1", "10.0.0.2").reason)
+
+
+class FileTests(SynchronousTestCase):
+    """Where the table is."""
+
+    def test_written(self) -> None:
+        """A text is put in the place of another one, with its mode; the folder is made."""
+        path = Path(self.mktemp(), "pnet.conf")
+        self.assertEqual(readText(path), "")
+        writeText(path, "NET1 eth0\n")
+        self.assertEqual((readText(path), path.stat().st_mode & 0o777), ("NET1 eth0\n", 0o644))
+        path.chmod(0o600)
+        writeText(path, "")
+        self.assertEqual((readText(path), path.stat().st_mode & 0o777), ("", 0o600))
+        self.assertEqual(os.listdir(path.parent), ["pnet.conf"])
+
+    def test_broken(self) -> None:
+        """A table without sense is left out."""
+        path = Path(self.mktemp())
+        path.write_text("NET1\n")
+        self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})
+        self.patch(pnet, "kernelTable", lambda: (Entry("NET1", "eth0"),))
+        self.assertEqual(pnet.tables(), ((Entry("NET1", "eth0"),),))
+        path.write_text("NET2 eth0\n")
+        self.assertEqual(pnet.tables()[0], (Entry("NET2", "eth0"),))
+
+    def test_ports(self) -> None:
+        """The ports of a host are those of sysfs, with their interfaces."""
+        sysfs = SysFS(self.mktemp())
+        self.assertEqual(pnet.rdmaPorts(sysfs.root), [])
+        sysfs.device("mlx5_0")
+        sysfs.port("mlx5_0", 1, ROCE, [(GID, "RoCE v2", "eth0"), (GID, "RoCE v2", "eth0.7")])
+        sysfs.port("mlx5_0", 2, {**ROCE, "state": "1: DOWN"})
+        sysfs.device("siw0", SIW)
+        sysfs.port("siw0", 1, ROCE, [(GID, "RoCE v2", "eth1")])
+        self.assertEqual(
+            pnet.rdmaPorts(sysfs.root),
+            [
+                RDMAPort("mlx5_0", 1, frozenset({"eth0", "eth0.7"}), True),
+                RDMAPort("mlx5_0", 2, frozenset(), False),
+            ],
+        )

@@ -1,0 +1,76 @@
+"""
+Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFromThreads
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.group.attendant import Attendant
+
+PATIENCE = 10.0
+
+
+@implementer(IReactorFromThreads)
+class Threaded:
+    """A reactor that other threads may call."""
+
+    def __init__(self) -> None:
+        self.called = Event()
+
+    def callFromThread(self, callable: Callable[..., Any], *args: object, **kw: object) -> None:
+        callable(*args, **kw)
+        self.called.set()
+
+
+class AttendantTests(SynchronousTestCase):
+    """Descriptors that a thread waits for."""
+
+    def setUp(self) -> None:
+        self.reactor = Threaded()
+        self.calls = 0
+        self.attendant = Attendant(self.reactor, self.ready)
+        self.addCleanup(self.attendant.stop)
+        self.reading, self.writing = os.pipe()
+        self.addCleanup(os.close, self.reading)
+        self.addCleanup(os.close, self.writing)
+
+    def ready(self) -> None:
+        self.calls += 1
+
+    def test_readable(self) -> None:
+        """The reactor is called once when a descriptor is readable."""
+        self.attendant.watch([self.reading], None)
+        os.write(self.writing, b"!")
+        self.assertTrue(self.reactor.called.wait(PATIENCE))
+        self.attendant.stop()
+        self.assertEqual(self.calls, 1)
+
+    def test_late(self) -> None:
+        """The reactor is called when the time is over."""
+        self.attendant.watch([self.reading], 0.0)
+        self.assertTrue(self.reactor.called.wait(PATIENCE))
+
+    def test_stopped(self) -> None:
+        """What is watched no more calls nobody, and its thread is gone."""
+        self.attendant.watch([self.reading], None)
+        self.attendant.stop()
+        self.attendant.stop()
+        os.write(self.writing, b"!")
+        self.assertEqual(self.calls, 0)
+
+    def test_watchesAgain(self) -> None:
+        """A second watch takes the place of the first."""
+        self.attendant.watch([self.reading], None)
+        self.attendant.watch([], 0.0)
+        self.assertTrue(self.reactor.called.wait(PATIENCE))
+        self.attendant.stop()
+        self.assertEqual(self.calls, 1)

@@ -1,0 +1,80 @@
+"""
+C{device=auto}: real RDMA ports first, then shared memory, then TCP.
+
+The real port is one of the software device's here; that of pyverbs is for the box (test_auto of test.kernel).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.ports import pnet
+from txrdma.ports._pnet import Finding, RDMAPort
+from txrdma.smc.common import realports
+from txrdma.smc.common.realports import LIFE, RealPorts
+
+
+class Networks:
+    """Networks of a host that are looked at."""
+
+    looks = 0
+    finding = Finding(RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True), "it is there")
+
+    @classmethod
+    def look(cls) -> Networks:
+        cls.looks += 1
+        return cls()
+
+    def portFor(self, own: str, peer: str) -> Finding:
+        return self.finding
+
+
+class RealPortsTests(SynchronousTestCase):
+    """L{RealPorts}."""
+
+    def setUp(self) -> None:
+        self.now = 1000.0
+        self.patch(realports, "monotonic", lambda: self.now)
+        self.patch(realports, "hasPyverbs", lambda: True)
+        self.folder = Path(self.mktemp())
+        self.patch(realports, "DEVICES", str(self.folder))
+        self.patch(pnet, "Networks", Networks)
+        self.patch(Networks, "looks", 0)
+        self.ports = RealPorts()
+
+    def test_noDevices(self) -> None:
+        """Where there is no device nothing is looked at, until the next look is due."""
+        self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
+        (self.folder / "mlx5_0").mkdir(parents=True)
+        self.assertFalse(self.ports.isAny())
+        self.now += LIFE
+        self.assertTrue(self.ports.isAny())
+        self.assertEqual(Networks.looks, 0)
+
+    def test_withoutPyverbs(self) -> None:
+        """Without pyverbs a device is of no use."""
+        (self.folder / "mlx5_0").mkdir(parents=True)
+        self.patch(realports, "hasPyverbs", lambda: False)
+        self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
+
+    def test_kept(self) -> None:
+        """A thousand connections cost one look, until what was seen is too old."""
+        (self.folder / "mlx5_0").mkdir(parents=True)
+        for number in range(1000):
+            found = self.ports.portFor("10.0.0.1", f"10.0.1.{number % 250}")
+            self.assertEqual(found, ("pyverbs:mlx5_0", 1))
+        self.assertEqual(Networks.looks, 1)
+        self.now += LIFE
+        self.patch(Networks, "finding", Finding(None, "it is gone"))
+        self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.1.1"))
+        self.assertEqual(Networks.looks, 2)
+
+    def test_failed(self) -> None:
+        """A device that could not be opened is tried again later."""
+        (self.folder / "mlx5_0").mkdir(parents=True)
+        self.ports.fail("pyverbs:mlx5_0")
+        self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
+        self.now += LIFE
+        self.assertIsNotNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))

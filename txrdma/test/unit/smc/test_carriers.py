@@ -1,0 +1,37 @@
+"""
+The seam of carriers: a third one, which knows of connections by what their SYN carries.
+"""
+
+from __future__ import annotations
+
+from zope.interface.verify import verifyClass, verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers.agreed import AgreedApproach, AgreedArrival, AgreedReception
+from txrdma.smc.carriers.approaching import LocalApproach
+from txrdma.smc.carriers.choice import carrierFor
+from txrdma.smc.carriers.dialing import DialedClient
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.carriers.local import Announced, Announcements
+from txrdma.smc.options import Options
+from txrdma.test.support.smc.ends import reactor
+
+
+class InterfaceTests(SynchronousTestCase):
+    """Carriers and their parts."""
+
+    def test_provided(self) -> None:
+        """Each of them provides its interface, whatever the options choose."""
+        verifyClass(IDialing, DialedClient)
+        for options in (Options(), Options(agreed=True)):
+            carrier = carrierFor(reactor, options)
+            verifyObject(ICarrier, carrier)
+            verifyObject(IApproach, carrier.approach())
+            verifyObject(IReception, carrier.reception(5))
+        for kind in (LocalApproach, AgreedApproach):
+            verifyClass(IApproach, kind)
+        for known in (Announced, AgreedArrival):
+            verifyClass(IArrival, known)
+        for received in (Announcements, AgreedReception):
+            verifyClass(IReception, received)

@@ -1,0 +1,406 @@
+"""
+Tests for L{txrdma.smc.wire.clc}: recorded messages, lies about lengths, every code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress
+from txrdma.smc.wire.clc import (
+    Accept,
+    AnswerV2,
+    Confirm,
+    Decline,
+    decode,
+    decodeFirst,
+    Diagnosis,
+    enterpriseID,
+    enterpriseName,
+    FirstContact,
+    FirstContactV21,
+    IPv6Prefix,
+    ISMDevice,
+    MAX_LENGTH,
+    Message,
+    OSType,
+    Path,
+    Proposal,
+    ProposalV2,
+    sizeCode,
+    SMCDAccept,
+    SMCDArea,
+    SMCDConfirm,
+    SMCDV2,
+    SMCR,
+)
+from txrdma.test.support.captures import names, SMC_GO, streams
+from txrdma.test.support.smc.clc import ends, gids, ids, macs, octets
+from txrdma.testing.strategies import layouts
+
+
+def recorded() -> list[tuple[str, bytes]]:
+    """Every CLC message of the captures: the capture's name, and the bytes."""
+    found = []
+    for name in names():
+        for _, _, content in streams(name):
+            while content[:3] == SMCR[:3]:
+                size, _ = decodeFirst(content)
+                found.append((name, content[:size]))
+                content = content[size:]
+    return found
+
+
+eids = st.binary(min_size=32, max_size=32)
+paths = st.sampled_from(list(Path))
+
+ipParts = {
+    "subnet": st.integers(0, 0xFFFFFFFF),
+    "prefixLength": octets,
+    "ipv6Prefixes": st.lists(layouts(IPv6Prefix), max_size=8).map(tuple),
+}
+smcdAreas = layouts(SMCDArea, reserved20=st.just(bytes(20)), extensionOffset=st.just(0))
+proposalsV1 = st.builds(
+    Proposal, ids, gids, macs, **ipParts, typeV1=paths, smcd=st.one_of(st.none(), smcdAreas)
+)
+extensions = st.builds(
+    ProposalV2,
+    gids,
+    st.lists(eids, max_size=8).map(tuple),
+    st.integers(0, 15),
+    st.booleans(),
+    octets,
+    octets,
+    st.integers(0, 0xFFFF),
+    st.one_of(st.none(), st.builds(SMCDV2, eids, st.lists(layouts(ISMDevice), max_size=8).map(tuple))),
+)
+
+
+@st.composite
+def proposalsV2(draw: st.DrawFn) -> Proposal:
+    """Proposals of version 2: what is there depends on what is offered."""
+    typeV1, typeV2 = draw(paths), draw(paths)
+    v2 = draw(st.one_of(st.none(), extensions)) if typeV2 is not Path.NONE else None
+    parts: dict[str, Any] = (
+        {name: draw(part) for name, part in ipParts.items()} if typeV1 is not Path.NONE else {}
+    )
+    area = draw(smcdAreas)
+    return Proposal(draw(ids), draw(gids), draw(macs), version=2, typeV1=typeV1, typeV2=typeV2, smcd=area,
+                    v2=v2, **parts)  # fmt: skip
+
+
+contacts = st.builds(
+    FirstContact,
+    st.booleans(),
+    st.integers(0, 15).map(OSType),
+    st.integers(0, 15),
+    st.binary(min_size=32, max_size=32),
+    st.one_of(st.none(), layouts(FirstContactV21, reserved44=st.just(bytes(8)))),
+)
+fullContacts = contacts.filter(lambda each: each.v21 is not None)
+answers: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Accept, **ends, firstContact=st.booleans()),
+    st.builds(Confirm, **ends, firstContact=st.booleans()),
+    st.builds(Accept, **ends, version=st.just(2), v2=st.builds(AnswerV2, eids)),
+    st.builds(Confirm, **ends, version=st.just(2), v2=st.builds(AnswerV2, eids)),
+    st.builds(
+        Accept,
+        **ends,
+        firstContact=st.just(True),
+        version=st.just(2),
+        v2=st.builds(AnswerV2, eids, contacts),
+    ),
+    st.builds(
+        Confirm,
+        **ends,
+        firstContact=st.just(True),
+        version=st.just(2),
+        v2=st.builds(AnswerV2, eids, fullContacts, st.lists(gids, max_size=8).map(tuple)),
+    ),
+)
+wide = st.integers(0, (1 << 64) - 1)
+direct = (wide, wide, octets, st.integers(0, 15), st.integers(0, 0xFFFFFFFF))
+directAnswers: st.SearchStrategy[Message] = st.one_of(
+    st.builds(SMCDAccept, *direct, firstContact=st.booleans()),
+    st.builds(SMCDConfirm, *direct, firstContact=st.booleans()),
+    st.builds(
+        SMCDConfirm,
+        *direct,
+        firstContact=st.just(True),
+        version=st.just(2),
+        chid=st.integers(0, 0xFFFF),
+        eid=eids,
+        gidExtension=wide,
+        contact=contacts,
+    ),
+)
+declines = st.builds(
+    Decline,
+    ids,
+    st.integers(0, 0xFFFFFFFF).map(Diagnosis),
+    st.booleans(),
+    st.integers(1, 2),
+    st.integers(0, 15).map(OSType),
+    st.sampled_from((b"", bytes(range(16)))),
+)
+everything = st.one_of(proposalsV1, proposalsV2(), answers, directAnswers, declines)
+
+
+class RecordedTests(SynchronousTestCase):
+    """What the Linux kernel sent."""
+
+    def test_roundTrip(self) -> None:
+        """Every message is read, and made again byte for byte."""
+        messages = recorded()
+        self.assertGreater(len(messages), 20)
+        for name, raw in messages:
+            self.assertEqual(decode(raw).encode(), raw, name)
+
+    def test_kinds(self) -> None:
+        """Proposals, both answers of both kinds of contact, and a Decline are among them."""
+        kinds: set[tuple[type, bool | None]] = {(type(message), getattr(message, "firstContact", None))
+                 for message in (decode(raw) for _, raw in recorded())}  # fmt: skip
+        expected: set[tuple[type, bool | None]] = {(Proposal, None), (Decline, None)}
+        expected |= {(kind, first) for kind in (Accept, Confirm) for first in (True, False)}
+        self.assertEqual(kinds, expected)
+
+    def test_proposal(self) -> None:
+        """A kernel with RoCE v2 only offers version 2.1, and its EID."""
+        proposal = decode(next(raw for name, raw in recorded() if name == "smc-first"))
+        assert isinstance(proposal, Proposal) and proposal.v2 is not None
+        self.assertEqual((proposal.version, proposal.typeV1, proposal.typeV2), (2, Path.NONE, Path.SMC_R))
+        self.assertFalse(proposal.offersV1)
+        self.assertEqual(proposal.v2.eids, (b"TXRDMA".ljust(32),))
+        self.assertEqual((proposal.v2.release, proposal.v2.maxLinks), (1, 2))
+        self.assertEqual(proposal.v2.gid, GID.fromIP("10.77.0.1"))
+
+    def test_confirm(self) -> None:
+        """A first contact's Confirm lists the client's GIDs."""
+        confirms = [decode(raw) for name, raw in recorded() if name == "smc-two-links"]
+        first = next(each for each in confirms if isinstance(each, Confirm) and each.firstContact)
+        assert first.v2 is not None and first.v2.firstContact is not None
+        self.assertEqual(first.v2.gids, (GID.fromIP("10.77.0.1"), GID.fromIP("10.77.0.3")))
+        self.assertEqual(first.v2.firstContact.hostName.rstrip(), b"lab")
+        self.assertEqual((first.index, first.size, first.mtu), (1, 65536, 3))
+
+    def test_decline(self) -> None:
+        """The server of 10.78.0.0/24 has no device."""
+        decline = next(decode(raw) for name, raw in recorded() if name == "smc-decline" and raw[4] == 4)
+        assert isinstance(decline, Decline)
+        self.assertEqual((decline.diagnosis, decline.osType), (Diagnosis.NOSMCRDEV, OSType.LINUX))
+
+
+class SmcGoTests(SynchronousTestCase):
+    """Messages of version 1 from the tests of smc-go."""
+
+    def test_roundTrip(self) -> None:
+        """They are made again byte for byte."""
+        for name in ("proposal", "accept", "decline"):
+            self.assertEqual(decode(SMC_GO[name]).encode(), SMC_GO[name])
+
+    def test_proposal(self) -> None:
+        """The client is in 127.0.0.0/8."""
+        proposal = decode(SMC_GO["proposal"])
+        assert isinstance(proposal, Proposal)
+        self.assertEqual((proposal.subnet, proposal.prefixLength), (0x7F000000, 8))
+        self.assertEqual(str(proposal.mac), "98:03:9b:ab:cd:ef")
+        self.assertTrue(proposal.offersV1)
+
+    def test_accept(self) -> None:
+        """The fields are where facts say that they are."""
+        accept = decode(SMC_GO["accept"])
+        assert isinstance(accept, Accept)
+        self.assertEqual((accept.qpn, accept.rkey, accept.index, accept.token), (228, 5501, 1, 5))
+        self.assertEqual((accept.size, accept.mtu, accept.psn), (65536, 3, 7534078))
+        self.assertEqual((accept.address, accept.firstContact), (0xF0A60000, True))
+
+    def test_decline(self) -> None:
+        """No device."""
+        decline = decode(SMC_GO["decline"])
+        assert isinstance(decline, Decline)
+        self.assertEqual(decline.diagnosis, Diagnosis.NOSMCDEV)
+
+
+class DiagnosisTests(SynchronousTestCase):
+    """Codes."""
+
+    def test_every(self) -> None:
+        """Every code goes through a Decline."""
+        self.assertEqual(len(Diagnosis), 36)
+        for diagnosis in Diagnosis:
+            decline = decode(Decline(b"12345678", diagnosis).encode())
+            assert isinstance(decline, Decline)
+            self.assertIs(decline.diagnosis, diagnosis)
+
+    def test_unknown(self) -> None:
+        """One that we don't know keeps its number, and is written in hex."""
+        raw = bytearray(SMC_GO["decline"])
+        raw[16:20] = bytes.fromhex("02040000")
+        decline = decode(raw)
+        assert isinstance(decline, Decline)
+        self.assertEqual(decline.diagnosis.name, "UNKNOWN_0x2040000")
+        self.assertEqual(decline.encode(), raw)
+
+    def test_bothLengths(self) -> None:
+        """A Decline has 28 or 44 bytes, in either version."""
+        for version in (1, 2):
+            for words in (b"", bytes(16)):
+                decline = Decline(b"12345678", Diagnosis.SYNCERR, True, version, OSType.AIX, words)
+                self.assertEqual(len(decline.encode()), 28 + len(words))
+                self.assertEqual(decode(decline.encode()), decline)
+
+    def test_inVersion(self) -> None:
+        """The Decline of each version has the length that kernels insist on, and its flag in its place."""
+        for version, length in ((1, 28), (2, 44)):
+            raw = Decline.inVersion(version, b"12345678", Diagnosis.SYNCERR).encode()
+            self.assertEqual((len(raw), raw[7]), (length, version << 4 | 8))
+            raw = Decline.inVersion(version, b"12345678", Diagnosis.MEM).encode()
+            self.assertEqual((len(raw), raw[7]), (length, version << 4))
+
+
+class EnterpriseTests(SynchronousTestCase):
+    """User-defined enterprise IDs."""
+
+    def test_valid(self) -> None:
+        """Up to 32 of A-Z, 0-9, dot and hyphen, padded with blanks; the name comes out again."""
+        for name in ("A", "0", "EXAMPLE-1.COM", "Z" * 32, "9..--"):
+            eid = enterpriseID(name)
+            self.assertEqual(eid, name.encode() + b" " * (32 - len(name)))
+            self.assertEqual(enterpriseName(eid), name)
+
+    def test_invalid(self) -> None:
+        """Everything else is refused."""
+        for name in ("", "a", "-A", ".A", " A", "A ", "A B", "A_B", "\xc4", "A\n", "A" * 33):
+            self.assertRaises(ValueError, enterpriseID, name)
+
+    def test_strange(self) -> None:
+        """A peer's may hold anything."""
+        self.assertEqual(enterpriseName(b"A\xff".ljust(32)), "A\\xff")
+
+
+class FramingTests(SynchronousTestCase):
+    """Where a message ends."""
+
+    @given(everything, st.binary(max_size=40), st.data())
+    def test_neverMore(self, message: Message, rest: bytes, data: st.DataObject) -> None:
+        """However much is there, the length is the message's own; and 8 while it is not known."""
+        raw = message.encode()
+        stream = raw + rest
+        seen = stream[: data.draw(st.integers(0, len(stream)))]
+        self.assertEqual(decodeFirst(seen)[0], len(raw) if len(seen) >= 8 else 8)
+
+    def test_notCLC(self) -> None:
+        """The first byte that does not fit is enough."""
+        for raw in (b"G", b"\xe2\xd4\xc3D", b"\xe2\xd4\xc3\xd9\x05\0\x34\x10", b"\xe2\xd4\xc3\xd9\1\0\x34\0"):
+            self.assertRaises(WireError, decodeFirst, raw)
+
+    def test_lengths(self) -> None:
+        """A length that no message has is an error at once."""
+        for length in (0, 8, 12, MAX_LENGTH + 1, 0xFFFF):
+            raw = SMCR + b"\1" + length.to_bytes(2, "big") + b"\x10"
+            self.assertRaises(WireError, decodeFirst, raw)
+
+    def test_trailer(self) -> None:
+        """The eyecatcher at the end must be the one at the beginning."""
+        for name in ("proposal", "accept", "decline"):
+            raw = SMC_GO[name][:-1] + b"\xc4"
+            error = self.assertRaises(WireError, decode, raw)
+            self.assertEqual(error.offset, len(raw) - 4)
+
+    def test_notWhole(self) -> None:
+        """Too few and too many bytes are errors."""
+        for raw in (SMC_GO["accept"][:-1], SMC_GO["accept"] + b"\0", b""):
+            self.assertRaises(WireError, decode, raw)
+
+
+class DistrustTests(SynchronousTestCase):
+    """Messages whose parts contradict each other."""
+
+    @given(everything)
+    def test_roundTrip(self, message: Message) -> None:
+        """What is made is read again as the same; where version 2 begins is found out when it is made."""
+        again = decode(message.encode())
+        if isinstance(message, Proposal) and isinstance(again, Proposal) and message.v2 is not None:
+            message = replace(message, smcd=again.smcd)
+        self.assertEqual(again, message)
+
+    @given(
+        st.sampled_from([raw for _, raw in recorded()] + [SMC_GO["proposal"], SMC_GO["accept"]]), st.data()
+    )
+    def test_damaged(self, raw: bytes, data: st.DataObject) -> None:
+        """A damaged message is an error, or a message."""
+        damaged = bytearray(raw)
+        for _ in range(data.draw(st.integers(1, 4))):
+            damaged[data.draw(st.integers(4, len(raw) - 1))] = data.draw(octets)
+        try:
+            message = decode(damaged)
+        except WireError:
+            return
+        self.assertEqual(decode(message.encode()), message)
+
+    @given(st.binary(max_size=300))
+    def test_anything(self, body: bytes) -> None:
+        """Any bytes in a good frame are an error, or a message."""
+        for kind in range(1, 5):
+            for last in (0x10, 0x18, 0x11, 0x12, 0x20, 0x22, 0x28, 0x29):
+                head = SMCR + bytes((kind, *(len(body) + 12).to_bytes(2, "big"), last))
+                try:
+                    decode(head + body + SMCR)
+                except WireError:
+                    pass
+
+    def test_noExtension(self) -> None:
+        """A Proposal that offers version 2 and lacks its extension is read, so that it can be declined."""
+        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, typeV1=Path.NONE,
+                            smcd=SMCDArea())  # fmt: skip
+        raw = proposal.encode()
+        self.assertEqual((len(raw), decode(raw)), (84, proposal))
+
+    def test_tooManyPrefixes(self) -> None:
+        """A Proposal has 8 IPv6 prefixes at most."""
+        prefixes = tuple(IPv6Prefix(prefix=bytes(16), length=64) for _ in range(9))
+        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), ipv6Prefixes=prefixes)
+        error = self.assertRaises(WireError, decode, proposal.encode())
+        self.assertIn("9 prefixes", str(error))
+
+    def test_tooManyEIDs(self) -> None:
+        """A Proposal has 8 EIDs at most."""
+        v2 = ProposalV2(GID(bytes(16)), (b"x" * 32,) * 9)
+        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, v2=v2,
+                            smcd=SMCDArea())  # fmt: skip
+        self.assertRaises(WireError, decode, proposal.encode())
+
+    def test_count(self) -> None:
+        """A count that the length does not bear out is an error."""
+        raw = bytearray(SMC_GO["proposal"])
+        raw[47] = 1
+        self.assertRaises(WireError, decode, raw)
+        raw[47] = 255
+        self.assertRaises(WireError, decode, raw)
+
+    def test_firstContact(self) -> None:
+        """The flag without the extension, and the extension without the flag, are errors."""
+        end: dict[str, Any] = {name: getattr(decode(SMC_GO["accept"]), name) for name in ends}
+        with_ = AnswerV2(b"e" * 32, FirstContact())
+        without = AnswerV2(b"e" * 32)
+        for kind in (Accept, Confirm):
+            for first, v2 in ((True, without), (False, with_)):
+                raw = kind(**end, firstContact=first, version=2, v2=v2).encode()
+                self.assertRaises(WireError, decode, raw)
+
+    def test_tooWide(self) -> None:
+        """What does not fit is our mistake, told before anything is sent."""
+        self.assertRaises(WireError, Decline(b"short", Diagnosis.MEM).encode)
+
+    def test_sizeCode(self) -> None:
+        """Codes are for 16 KiB times a power of two."""
+        self.assertEqual([sizeCode(16384 << n) for n in range(16)], list(range(16)))
+        for size in (0, 8192, 16385, 3 * 16384, 16384 << 16):
+            self.assertRaises(ValueError, sizeCode, size)

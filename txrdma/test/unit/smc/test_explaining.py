@@ -1,0 +1,249 @@
+"""
+Conversations of SMC in captures, explained.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.explaining._conversation import _Direction
+from txrdma.smc.explaining._words import ofCLC, ofLLC
+from txrdma.smc.wire import clc, llc
+from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.smc.explaining import explained, packets, SMC, told, VECTORS
+
+
+class RecordedTests(SynchronousTestCase):
+    """What kernels have said to each other."""
+
+    def test_first(self) -> None:
+        """A first contact is told from the option to the last key, with bytes and both ends' close."""
+        text = told("smc-first")
+        for words in (
+            "# connection 1: 10.77.0.1:15001 to 10.77.0.2:5001",
+            "1   0.000000 [1] the client connects, and can speak SMC",
+            "the server can speak SMC, too",
+            "the client proposes SMC-R version 2.1 by ::ffff:10.77.0.1, EIDs TXRDMA, up to 255 connections",
+            "the server accepts: SMC-R version 2.1, EID TXRDMA, first contact, queue pair 0x11 of",
+            "the client confirms: SMC-R version 2.1",
+            "[-] (link 1) the server confirms link 1: queue pair 0x11 of ::ffff:10.77.0.2",
+            "[-] (link 1) the server offers link 2",
+            "[-] (link 1) the client rejects a further link",
+            "[1] (link 1) the client has written 3,000 bytes (3,005 in all), has read 5 bytes (5 in all)",
+            "the client has read 3,000 bytes (3,005 in all), has closed",
+            "# connection 1: SMC-R; the client wrote 3,005 bytes; the server wrote 3,005 bytes",
+            "; the client: closed; the server: closed",
+        ):
+            self.assertIn(words, text)
+
+    def test_twoLinks(self) -> None:
+        """Two links and two connections are kept apart, through a failover."""
+        text = told("smc-two-links")
+        for words in (
+            "(link 1) the client takes the offer of link 2: queue pair 0x11 of ::ffff:10.77.0.3",
+            "(link 2) the client confirms link 2 too",
+            "the server has a new buffer: key 0x420 at 0xff29218087830000, 0x436 on link 1",
+            "[2] the server accepts: SMC-R version 2, EID TXRDMA, in a link group that there is",
+            "[1] (link 1) the client has written 6 bytes (12 in all)",
+            "[2] (link 2) the client has written 6 bytes (12 in all)",
+            "[1] (link 2) the client has moved to this link: message 1 must have arrived",
+            "the client deletes link 1, in order: LOST_PATH",
+            "[1] (link 2) the client has written 5 bytes (17 in all)",
+            "# connection 2: SMC-R; the client wrote 17 bytes; the server wrote 4 bytes",
+        ):
+            self.assertIn(words, text)
+
+    def test_ours(self) -> None:
+        """What our stack and the kernel say is told in order, from the option to the end of the group."""
+        ours, kernels = "ring of 4,194,304 bytes", "ring of 65,536 bytes"
+        for name, client, server in (
+            ("smc-ours-client", ours, kernels),
+            ("smc-ours-server", kernels, ours),
+        ):
+            lines = told(name).splitlines()
+            self.assertEqual(
+                [client in line for line in lines if "the client confirms: " in line], [True] * 2
+            )
+            self.assertEqual([server in line for line in lines if "the server accepts: " in line], [True] * 2)
+            place = 0
+            for words in (
+                "[1] the client connects, and can speak SMC",
+                "[1] the server can speak SMC, too",
+                "[1] the client proposes SMC-R version 2.1 by ::ffff:10.77.0.",
+                "[1] the server accepts: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
+                "[1] the client confirms: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
+                "[-] (link 1) the server confirms link 1: queue pair",
+                "[-] (link 1) the client confirms link 1 too: queue pair",
+                "[-] (link 1) the server offers link 2: queue pair",
+                "[-] (link 1) the client takes the offer of link 2: queue pair",
+                "[-] (link 2) the server confirms link 2: queue pair",
+                "[-] (link 2) the client confirms link 2 too: queue pair",
+                " has written 13 bytes (13 in all)",
+                "[2] the client connects, and can speak SMC",
+                "[2] the client proposes SMC-R version 2.1",
+                "[2] the client confirms: SMC-R version 2, EID TXRDMA, in a link group that there is",
+                "[2] (link 2) the client has written 1,000 bytes (1,000 in all)",
+                "takes back 1 buffer",
+                "has forgotten them",
+                "deletes all links, in order: PROGRAM_ENDING",
+                "# connection 1: SMC-R; the client wrote 13 bytes; the server wrote 13 bytes;",
+                "# connection 2: SMC-R; the client wrote 1,000 bytes; the server wrote 1,000 bytes;",
+            ):
+                found = [at for at, line in enumerate(lines) if at >= place and words in line]
+                self.assertTrue(found, f"{name} has not, where it should be: {words}")
+                place = found[0] + 1
+
+    def test_wrap(self) -> None:
+        """Rings that wrap are counted through, and a blocked writer is told as such."""
+        text = told("smc-wrap")
+        self.assertIn("(62,000 in all)", text)
+        self.assertIn("waits for room", text)
+        self.assertIn("# connection 1: SMC-R; the client wrote 62,000 bytes", text)
+
+    def test_ends(self) -> None:
+        """Half-close, abort, urgent data and TEST LINK have their words."""
+        for name, words in (
+            ("smc-halfclose", ["the client has written", "writes no more", "the client: done writing"]),
+            ("smc-abort", ["aborts", "abnormal close"]),
+            ("smc-urgent", ["the last byte is urgent"]),
+            ("smc-test-link", ["asks whether the other end is there", "the client is there"]),
+        ):
+            text = told(name)
+            for each in words:
+                self.assertIn(each, text, name)
+
+    def test_fallback(self) -> None:
+        """A Decline tells why; a server without SMC is told from its SYN-ACK."""
+        text = told("smc-decline")
+        self.assertIn("the server declines: NOSMCRDEV (0x03030002): no device for SMC-R", text)
+        self.assertIn("# connection 1: TCP, because the server declined: NOSMCRDEV", text)
+        self.assertIn("# connection 1: TCP, because the server's SYN-ACK has no option", told("tcp-server"))
+        self.assertEqual(explained(packets("tcp-client")).told, [])
+
+    def test_levels(self) -> None:
+        """Level 1 leaves cursors out, but for ends; level 3 shows each RDMA write, and where it goes."""
+        one, two, three = (told("smc-first", level) for level in (1, 2, 3))
+        self.assertNotIn("has written", one)
+        self.assertIn("has closed", one)
+        self.assertNotIn("key 0x33c: ", two)
+        self.assertIn("the client writes 3,000 bytes at 0xff153e77c4af0005, key 0x33c: 5 into the", three)
+
+    def test_strangers(self) -> None:
+        """RDMA of others, in captures of verbs, ping-pong and management, is not taken for SMC."""
+        for name in ("rc-pingpong", "ud-pingpong", "rping", "verbs", "mad-rmpp", "mad-perf-get", "cm-reject"):
+            self.assertEqual(explained(packets(name)).told, [], name)
+
+    def test_cut(self) -> None:
+        """A capture that begins in the middle tells what explains itself, by addresses."""
+        text = "\n".join(explained(packets("smc-first")[12:]).lines(2))
+        self.assertIn("::ffff:10.77.0.2 offers link 2", text)
+        self.assertIn("::ffff:10.77.0.1 on token 0x1: written up to 0:5, read up to 0:0", text)
+
+    def test_repeated(self) -> None:
+        """Packets that were sent twice are told once."""
+        many = packets("smc-two-links")
+        twice = [each for packet in many for each in (packet, packet)]
+        once, again = explained(many), explained(twice)
+        counts = Counter(again.conversation.counts)
+        self.assertGreater(counts.pop("repeated packets"), 0)
+        self.assertEqual(counts, once.conversation.counts)
+
+    def test_anything(self) -> None:
+        """Captures with damaged packets are explained as far as they go, without an exception."""
+        random = Random(7)
+        for name in (*SMC, "smc-decline"):
+            for _ in range(20):
+                damaged = []
+                for packet in packets(f"smc-{name}" if name in SMC else name):
+                    raw = bytearray(packet.data)
+                    if random.random() < 0.3:
+                        raw[random.randrange(len(raw))] ^= 1 << random.randrange(8)
+                    if random.random() < 0.05:
+                        del raw[random.randrange(len(raw)) :]
+                    damaged.append(packet._replace(data=bytes(raw)))
+                explanation = explained(damaged)
+                "\n".join(explanation.lines(3))
+                explanation.toDict()
+
+
+class DirectionTests(SynchronousTestCase):
+    """TCP's segments, put together."""
+
+    @given(st.binary(min_size=1, max_size=200), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
+    def test_order(self, data: bytes, begin: int, random: Any) -> None:
+        """Segments that are late, doubled or overlap make the same bytes."""
+        direction = _Direction(begin)
+        cuts = sorted({0, len(data), *(random.randrange(len(data) + 1) for _ in range(8))})
+        pieces = [(at, data[at:end]) for at, end in zip(cuts, cuts[1:], strict=False)]
+        pieces += [(at, data[at : at + random.randrange(1, 50)]) for at in cuts[:-1] if random.random() < 0.5]
+        random.shuffle(pieces)
+        for at, piece in pieces:
+            direction.take((begin + at) % (1 << 32), piece)
+        self.assertEqual(direction.held, data)
+
+
+class WordTests(SynchronousTestCase):
+    """Messages that no capture has."""
+
+    def test_versionOne(self) -> None:
+        """A Proposal of version 1 tells its subnet, a Decline that is out of sync says so."""
+        proposal = clc.decode(
+            bytes.fromhex(
+                "e2d4c3d901003410b1a098039babcdeffe800000000000009a039bfffeabcdef98039babcdef00007f00000008000000"
+                "e2d4c3d9"
+            )
+        )
+        self.assertEqual(
+            ofCLC(proposal),
+            "proposes SMC-R version 1 by fe80::9a03:9bff:feab:cdef (98:03:9b:ab:cd:ef), subnet 127.0.0.0/8; "
+            "peer ID b1a098039babcdef",
+        )
+        decline = clc.Decline(bytes(8), clc.Diagnosis.SYNCERR, outOfSync=True)
+        self.assertIn("declines, and forgets the link group: SYNCERR", ofCLC(decline))
+
+    def test_unknown(self) -> None:
+        """A diagnosis, a reason or a type that nobody knows is told by its number."""
+        self.assertIn("0x12345678", ofCLC(clc.Decline(bytes(8), clc.Diagnosis(0x12345678))))
+        unknown = llc.decode(bytes((0x0F, 44)).ljust(44, b"\0"))
+        self.assertIn("type 15", ofLLC(unknown))
+
+    @given(
+        st.sampled_from(list(llc._BODIES.values())), st.binary(min_size=40, max_size=40), st.integers(0, 255)
+    )
+    def test_everyMessage(self, kind: type[llc.Body], raw: bytes, flags: int) -> None:
+        """Whatever stands in an LLC message, there are words for it, or it contradicts itself."""
+        body = kind.decode(raw)
+        if isinstance(body, llc.DeleteRKey):
+            body = body.replace(count=body.count % 9)
+        message = llc.LLC(kind.TYPE, llc.Header(llc.LLCFlags(flags)), body)
+        self.assertTrue(ofLLC(message))
+
+
+class CommandTests(CommandTestCase):
+    """C{txrdma decode}."""
+
+    def test_capture(self) -> None:
+        """A capture with SMC is explained in words, and as JSON with the fields of messages."""
+        path = str(VECTORS / "smc-first.pcap")
+        self.assertIn("the client proposes SMC-R", self.said("decode", path).out)
+        said = self.said("decode", path, "--json").json
+        self.assertEqual(said["datagrams"], [])
+        [connection] = said["smc"]["connections"]
+        self.assertEqual((connection["mode"], connection["bytesFromClient"]), ("SMC-R", 3005))
+        accept = next(each for each in said["smc"]["events"] if each["message"] == "Accept")
+        self.assertEqual((accept["packet"], accept["fields"]["qpn"]), (6, 17))
+        cdc = next(each for each in said["smc"]["events"] if each["message"] == "CDC")
+        self.assertEqual((cdc["link"], cdc["fields"]["producerCount"]), (1, 5))
+
+    def test_message(self) -> None:
+        """A CLC message in hexadecimal is explained; half a one is refused."""
+        digits = clc.Decline(bytes(8), clc.Diagnosis.NOUEID).encode().hex()
+        self.assertIn("declines: NOUEID", self.said("decode", digits).out)
+        self.assertIn("it has 28 bytes, and 27 are there", str(self.said("decode", digits[:-2]).status))

@@ -1,0 +1,53 @@
+"""
+Tests for L{txrdma.smc.group.ports}: where links begin, as endpoint strings and the system tell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GID
+from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.ports.network import gateways
+from txrdma.smc.group.ports import subnetsOf
+from txrdma.smc.handshake._offer import Subnets
+
+ROUTES = """\
+Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth0	00000000	0100A8C0	0003	0	0	0	00000000	0	0	0
+eth0	0000A8C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
+eth1	0000000A	00000000	0001	0	0	0	000000FF	0	0	0
+"""
+
+
+class SubnetTests(SynchronousTestCase):
+    """What is known of a port's network interface."""
+
+    def interface(self, *addresses: tuple[str, int]) -> NetworkInterface:
+        found = tuple(InterfaceAddress(*each) for each in addresses)
+        return NetworkInterface(2, "eth0", 1500, True, True, False, b"\2" * 6, found)
+
+    def test_ipv4(self) -> None:
+        """The subnet of the port's own address counts, of several."""
+        interface = self.interface(("192.0.2.1", 24), ("198.51.100.129", 25))
+        for address, network, length in (("192.0.2.1", 0xC0000200, 24), ("198.51.100.129", 0xC6336480, 25)):
+            self.assertEqual(subnetsOf(interface, GID.fromIP(address)), Subnets((network, length)))
+
+    def test_ipv6(self) -> None:
+        """Prefixes of IPv6 count, except for the one that every interface has."""
+        interface = self.interface(("fe80::1", 64), ("2001:db8::1", 48))
+        prefix = GID.fromIP("2001:db8::").raw
+        self.assertEqual(subnetsOf(interface, GID.fromIP("2001:db8::1")), Subnets(None, ((prefix, 48),)))
+
+    def test_none(self) -> None:
+        """An interface without addresses is in no subnet that anybody knows."""
+        self.assertIsNone(subnetsOf(self.interface(("fe80::1", 64)), GID.fromIP("fe80::1")))
+
+    def test_gateways(self) -> None:
+        """Interfaces with a route through a router lead out of their subnets."""
+        path = Path(self.mktemp())
+        self.assertEqual(gateways(path), frozenset())
+        path.write_text(ROUTES)
+        self.assertEqual(gateways(path), {"eth0"})

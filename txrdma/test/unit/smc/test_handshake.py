@@ -1,0 +1,745 @@
+"""
+Tests for L{txrdma.smc.handshake._machine}: agreement, Declines at every point, strangers, lies and silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, Union
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import Refused, WireError
+from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.verbs import GIDType
+from txrdma.smc.handshake._machine import (
+    Accepted,
+    ApplicationData,
+    CLC_TIMEOUT,
+    ClientHandshake,
+    Confirmed,
+    Event,
+    Failed,
+    FellBack,
+    LATE_DECLINE_TIMEOUT,
+    Proposed,
+    ServerHandshake,
+)
+from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, Offer, VERSION_1
+from txrdma.smc.wire.clc import (
+    Accept,
+    Confirm,
+    Crossed,
+    Decline,
+    decode,
+    Diagnosis,
+    enterpriseID,
+    MAX_LENGTH,
+    Path,
+    Proposal,
+    ProposalV2,
+    SMCDAccept,
+    SMCDArea,
+)
+from txrdma.test.support.captures import streams
+
+CLIENT = b"\0\1client"
+SERVER = b"\0\2server"
+
+proposal = Proposal(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), 0x0A000001, 24)
+_end: dict[str, Any] = {
+    "qpn": QPN(5),
+    "rkey": RKey(7),
+    "index": 1,
+    "token": 99,
+    "sizeCode": 2,
+    "mtu": 3,
+    "address": 4096,
+    "psn": 77,
+    "firstContact": True,
+}
+accept = Accept(SERVER, GID.fromIP("10.0.0.2"), MACAddress(b"server"), **_end)
+confirm = Confirm(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), **_end)
+_own = Candidate(CLIENT, GID.fromIP("10.0.0.1"), GIDType.ROCE_V2, MACAddress(b"client"), MTU.MTU_1024)
+offer = Offer(proposal, Abilities(), _own, None)
+
+# The same in version 2.
+_eid = enterpriseID("TXRDMA")
+_settled = Agreement(2, _eid, True, 1, 255, 1, 0)
+proposal2 = replace(
+    proposal,
+    version=2,
+    subnet=0,
+    prefixLength=0,
+    typeV1=Path.NONE,
+    smcd=SMCDArea(extensionOffset=28),
+    v2=ProposalV2(_own.gid, (_eid,), 1, maxConnections=255, maxLinks=1),
+)
+offer2 = Offer(proposal2, Abilities(ueids=(_eid,)), None, _own)
+accept2 = replace(accept, version=2, v2=_settled.extension(True, b"server".ljust(32)))
+confirm2 = replace(confirm, version=2, v2=_settled.extension(True, b"client".ljust(32), (_own.gid,)))
+
+E = TypeVar("E", bound=Event)
+Either = Union[ServerHandshake, ClientHandshake]
+
+
+def newServer(announced: bool = True, version: int = 2) -> ServerHandshake:
+    return ServerHandshake(0.0, peerID=SERVER, announced=announced, version=version)
+
+
+def serverAt(step: str) -> ServerHandshake:
+    """A server that has come that far; its Accept has left."""
+    server = newServer()
+    if step == "sniffing":
+        return server
+    server.received(proposal.encode(), 0.0)
+    if step != "deciding":
+        server.accept(accept, 0.0)
+        if step != "waiting":
+            server.received(confirm.encode(), 0.0)
+    server.events()
+    server.outgoing()
+    return server
+
+
+def clientAt(step: str) -> ClientHandshake:
+    """A client that has come that far; its Confirm has left."""
+    client = ClientHandshake(0.0, offer)
+    if step != "waiting":
+        client.received(accept.encode(), 0.0)
+        if step != "deciding":
+            client.confirm(confirm, 0.0)
+    client.events()
+    client.outgoing()
+    return client
+
+
+class AgreementTests(SynchronousTestCase):
+    """Both want SMC."""
+
+    def test_agreement(self) -> None:
+        """Three messages, and the connection is SMC's, in either version."""
+        self._agree(offer, accept, VERSION_1, confirm)
+        self._agree(offer2, accept2, _settled, confirm2)
+
+    def _agree(self, offer: Offer, accept: Accept, agreement: Agreement, confirm: Confirm) -> None:
+        client, server = ClientHandshake(0.0, offer), newServer(False)
+        server.received(client.outgoing(), 0.0)
+        self.assertEqual(server.events(), [Proposed(offer.proposal)])
+        self.assertIsNone(server.deadline())
+        server.accept(accept, 0.0)
+        client.received(server.outgoing(), 0.0)
+        self.assertEqual(client.events(), [Accepted(accept, agreement)])
+        client.confirm(confirm, 0.0)
+        server.received(client.outgoing(), 0.0)
+        self.assertEqual(server.events(), [Confirmed(confirm)])
+        for end in (client, server):
+            self.assertFalse(end.done)
+            end.established()
+            self.assertTrue(end.done)
+            self.assertEqual((end.events(), end.outgoing(), end.deadline()), ([], b"", None))
+
+    def test_bytewise(self) -> None:
+        """TCP may cut messages anywhere."""
+        client, server = ClientHandshake(0.0, offer), newServer(False)
+
+        def drip(source: Either, target: Either) -> list[Event]:
+            found = []
+            for byte in source.outgoing():
+                target.received(bytes((byte,)), 0.0)
+                found += target.events()
+            return found
+
+        self.assertEqual(drip(client, server), [Proposed(proposal)])
+        server.accept(accept, 0.0)
+        self.assertEqual(drip(server, client), [Accepted(accept, VERSION_1)])
+        client.confirm(confirm, 0.0)
+        self.assertEqual(drip(client, server), [Confirmed(confirm)])
+
+    def test_kernelsProposal(self) -> None:
+        """A kernel's proposal is handed on, and its server's answers keep to the kernel's offer."""
+        found = {source: content for source, _, content in streams("smc-first")}
+        raw = [found[source] for source in sorted(found)]
+        server = newServer()
+        server.received(raw[0][:156], 0.0)
+        [event] = server.events()
+        assert isinstance(event, Proposed)
+        self.assertEqual(event.proposal.encode(), raw[0][:156])
+        abilities = Abilities(ueids=(_eid,), maxLinks=2, features=1)
+        client = ClientHandshake(0.0, Offer(event.proposal, abilities, None, _own))
+        client.received(raw[1][:160], 0.0)
+        [accepted] = client.events()
+        assert isinstance(accepted, Accepted)
+        self.assertEqual(accepted.agreement, replace(_settled, maxLinks=2, features=1))
+        server.accept(accepted.accept, 0.0)
+        server.received(raw[0][156:336], 0.0)
+        [confirmed] = server.events()
+        assert isinstance(confirmed, Confirmed)
+        self.assertEqual(confirmed.confirm.encode(), raw[0][156:336])
+
+
+class VersionTests(SynchronousTestCase):
+    """The version of a Decline is the one that the two ends have been speaking."""
+
+    def _declined(self, end: Either, version: int) -> None:
+        """What leaves now is a Decline in the exact form of that version."""
+        raw = end.outgoing()
+        sent = decode(raw)
+        assert isinstance(sent, Decline)
+        self.assertEqual((len(raw), raw[7] >> 4), {1: (28, 1), 2: (44, 2)}[version])
+
+    def test_client(self) -> None:
+        """The client's Proposal says it, until the Accept does."""
+        both = replace(offer2, proposal=replace(proposal2, typeV1=Path.SMC_R), v1=_own)
+        for one, answer, version in (
+            (offer, None, 1),
+            (both, None, 2),
+            (both, accept, 1),
+            (both, accept2, 2),
+        ):
+            client = ClientHandshake(0.0, one)
+            client.outgoing()
+            if answer is not None:
+                client.received(answer.encode(), 0.0)
+            client.decline(Diagnosis.MEM, 0.0)
+            self._declined(client, version)
+
+    def test_server(self) -> None:
+        """The client's Proposal says it, as far as the server goes along, until the Accept does."""
+        both = replace(proposal2, typeV1=Path.SMC_R)
+        cases = ((proposal, 2, None, 1), (both, 2, None, 2), (both, 1, None, 1), (both, 2, accept, 1),
+                 (proposal2, 2, accept2, 2), (replace(both, version=3), 2, None, 2))  # fmt: skip
+        for one, highest, answer, version in cases:
+            server = newServer(version=highest)
+            server.received(one.encode(), 0.0)
+            if answer is not None:
+                server.accept(answer, 0.0)
+                server.outgoing()
+            server.decline(Diagnosis.MEM, 0.0)
+            self._declined(server, version)
+
+    def test_silence(self) -> None:
+        """A client that proposes version 2 gives up in version 2; a server that has heard nothing, in 1."""
+        client, server = ClientHandshake(0.0, offer2), newServer()
+        client.outgoing()
+        for end, version in ((client, 2), (server, 1)):
+            end.expired(CLC_TIMEOUT)
+            self._declined(end, version)
+
+    def test_recorded(self) -> None:
+        """A Decline of version 2 is as Linux sends it."""
+        server = newServer()
+        server.received(proposal2.encode(), 0.0)
+        server.decline(Diagnosis.NOSMCRDEV, 0.0)
+        recorded = next(raw for _, _, raw in streams("smc-decline") if raw[4] == 4)[:44]
+        self.assertEqual(server.outgoing(), recorded.replace(recorded[8:16], SERVER))
+
+    def test_wrongAnswers(self) -> None:
+        """An answer of a version that was not offered is declined, in the version that was."""
+        client = ClientHandshake(0.0, offer)
+        client.outgoing()
+        client.received(accept2.encode(), 0.0)
+        self.assertEqual(client.events(), [FellBack(Diagnosis.VERSMISMAT, None, b"")])
+        self._declined(client, 1)
+        server = newServer()
+        server.received(proposal2.encode(), 0.0)
+        server.accept(accept2, 0.0)
+        server.outgoing()
+        server.events()
+        server.received(confirm.encode(), 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.VERSMISMAT, None, b"")])
+        self._declined(server, 2)
+
+
+class StrangerTests(SynchronousTestCase):
+    """Clients that do not speak SMC, at a server that would."""
+
+    @given(st.binary(min_size=1, max_size=100), st.booleans(), st.data())
+    def test_plain(self, data: bytes, announced: bool, draw: st.DataObject) -> None:
+        """Every byte of a plain TCP client comes out again, in order, none earlier than it must."""
+        assume(not announced or data[:1] != b"\xe2")  # who was announced, and begins so, has to go on
+        server = newServer(announced)
+        got = b""
+        at = 0
+        while at < len(data):
+            step = draw.draw(st.integers(1, len(data)))
+            server.received(data[at : at + step], 0.0)
+            at += step
+        fallbacks = 0
+        for now in (0.0, CLC_TIMEOUT):
+            server.expired(now)
+            for event in server.events():
+                assert isinstance(event, (FellBack, ApplicationData)), event
+                got += event.data
+                fallbacks += isinstance(event, FellBack)
+                if isinstance(event, FellBack):
+                    self.assertEqual((event.reason, event.peerDiagnosis), (Diagnosis.PEERNOSMC, None))
+        self.assertEqual((got, fallbacks), (data, 1))
+        self.assertEqual(server.outgoing(), b"")
+        self.assertTrue(server.done)
+
+    def test_almostAnEyecatcher(self) -> None:
+        """Bytes are held only as long as they can still become a Proposal."""
+        for begin in (b"\xe2", b"\xe2\xd4\xc3", proposal.encode()[:8], proposal.encode()[:-1]):
+            server = newServer(False)
+            server.received(begin, 1.0)
+            self.assertEqual((server.events(), server.deadline()), ([], 1.0 + CLC_TIMEOUT))
+            server.received(b"GET " * 12, 2.0)
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, begin + b"GET " * 12)])
+
+    def test_almostAnEyecatcherThenSilence(self) -> None:
+        """They are given out when nothing follows."""
+        server = newServer(False)
+        self.assertIsNone(server.deadline())
+        server.received(b"\xe2\xd4", 1.0)
+        server.expired(CLC_TIMEOUT)
+        self.assertEqual(server.events(), [])
+        server.expired(1.0 + CLC_TIMEOUT)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2\xd4")])
+
+    def test_damagedProposal(self) -> None:
+        """It is an application's data, unless the client was announced."""
+        raw = proposal.encode()[:-1] + b"?"
+        server = newServer(False)
+        server.received(raw, 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, raw)])
+        server = newServer(True)
+        server.received(raw, 0.0)
+        [event] = server.events()
+        assert isinstance(event, Failed)
+        self.assertIsInstance(event.error, WireError)
+
+    def test_middle(self) -> None:
+        """Who begins with an Accept or a Confirm is no client."""
+        for message in (accept, confirm):
+            server = newServer(False)
+            server.received(message.encode(), 0.0)
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, message.encode())])
+            server = newServer(True)
+            server.received(message.encode(), 0.0)
+            [event] = server.events()
+            self.assertIsInstance(event, Failed)
+
+    def test_declineFirst(self) -> None:
+        """A client that can't, after all, begins with a Decline, and then speaks plain TCP."""
+        server = newServer(False)
+        server.received(Decline(CLIENT, Diagnosis.NOSMCDEV).encode() + b"GET", 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.NOSMCDEV, b"GET")])
+        server.received(b" /", 0.0)
+        self.assertEqual(server.events(), [ApplicationData(b" /")])
+
+    def test_plainServer(self) -> None:
+        """A server that answers a Proposal with data took it for data, too: nothing can be saved."""
+        client = ClientHandshake(0.0, offer)
+        client.received(b"220 hello", 0.0)
+        [event] = client.events()
+        self.assertIsInstance(event, Failed)
+        client.received(b"more", 0.0)
+        self.assertEqual((client.events(), client.done), ([], True))
+
+
+class DeclineTests(SynchronousTestCase):
+    """Somebody does not want SMC."""
+
+    STEPS: tuple[tuple[Callable[[str], Either], tuple[str, ...]], ...] = (
+        (serverAt, ("sniffing", "deciding", "waiting", "linking")),
+        (clientAt, ("waiting", "deciding", "linking")),
+    )
+
+    def test_everyCode(self) -> None:
+        """Every code of the peer is told as it came, unknown ones, too."""
+        for diagnosis in (*Diagnosis, Diagnosis(0x06000000)):
+            for version, words in ((1, b""), (2, bytes(16)), (2, b"")):
+                client = ClientHandshake(0.0, offer)
+                raw = Decline(SERVER, diagnosis, version=version, words=words).encode()
+                client.received(raw + b"data", 0.0)
+                self.assertEqual(client.events(), [FellBack(Diagnosis.PEERDECL, diagnosis, b"data")])
+
+    def test_peerDeclines(self) -> None:
+        """At every point before the link carries the connection, and no byte after it is lost."""
+        for at, steps in self.STEPS:
+            for step in steps:
+                if step == "deciding":
+                    continue  # nothing is read meanwhile: see the next test
+                end = at(step)
+                end.received(Decline(b"somebody", Diagnosis.MEM).encode() + b"hello", 0.0)
+                expected = FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, b"hello")
+                self.assertEqual(end.events(), [expected], step)
+                self.assertEqual((end.done, end.outgoing()), (True, b""))
+                end.established()  # what was under way comes too late
+                end.decline(Diagnosis.INTERR, 0.0)
+                self.assertEqual((end.events(), end.outgoing()), ([], b""))
+
+    def test_peerDeclinesWhileWeThink(self) -> None:
+        """A Decline is heeded at once, however it is cut, and whatever our end decides then is not sent."""
+        raw = Decline(CLIENT, Diagnosis.MEM).encode()
+        for cut in (0, 1, 27, 28):
+            for end in (serverAt("deciding"), clientAt("deciding")):
+                end.received(raw[:cut], 0.0)
+                end.received(raw[cut:] + b"hello", 0.0)
+                data = b"hello" if cut < len(raw) else b""
+                expected: list[Event] = [FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, data)]
+                if cut == len(raw):
+                    expected.append(ApplicationData(b"hello"))
+                self.assertEqual((end.done, end.events()), (True, expected))
+                if isinstance(end, ServerHandshake):
+                    end.accept(accept, 0.0)
+                else:
+                    end.confirm(confirm, 0.0)
+                self.assertEqual((end.events(), end.outgoing()), ([], b""))
+
+    def test_outOfSync(self) -> None:
+        """The peer does not know the group that we meant."""
+        server = serverAt("waiting")
+        server.received(Decline(CLIENT, Diagnosis.SYNCERR, True).encode(), 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.SYNCERR, b"", True)])
+        client = clientAt("deciding")
+        client.decline(Diagnosis.SYNCERR, 0.0)
+        self.assertEqual(decode(client.outgoing()), Decline(CLIENT, Diagnosis.SYNCERR, True))
+
+    def test_weDecline(self) -> None:
+        """At every point; the reason is sent once, and what follows is the application's."""
+        for at, steps in self.STEPS:
+            for step in steps:
+                end = at(step)
+                end.decline(Diagnosis.MEM, 0.0)
+                end.decline(Diagnosis.INTERR, 0.0)
+                sent = decode(end.outgoing())
+                assert isinstance(sent, Decline)
+                self.assertEqual((sent.diagnosis, len(sent.encode())), (Diagnosis.MEM, 28))
+                self.assertEqual(end.events(), [FellBack(Diagnosis.MEM, None, b"")], step)
+                end.received(b"hello", 0.1)
+                self.assertEqual(end.events(), [ApplicationData(b"hello")], step)
+                self.assertTrue(end.done)
+
+    def test_unasked(self) -> None:
+        """A client of which nobody knows what it speaks is not sent a Decline."""
+        server = newServer(False)
+        server.received(b"\xe2", 0.0)
+        server.decline(Diagnosis.MEM, 0.0)
+        self.assertEqual(server.outgoing(), b"")
+        self.assertEqual(server.events(), [FellBack(Diagnosis.MEM, None, b"\xe2")])
+
+    def test_crossing(self) -> None:
+        """What the peer sent before it read our Decline is no application's data."""
+        late = Decline(b"somebody", Diagnosis.TIMEOUT_CL).encode()
+        cases: list[tuple[Either, bytes]] = [
+            (serverAt("sniffing"), proposal.encode()),
+            (serverAt("waiting"), confirm.encode()),
+            (serverAt("waiting"), late),
+            (serverAt("waiting"), confirm.encode() + late),
+            (serverAt("linking"), late),
+            (clientAt("waiting"), accept.encode()),
+            (clientAt("linking"), late),
+        ]
+        for end, crossing in cases:
+            end.decline(Diagnosis.MEM, 0.0)
+            end.events()
+            for byte in crossing:
+                end.received(bytes((byte,)), 0.0)
+            self.assertEqual(end.events(), [])
+            end.received(b"hello", 0.0)
+            self.assertEqual(end.events(), [ApplicationData(b"hello")])
+
+    def test_crossingAndData(self) -> None:
+        """They may come together."""
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        server = serverAt("waiting")
+        server.decline(Diagnosis.MEM, 0.0)
+        server.events()
+        server.received(confirm.encode() + late + late, 0.0)
+        self.assertEqual(server.events(), [ApplicationData(late)])  # the second is no CLC any more
+
+    def test_nothingCrosses(self) -> None:
+        """After a second there is nothing to wait for."""
+        server = serverAt("linking")
+        server.decline(Diagnosis.MEM, 5.0)
+        server.events()
+        self.assertEqual(server.deadline(), 5.0 + LATE_DECLINE_TIMEOUT)
+        server.received(b"\xe2\xd4", 5.5)
+        self.assertFalse(server.done)
+        server.expired(6.0)
+        self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
+
+    def test_crossesLater(self) -> None:
+        """What was under way for longer can be told from data."""
+        server = serverAt("linking")
+        self.assertFalse(server.mayCross)
+        server.decline(Diagnosis.MEM, 5.0)
+        server.expired(6.0)
+        self.assertTrue(server.mayCross)
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        for clc in (late, confirm.encode() + late, accept.encode() + late):
+            self.assertEqual(Crossed()(clc), (len(clc), True))
+            self.assertEqual(Crossed()(clc + late), (len(clc), True))  # that can only be data
+            self.assertEqual(Crossed()(clc + b"hello"), (len(clc), True))
+            for length in (4, 5, 27):
+                self.assertEqual(Crossed()(clc[:length]), (0, False), length)
+        for data in (b"hello", late[:4] + b"\xff" * 40, late[:-1] + b"!"):
+            self.assertEqual(Crossed()(data), (0, True))
+        one = len(confirm.encode())
+        self.assertEqual(Crossed()(confirm.encode()), (one, False))
+        self.assertEqual(Crossed()(confirm.encode() + b"hello"), (one, True))
+
+    def test_joinedMeanwhile(self) -> None:
+        """A client that joins a group is on SMC-R when it confirms: TCP can't serve it any more."""
+        for isLate in (False, True):
+            server = serverAt("sniffing")
+            server.received(proposal.encode(), 0.0)
+            server.accept(replace(accept, firstContact=False), 0.0)
+            server.events()
+            server.decline(Diagnosis.TIMEOUT_CL, 6.0)
+            self.assertEqual([type(each) for each in server.events()], [FellBack])
+            joining = replace(confirm, firstContact=False).encode()
+            if isLate:
+                server.expired(7.0)
+                self.assertTrue(server.mayCross)
+                self.assertRaises(Refused, Crossed(server.isJoining), joining)
+            else:
+                server.received(joining, 6.5)
+                self.assertEqual([type(each) for each in server.events()], [Failed])
+        self.assertFalse(serverAt("waiting").isJoining)
+
+    def test_joinedBefore(self) -> None:
+        """A client that has confirmed a group that there was is not declined any more: an error ends that."""
+        for isFirst in (True, False):
+            server = serverAt("deciding")
+            server.accept(replace(accept, firstContact=isFirst), 0.0)
+            server.received(replace(confirm, firstContact=isFirst).encode(), 0.0)
+            self.assertEqual([type(each) for each in server.events()], [Confirmed], isFirst)
+            server.outgoing()
+            server.decline(Diagnosis.NOACTLINK, 0.0)
+            told = [type(each) for each in server.events()]
+            self.assertEqual(
+                (told, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
+            )
+
+    def test_crossesInPieces(self) -> None:
+        """It can be told apart piece by piece, without looking twice at what is known to be CLC."""
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        for rest in (b"hello", late):
+            filter_, held, skipped = Crossed(), b"", 0
+            raw = confirm.encode() + late + rest
+            for at in range(0, len(raw), 4):
+                held += raw[at : at + 4]
+                count, isSure = filter_(held)
+                held, skipped = held[count:], skipped + count
+                if isSure:
+                    break
+            self.assertEqual(skipped, len(confirm.encode() + late))
+
+    def test_endlessCrossing(self) -> None:
+        """No more is taken for CLC than can have crossed: a peer can't have us look at CLC for ever."""
+        filter_ = Crossed()
+        self.assertEqual(filter_(confirm.encode() * 1000), (2 * len(confirm.encode()), True))
+
+    def test_endsWhileCrossing(self) -> None:
+        """When nothing comes any more, what was kept back is data."""
+        server = serverAt("linking")
+        server.decline(Diagnosis.MEM, 5.0)
+        server.received(b"\xe2\xd4", 5.5)
+        server.events()
+        server.ended()
+        self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
+        self.assertFalse(server.mayCross)
+
+    def test_endsBefore(self) -> None:
+        """A connection that ends in the handshake is of use where it has brought nothing of CLC yet."""
+        for announced, events in ((False, [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2")]), (True, [])):
+            server = newServer(announced)
+            server.received(b"\xe2", 0.0)
+            server.ended()
+            self.assertEqual(server.events(), events)
+        client = clientAt("waiting")
+        client.ended()
+        self.assertEqual((client.done, client.events()), (True, [FellBack(Diagnosis.PEERNOSMC, None, b"")]))
+        begun = clientAt("waiting")
+        begun.received(accept.encode()[:9], 0.0)
+        for end in (serverAt("waiting"), serverAt("linking"), begun, clientAt("linking")):
+            end.events()
+            end.ended()
+            self.assertEqual(end.events(), [])
+
+    def test_endsWhileDeciding(self) -> None:
+        """A peer that ends its side while we decide is answered all the same."""
+        for rest in (b"", b"\xe2\xd4", b"hello", proposal.encode()):
+            server = serverAt("deciding")
+            server.events()
+            server.received(rest, 6.0)
+            server.ended()
+            self.assertEqual((server.done, server.events()), (False, []))
+
+    def test_nothingCanCross(self) -> None:
+        """Who declines an Accept or a Proposal is done at once: the peer waits for that."""
+        for end in (serverAt("deciding"), clientAt("deciding")):
+            end.decline(Diagnosis.MEM, 0.0)
+            self.assertTrue(end.done)
+
+
+class TimeTests(SynchronousTestCase):
+    """Silence."""
+
+    def test_noMessage(self) -> None:
+        """Who waits six seconds for an answer declines: a peer that was only busy goes on by TCP, too."""
+        cases: tuple[tuple[Either, bytes], ...] = (
+            (serverAt("sniffing"), proposal.encode()),
+            (serverAt("waiting"), confirm.encode()),
+            (clientAt("waiting"), accept.encode()),
+        )
+        for end, late in cases:
+            self.assertEqual(end.deadline(), CLC_TIMEOUT)
+            end.expired(5.9)
+            self.assertEqual(end.events(), [])
+            end.expired(6.0)
+            self.assertEqual(end.events(), [FellBack(Diagnosis.TIMEOUT_CL, None, b"")])
+            sent = decode(end.outgoing())
+            assert isinstance(sent, Decline)
+            self.assertEqual(sent.diagnosis, Diagnosis.TIMEOUT_CL)
+            self.assertFalse(end.done)
+            end.received(late + b"hello", 6.5)
+            self.assertEqual((end.done, end.events()), (True, [ApplicationData(b"hello")]))
+
+    def test_busyPeer(self) -> None:
+        """A server that wakes up when its client has given up hears of that, and both go on by TCP."""
+        client, server = ClientHandshake(0.0, offer), newServer()
+        sent = client.outgoing()
+        client.expired(6.0)
+        client.expired(7.0)
+        self.assertTrue(client.mayCross)
+        server.received(sent + client.outgoing() + b"hello", 0.0)
+        fallback = FellBack(Diagnosis.PEERDECL, Diagnosis.TIMEOUT_CL, b"hello")
+        self.assertEqual((server.done, server.events(), server.outgoing()), (True, [fallback], b""))
+
+    def test_busyClient(self) -> None:
+        """A client that finds an Accept which the server may have given up by now does not go to SMC-R."""
+        for isFirst in (True, False):
+            client = ClientHandshake(0.0, offer)
+            client.outgoing()
+            client.received(replace(accept, firstContact=isFirst).encode(), 6.0)
+            client.confirm(replace(confirm, firstContact=isFirst), 6.5)
+            sent = decode(client.outgoing())
+            if isFirst:  # it is not on SMC-R before the link is confirmed, and hears of a Decline
+                self.assertIsInstance(sent, Confirm)
+                continue
+            assert isinstance(sent, Decline)
+            self.assertEqual(sent.diagnosis, Diagnosis.TIMEOUT_CL)
+            fallback = FellBack(Diagnosis.TIMEOUT_CL, None, b"")
+            self.assertIn(fallback, client.events())
+            self.assertEqual((client.done, client.mayCross), (True, True))
+            late = Decline(SERVER, Diagnosis.TIMEOUT_CL).encode()
+            self.assertEqual(Crossed(client.isJoining)(late + b"hello"), (len(late), True))
+
+    def test_withdrawn(self) -> None:
+        """A client that was announced, and goes on without SMC, is a plain one, at once and to the byte."""
+        for early in (b"", b"\xe2\xd4"):
+            server = newServer()
+            server.received(early, 1.0)
+            server.withdrawn()
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, early)])
+            self.assertEqual((server.done, server.outgoing()), (True, b""))
+            server.received(b"hello", 1.0)
+            self.assertEqual(server.events(), [ApplicationData(b"hello")])
+        for step in ("deciding", "waiting", "linking"):
+            server = serverAt(step)
+            server.withdrawn()
+            self.assertEqual((server.done, server.events()), (False, []))
+
+    def test_isFull(self) -> None:
+        """While nothing is read but a decision is waited for, TCP is told to wait, too."""
+        for end in (serverAt("deciding"), clientAt("deciding")):
+            self.assertFalse(end.isFull)
+            end.received(bytes(MAX_LENGTH - 1), 0.0)
+            self.assertFalse(end.isFull)
+            end.received(b"x", 0.0)
+            self.assertTrue(end.isFull)
+            end.decline(Diagnosis.MEM, 0.0)
+            self.assertFalse(end.isFull)
+            self.assertEqual(end.events(), [FellBack(Diagnosis.MEM, None, b""),
+                                            ApplicationData(bytes(MAX_LENGTH - 1) + b"x")])  # fmt: skip
+
+    def test_ourTime(self) -> None:
+        """Nothing runs while we decide, or while the link comes up."""
+        unannounced = newServer(False)
+        unannounced.received(proposal.encode(), 0.0)
+        unannounced.accept(accept, 0.0)
+        unannounced.received(confirm.encode(), 0.0)
+        unannounced.events()
+        ends = (*map(serverAt, ("deciding", "linking")), *map(clientAt, ("deciding", "linking")), unannounced)
+        for end in ends:
+            end.received(b"\xe2", 0.0)
+            self.assertIsNone(end.deadline())
+            end.expired(1e9)
+            self.assertEqual(end.events(), [])
+
+
+class LieTests(SynchronousTestCase):
+    """Messages that say what can't be."""
+
+    def test_accept(self) -> None:
+        """A client declines an Accept with a lie."""
+        client = clientAt("waiting")
+        client.received(replace(accept, index=0).encode() + b"x", 0.0)
+        self.assertEqual(client.events(), [FellBack(Diagnosis.CNFERR, None, b""), ApplicationData(b"x")])
+        self.assertEqual(decode(client.outgoing()), Decline(CLIENT, Diagnosis.CNFERR))
+
+    def test_confirm(self) -> None:
+        """A server declines a Confirm with a lie, and asks for another group where the client means none."""
+        for lie, diagnosis in (({"peerID": b"somebody"}, Diagnosis.CNFERR),
+                               ({"firstContact": False}, Diagnosis.SYNCERR)):  # fmt: skip
+            server = serverAt("waiting")
+            server.received(replace(confirm, **lie).encode(), 0.0)
+            self.assertEqual(server.events(), [FellBack(diagnosis, None, b"")], lie)
+            expected = Decline(SERVER, diagnosis, outOfSync=diagnosis is Diagnosis.SYNCERR)
+            self.assertEqual(decode(server.outgoing()), expected)
+
+    def test_outOfTurn(self) -> None:
+        """A message that has no place is the end: nobody knows what the peer means."""
+        cases: tuple[tuple[Either, bytes], ...] = (
+            (serverAt("waiting"), proposal.encode()),
+            (serverAt("waiting"), accept.encode()),
+            (serverAt("waiting"), b"data"),
+            (serverAt("linking"), confirm.encode()),
+            (serverAt("linking"), proposal.encode()),
+            (serverAt("linking"), b"data"),
+            (clientAt("waiting"), confirm.encode()),
+            (clientAt("waiting"), proposal.encode()),
+            (clientAt("waiting"), SMCDAccept(1, 2, 3, 4, 5).encode()),
+            (clientAt("linking"), accept.encode()),
+            (clientAt("linking"), b"data"),
+        )
+        for end, raw in cases:
+            end.received(raw, 0.0)
+            [event] = end.events()
+            assert isinstance(event, Failed)
+            self.assertIsInstance(event.error, WireError)
+            self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
+
+    def test_halfAMessageAtTheEnd(self) -> None:
+        """Bytes that stand before the link carries the connection are nobody's."""
+        for end in (serverAt("linking"), clientAt("linking")):
+            end.received(b"\xe2", 0.0)
+            end.established()
+            [event] = end.events()
+            self.assertIsInstance(event, Failed)
+
+    @given(st.lists(st.sampled_from([proposal.encode(), accept.encode(), confirm.encode(), b"data", b"\xe2",
+                                     Decline(CLIENT, Diagnosis.MEM).encode()])),
+           st.lists(st.integers(1, 60)))  # fmt: skip
+    def test_anyOrder(self, messages: list[bytes], cuts: list[int]) -> None:
+        """Whatever comes in whatever pieces, there is an answer, and only one end."""
+        for at, steps in DeclineTests.STEPS:
+            for step in steps:
+                end = at(step)
+                raw = b"".join(messages)
+                for cut in cuts:
+                    end.received(raw[:cut], 0.0)
+                    raw = raw[cut:]
+                end.received(raw, 0.0)
+                end.decline(Diagnosis.MEM, 1.0)
+                end.expired(10.0)
+                ends = [event for event in end.events() if isinstance(event, (FellBack, Failed))]
+                self.assertEqual((len(ends), end.done), (1, True))

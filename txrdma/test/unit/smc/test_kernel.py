@@ -1,0 +1,149 @@
+"""
+The kernel's SMC as a backend, as far as that goes without such a kernel: its word, its absence, and ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+from hypothesis import given, strategies
+from zope.interface.verify import verifyClass
+
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError, ConnectBindError
+from twisted.internet.interfaces import IListeningPort, ITCPTransport
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID
+from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.ports.netlink import DONE, ERROR
+from txrdma.smc.interfaces import ISMCBackend
+from txrdma.smc.kernel import sockets
+from txrdma.smc.kernel.backend import KernelBackend
+from txrdma.smc.kernel.sockdiag import Cursor, Diagnosed, diagnosedIn, dumpRequest
+from txrdma.smc.kernel.status import KernelStatus
+from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
+from txrdma.smc.own import OwnBackend
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.support.smc.ends import Recorders
+from txrdma.test.support.smc.kernel import RECORDED
+from txrdma.testing.endpoints import reactor
+
+
+def message(kind: int, payload: bytes) -> bytes:
+    """A message of netlink."""
+    header = (16 + len(payload)).to_bytes(4, "little") + kind.to_bytes(2, "little")
+    return header + bytes(10) + payload + bytes(-len(payload) % 4)
+
+
+class DiagnosisTests(SynchronousTestCase):
+    """What Linux 6.12 has said of SMC sockets."""
+
+    def test_connection(self) -> None:
+        """Both ends of an SMC-R connection, on which the client has sent five bytes."""
+        client, server = (Diagnosed.decode(RECORDED[name]) for name in ("client", "server"))
+        for each in (client, server):
+            self.assertEqual((each.mode, each.state), ("SMC-R", "ACTIVE"))
+            self.assertEqual((each.fallbackReason, each.peerDiagnosis), (None, None))
+        self.assertEqual((client.inode, server.inode), (1184, 298))
+        assert client.buffers and server.buffers and client.group and server.group
+        self.assertEqual((client.buffers.token, server.buffers.token), (2, 1))
+        for buffers in (client.buffers, server.buffers):
+            self.assertEqual((buffers.sendBuffer, buffers.size, buffers.peerSize), (65536,) * 3)
+        self.assertEqual((client.buffers.produced, client.buffers.arrived), (Cursor(0, 5), Cursor(0, 0)))
+        self.assertEqual((server.buffers.arrived, server.buffers.consumed), (Cursor(0, 5), Cursor(0, 5)))
+        here, there = GID.fromIP("10.77.0.1"), GID.fromIP("10.77.0.2")
+        self.assertEqual(
+            (client.group.device, client.group.port, client.group.gid, client.group.peerGID),
+            ("rxe0", 1, here, there),
+        )
+        self.assertEqual((server.group.device, server.group.gid), ("rxe1", there))
+        self.assertEqual((client.group.role, server.group.role), ("client", "server"))
+
+    def test_listener(self) -> None:
+        """A socket that listens has neither buffers nor a link."""
+        told = Diagnosed.decode(RECORDED["listener"])
+        self.assertEqual((told.state, told.inode, told.buffers, told.group), ("LISTEN", 1182, None, None))
+        self.assertIsNone(told.fallbackReason)
+
+    def test_fallback(self) -> None:
+        """A socket on TCP has the reason, and the peer's."""
+        for name, reason, peer in (
+            ("toPlain", Diagnosis.PEERNOSMC, None),
+            ("declining", Diagnosis.NOSMCDEV, None),
+            ("declined", Diagnosis.PEERDECL, Diagnosis.NOSMCDEV),
+        ):
+            told = Diagnosed.decode(RECORDED[name])
+            self.assertEqual((told.mode, told.fallbackReason, told.peerDiagnosis), ("TCP", reason, peer))
+
+    def test_answer(self) -> None:
+        """An answer ends with DONE, or with an error."""
+        datagram = message(20, RECORDED["client"]) + message(20, RECORDED["listener"])
+        found, isOver = diagnosedIn(datagram)
+        self.assertEqual(([each.inode for each in found], isOver), ([1184, 1182], False))
+        found, isOver = diagnosedIn(message(20, RECORDED["client"]) + message(DONE, bytes(4)))
+        self.assertEqual((len(found), isOver), (1, True))
+        code = (-errno.ENOENT).to_bytes(4, "little", signed=True)
+        error = self.assertRaises(OSError, diagnosedIn, message(ERROR, code))
+        self.assertEqual(error.errno, errno.ENOENT)
+
+    @given(strategies.sampled_from(sorted(RECORDED)), strategies.integers(0, 315))
+    def test_cut(self, name: str, length: int) -> None:
+        """A message that is cut off somewhere is none, or tells less; nothing else goes wrong."""
+        whole = RECORDED[name]
+        try:
+            told = Diagnosed.decode(whole[:length])
+        except WireError:
+            self.assertLess(length, len(whole))
+        else:
+            self.assertEqual(told.inode, Diagnosed.decode(whole).inode)
+
+    def test_request(self) -> None:
+        """The question is a dump of family 43, for connections, groups and fallbacks."""
+        asked = dumpRequest()
+        self.assertEqual(asked[16:20], bytes([43, 0, 0, 0b10011]))
+        self.assertEqual(len(asked), 16 + 52)
+
+
+class InterfaceTests(SynchronousTestCase):
+    """What the backends provide."""
+
+    def test_provided(self) -> None:
+        """Backends, transports and ports provide what they should."""
+        for backend in (OwnBackend, KernelBackend):
+            verifyClass(ISMCBackend, backend)
+        for transport in (KernelClient, KernelServer):
+            self.assertTrue(ITCPTransport.implementedBy(transport))
+            self.assertTrue(ISMCTransport.implementedBy(transport))
+        self.assertTrue(ISMCStatus.implementedBy(KernelStatus))
+        self.assertTrue(IListeningPort.implementedBy(KernelPort))
+
+
+class AbsenceTests(TestCase):
+    """A kernel without SMC sockets."""
+
+    def setUp(self) -> None:
+        real = socket.socket
+
+        def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
+            if family == sockets.AF_SMC:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            return real(family, *arguments, **more)
+
+        self.patch(socket, "socket", refuse)
+
+    async def test_connect(self) -> None:
+        """The client's error says what to do."""
+        with self.assertRaises(ConnectBindError) as caught:
+            await clientFromString(reactor, "smc:127.0.0.1:9:backend=kernel").connect(Recorders())
+        self.assertIn("modprobe smc", str(caught.exception))
+
+    async def test_listen(self) -> None:
+        """So does the server's."""
+        with self.assertRaises(CannotListenError) as caught:
+            await serverFromString(reactor, "smc:127.0.0.1:0:backend=kernel").listen(Recorders())
+        self.assertIn("modprobe smc", str(caught.exception))

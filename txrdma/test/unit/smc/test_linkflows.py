@@ -1,0 +1,490 @@
+"""
+Tests for L{txrdma.smc.group._linkflows}: groups with several links, against a recorded kernel and by seeds.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import cast
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.smc.group._linkgroup import (
+    Event,
+    GroupEnded,
+    LinkAdded,
+    LinkConfirmed,
+    LinkEnd,
+    LinkGroup,
+    LinkLife,
+    LinkLost,
+    LinkMade,
+    LinkWanted,
+    RKeyConfirmed,
+    Role,
+    Token,
+)
+from txrdma.smc.wire.llc import (
+    AddLink,
+    AddLinkExtension,
+    ConfirmLink,
+    decode,
+    DeleteLink,
+    DeleteReason,
+    Header,
+    LLC,
+    LLCFlags,
+    LLCType,
+    RequestAddLink,
+    TestLink,
+)
+from txrdma.test.support.captures import messages
+
+
+class RecordedTests(SynchronousTestCase):
+    """A group in the place of the recorded kernel's, client or server: two links, of which one fails."""
+
+    def setUp(self) -> None:
+        said = [(one.source, raw) for one, raw in messages("smc-two-links") if raw[0] != 0xFE]
+        self.server = [raw for source, raw in said if source in ("10.77.0.2", "10.77.0.4")]
+        self.client = [raw for source, raw in said if source in ("10.77.0.1", "10.77.0.3")]
+        self.core = LinkGroup(Role.CLIENT, self.end(self.client[0]), version=2)
+
+    def end(self, raw: bytes) -> LinkEnd:
+        """The end of a link that a message names."""
+        body = decode(raw).body
+        assert isinstance(body, (ConfirmLink, AddLink))
+        return LinkEnd(body.mac, body.gid, body.qpn)
+
+    def begin(self, role: Role, ours: list[bytes], theirs: list[bytes]) -> None:
+        """First contact."""
+        self.core = LinkGroup(role, self.end(ours[0]), version=2, maxLinks=2)
+        isServer = role is Role.SERVER
+        buffers = [(RKey(0x358), 0xFF29218085840000), (RKey(0x392), 0xFF29218086000000)]
+        own, other = buffers if isServer else buffers[::-1]
+        self.core.agreed(*own)
+        self.core.learn(*other)
+        self.core.confirm(0.0, self.end(theirs[0]))
+        self.core.received(theirs[0], 0.0)
+        [(_, raw)] = self.core.outgoing()
+        one, kernel = decode(raw), decode(ours[0])
+        assert isinstance(one.body, ConfirmLink) and isinstance(kernel.body, ConfirmLink)
+        self.assertEqual((one.header, one.body.maxLinks), (kernel.header, kernel.body.maxLinks))
+
+    def offer(self, raw: bytes, name: int, token: Token) -> LinkLife:
+        """Offer the kernel's end of the second link."""
+        body = decode(raw).body
+        assert isinstance(body, AddLink)
+        link = self.core.offer(self.end(raw), body.mtu, body.psn, {RKey(name): token}, 0.0)
+        assert link is not None
+        return link
+
+    def test_client(self) -> None:
+        """A client answers the kernel server as the kernel client did."""
+        core, server, client = self.core, self.server, self.client
+        self.begin(Role.CLIENT, client, server)
+        core = self.core
+        core.received(server[1], 0.0)
+        self.assertEqual(core.events(), [LinkConfirmed(), LinkWanted(cast(AddLink, decode(server[1]).body))])
+        link = self.offer(client[1], 0x392, Token(RKey(0x36D), 0xFF29218086000000))
+        self.assertEqual(core.outgoing(), [(core.first, client[1])])
+        [made] = core.events()
+        self.assertEqual(made, LinkMade(link, cast(AddLink, decode(server[1]).body)))
+        core.made(link, 0.0)
+        core.received(server[2], 0.0, link)
+        [(by, raw)] = core.outgoing()
+        self.assertEqual((by, raw[:30]), (link, client[2][:30]))
+        self.assertEqual(core.events(), [LinkAdded(link)])
+        core.received(server[3], 0.0, link)
+        self.assertEqual(core.outgoing(), [(link, client[3])])
+        self.assertEqual(core.target(RKey(0x420), 0xFF29218087830000, 65536, 1, link), 0xFF29218087830000)
+        self.assertEqual(core.elsewhere(core.first, link, RKey(0x358)), (
+            Token(RKey(0x358), 0xFF29218085840000), Token(RKey(0x3E2), 0xFF29218085840000)
+        ))  # fmt: skip
+        core.linkDown(1.0, "v0 is down")
+        self.assertEqual(core.events(), [LinkLost(core.first, "v0 is down")])
+        asked, answered = (raw for raw in client if decode(raw).type is LLCType.DELETE_LINK)
+        self.assertEqual(core.outgoing(), [(link, asked)])
+        [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
+        core.received(request, 1.0, link)
+        self.assertEqual(core.outgoing(), [(link, answered)])
+        again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
+        core.received(again, 1.0, link)
+        self.assertEqual(core.events(), [LinkWanted(cast(AddLink, decode(again).body))])
+        core.decline(1.0)
+        rejected = [raw for raw in client if decode(raw).type is LLCType.ADD_LINK][1]
+        self.assertEqual(core.outgoing(), [(link, rejected)])
+
+    def test_server(self) -> None:
+        """A server asks the kernel client as the kernel server did."""
+        server, client = self.server, self.client
+        self.begin(Role.SERVER, server, client)
+        core = self.core
+        self.assertEqual(core.events(), [LinkConfirmed(), LinkWanted(None)])
+        link = self.offer(server[1], 0x358, Token(RKey(0x3E2), 0xFF29218085840000))
+        self.assertEqual(core.outgoing(), [(core.first, server[1])])
+        core.received(client[1], 0.0)
+        self.assertEqual(core.events(), [LinkMade(link, cast(AddLink, decode(client[1]).body))])
+        core.made(link, 0.0)
+        [(by, raw)] = core.outgoing()
+        self.assertEqual((by, raw[:30]), (link, server[2][:30]))
+        core.received(client[2], 0.0, link)
+        self.assertEqual(core.events(), [LinkAdded(link)])
+        told = next(raw for raw in client[3:] if not raw[3] & 0x80)
+        core.received(told, 0.0, link)
+        self.assertEqual([raw for _, raw in core.outgoing()], [server[4]])
+        asked, answered = (raw for raw in client if decode(raw).type is LLCType.DELETE_LINK)
+        core.received(asked, 1.0, link)
+        self.assertEqual([type(each) for each in core.events()], [LinkLost])
+        [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
+        self.assertEqual(core.outgoing(), [(link, request)])
+        core.received(answered, 1.0, link)
+        core.grow(self.end(server[1]), 1.0)
+        self.assertEqual(core.events(), [LinkWanted(None)])
+        again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
+        body = decode(again).body
+        assert isinstance(body, AddLink)
+        self.assertEqual(getattr(self.offer(again, 0x358, Token(RKey(0x794), 0)), "number", 0), body.link)
+
+
+class End:
+    """One end of a simulated group: its owner, with so many ports."""
+
+    def __init__(self, role: Role, ports: int, links: int, version: int) -> None:
+        self.role = role
+        self.ports = [
+            LinkEnd(MACAddress(bytes((n,)) * 6), GID(bytes((n,)) * 16), QPN(n)) for n in range(ports)
+        ]
+        self.core = LinkGroup(role, self.ports[0], maxLinks=links, version=version)
+        self.buffers: dict[RKey, None] = {}
+        self.made: list[LinkLife] = [self.core.first]
+        self.events: list[Event] = []
+        self.keys = 100 if role is Role.SERVER else 500
+
+    def tokens(self) -> dict[RKey, Token]:
+        """Keys of all buffers on a new link."""
+        self.keys += 1000
+        return {name: Token(RKey(name + self.keys), name) for name in self.buffers}
+
+    def grow(self, now: float) -> None:
+        """Tell of one more buffer, on all links."""
+        self.keys += 1
+        name = RKey(self.keys)
+        self.buffers[name] = None
+        links = [link for link in self.made if link.place != "gone"]
+        self.core.registered(name, {link: Token(RKey(name + 9000 * n), name) for n, link in enumerate(links)})
+        self.core.confirmRKey(name, name, now)
+
+    def turn(self, now: float) -> None:
+        """Do what the core says."""
+        while events := self.core.events():
+            for event in events:
+                self.act(event, now)
+
+    def act(self, event: Event, now: float) -> None:
+        """Do what one event asks for."""
+        self.events.append(event)
+        if isinstance(event, LinkWanted):
+            used = {link.local for link in self.made if link.place != "gone"}
+            free = [port for port in self.ports if port not in used]
+            link = self.core.offer(free[0], 1, 1, self.tokens(), now) if free else None
+            if link is None:
+                self.core.decline(now)
+            else:
+                self.made.append(link)
+        elif isinstance(event, LinkMade):
+            self.core.made(event.link, now)
+
+
+class SeedTests(SynchronousTestCase):
+    """Two groups whose links fail at any moment."""
+
+    def play(self, seed: int) -> None:
+        """Nothing is lost on a link that works; in the end both ends have the same links and keys."""
+        random = Random(seed)
+        version, links = random.choice((1, 2)), random.choice((2, 2, 3, 8))
+        ends = [End(role, random.choice((1, 2, 3, 5)), links, version) for role in Role]
+        now = 0.0
+        for end, other in (ends, ends[::-1]):
+            end.core.confirm(now, other.ports[0])
+        wires: list[tuple[End, int, bytes]] = []
+        for step in range(400):
+            for end, other in (ends, ends[::-1]):
+                end.turn(now)
+                for link, raw in end.core.outgoing():
+                    wires.append((other, link.number, raw))
+            if step < 200 and random.random() < 0.05:
+                end = random.choice(ends)
+                if end.core.state == "active":
+                    end.grow(now)
+            if step < 200 and random.random() < 0.02:
+                number = random.choice(ends[0].made).number
+                for end in random.sample(ends, 2):
+                    for link in end.made:
+                        if link.number == number and link.place != "gone":
+                            end.core.linkDown(now, "by the test", link)
+                wires = [each for each in wires if each[1] != number]
+            if wires:
+                place = 0
+                end, number, raw = wires.pop(place)
+                for link in end.made:
+                    if link.number == number and link.place != "gone":
+                        end.core.received(raw, now, link)
+                        break
+                    if link is end.core.first and not link.number:
+                        end.core.received(raw, now, link)
+                        break
+            else:
+                now += 0.5
+                for end in ends:
+                    if (end.core.deadline() or now + 1) <= now:
+                        end.core.expired(now)
+        states = [end.core.state for end in ends]
+        if "ended" in states:
+            return  # all links have failed
+        numbers = [sorted(link.number for link in end.core.links) for end in ends]
+        self.assertEqual(numbers[0], numbers[1])
+        for end, other in (ends, ends[::-1]):
+            for link in end.core.links:
+                [peer] = [each for each in other.core.links if each.number == link.number]
+                for name in end.buffers:
+                    if end.core.knows(name):
+                        self.assertIn(link.own[name].rkey, peer.theirs, (name, link.number))
+
+    def test_seeds(self) -> None:
+        """The seed that breaks a promise is named."""
+        for seed in range(300):
+            try:
+                self.play(seed)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}: {error}") from error
+
+    def test_continuations(self) -> None:
+        """Version 1 tells of many buffers by continuations, both ends of theirs, until none is left."""
+        ends = [End(role, 2, 2, 1) for role in Role]
+        for end, count in zip(ends, (1, 5), strict=True):
+            for _ in range(count):
+                end.keys += 1
+                end.buffers[RKey(end.keys)] = None
+                end.core.agreed(RKey(end.keys), end.keys)
+        for end, other in (ends, ends[::-1]):
+            for name in other.buffers:
+                end.core.learn(name, name)
+            end.core.confirm(0.0, other.ports[0])
+        said = []
+        for _ in range(40):
+            for end, other in (ends, ends[::-1]):
+                end.turn(0.0)
+                for link, raw in end.core.outgoing():
+                    said.append(decode(raw).type)
+                    there = next(each for each in other.made if each.number in (0, link.number))
+                    other.core.received(raw, 0.0, there)
+        self.assertEqual(said.count(LLCType.ADD_LINK_CONTINUATION), 6)
+        for end, other in (ends, ends[::-1]):
+            first, second = end.core.links
+            self.assertEqual(
+                {first.theirs[name][second].address for name in other.buffers}, set(map(int, other.buffers))
+            )
+
+    def test_asymmetric(self) -> None:
+        """A link that shares a port with another goes when two have none in common."""
+        ends = [End(role, 3, 3, 2) for role in Role]
+        ends[1].ports[1] = LinkEnd(*ends[1].ports[0][:2], QPN(77))
+        for end, other in (ends, ends[::-1]):
+            end.core.confirm(0.0, other.ports[0])
+        reasons = []
+        for _ in range(60):
+            for end, other in (ends, ends[::-1]):
+                end.turn(0.0)
+                for link, raw in end.core.outgoing():
+                    body = decode(raw).body
+                    if isinstance(body, DeleteLink):
+                        reasons.append(body.reason)
+                    there = [each for each in other.made if each.number in (0, link.number)]
+                    other.core.received(raw, 0.0, there[0])
+        self.assertIn(DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED, reasons)
+        self.assertFalse(any(isinstance(each, (GroupEnded, RKeyConfirmed)) for each in ends[0].events))
+
+
+class SilenceTests(SynchronousTestCase):
+    """Two links, of which one or both bring nothing any more."""
+
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.ends = [End(role, 2, 2, 2) for role in Role]
+        for end, other in (self.ends, self.ends[::-1]):
+            end.core.confirm(0.0, other.ports[0])
+        self.silent: set[int] = set()
+        self.tried: list[float] = []
+        self.turns()
+
+    def turns(self) -> None:
+        """Bring what is said, except by silent links."""
+        for _ in range(20):
+            for end, other in (self.ends, self.ends[::-1]):
+                end.turn(self.now)
+                for link, raw in end.core.outgoing():
+                    if decode(raw).type is LLCType.ADD_LINK and end.role is Role.SERVER:
+                        self.tried.append(self.now)
+                    for there in other.made:
+                        if there.number in (0, link.number) and link.number not in self.silent:
+                            if there.place != "gone":
+                                other.core.received(raw, self.now, there)
+                                break
+
+    def until(self, end: float) -> None:
+        """Let time pass."""
+        while self.now < end:
+            times = [each.core.deadline() for each in self.ends]
+            self.now = max(self.now, min([end, *[each for each in times if each is not None]]))
+            for each in self.ends:
+                each.core.expired(self.now)
+            self.turns()
+
+    def test_one(self) -> None:
+        """A link that is silent beside another one is given up 2 seconds after the peer was asked."""
+        self.silent = {2}
+        self.until(6.9)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.until(7.1)
+        for end in self.ends:
+            [lost] = [event for event in end.events if isinstance(event, LinkLost)]
+            self.assertEqual(lost.link.number, 2)
+
+    def test_both(self) -> None:
+        """A peer that answers by no link is busy: both links stay, and work when it is back."""
+        self.silent = {1, 2}
+        self.until(100.0)
+        self.silent = set()
+        self.until(120.0)
+        for end in self.ends:
+            self.assertFalse([event for event in end.events if isinstance(event, (LinkLost, GroupEnded))])
+
+    def test_tries(self) -> None:
+        """The server tries ten times to have the link again, ever later; and anew when a port returns."""
+        self.silent = set(range(2, 250))
+        self.tried.clear()
+        self.until(550.0)  # the group is idle, and would end
+        found = [round(later - earlier) for earlier, later in zip(self.tried, self.tried[1:], strict=False)]
+        self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
+        self.assertGreater(len(found), 5)
+        tries = len(self.tried)
+        self.ends[0].core.grow(self.ends[0].ports[1], self.now)
+        self.turns()
+        self.assertEqual(len(self.tried), tries + 1)
+
+    def test_lateAnswer(self) -> None:
+        """A client whose answer comes when the server has given up is told at once: it may go on."""
+        server, client = self.ends
+        for end, other in ((server, client), (client, server)):
+            end.core.linkDown(0.0, "by the test", end.made[1])
+            self.turns()
+            self.assertEqual((len(end.core.links), len(other.core.links)), (1, 1))
+        self.now = server.core.deadline() or 0.0
+        server.core.expired(self.now)
+        server.turn(self.now)
+        [(_, offered)] = server.core.outgoing()
+        self.now += 2.0
+        server.core.expired(self.now)
+        server.turn(self.now)
+        client.core.received(offered, self.now)
+        self.turns()
+        self.assertEqual([len(end.core.links) for end in self.ends], [1, 1])
+        client.grow(self.now)
+        self.turns()
+        self.assertTrue(client.core.knows(RKey(client.keys)))
+        self.until(self.now + 4.1)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedAnew(self) -> None:
+        """A client whose new link is never confirmed takes the server's next one at once."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+            self.turns()
+        for _ in range(2):
+            number = (client.made[-1].number + 1) & 0xFF
+            self.now += 0.1
+            port = server.ports[1]
+            body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
+            extension = AddLinkExtension(port.gid, True, ())
+            client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+            client.turn(self.now)
+            [(by, answer)] = client.core.outgoing()
+            answered = decode(answer)
+            assert isinstance(answered.body, AddLink)
+            self.assertTrue(answered.isResponse and not answered.header.flags & LLCFlags.REJECT)
+            self.assertEqual((by, answered.body.link), (client.core.first, number))
+            places = {link.number: link.place for link in client.made[-2:]}
+            self.assertEqual(places, {number - 1: "gone", number: "confirming"})
+
+    def test_returnsAtOnce(self) -> None:
+        """A port that returns while the peer is still told of its link's end is used all the same."""
+        server = self.ends[0]
+        server.core.linkDown(0.0, "its port is down", server.made[1])
+        server.core.grow(server.ports[1], self.now)
+        self.until(5.0)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedAgain(self) -> None:
+        """A client whose port returns while a link is added in vain asks for one by that port afterwards."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+        self.turns()
+        port = server.ports[1]
+        body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=99, mtu=1)
+        extension = AddLinkExtension(port.gid, True, ())
+        client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+        client.turn(self.now)
+        client.core.outgoing()  # the server does not hear of it, and does not add a link by itself any more
+        server.core._linkFlows._next = None
+        client.core.grow(client.ports[1], self.now)
+        self.assertEqual(client.core.outgoing(), [])
+        self.until(20.0)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedInVain(self) -> None:
+        """A client asks ever later while its group lives, and not any more when its port is down again."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+        self.turns()
+
+        def asked(now: float, end: float) -> list[float]:
+            """The times at which a client asks that nobody answers."""
+            times = []
+            while now < end:
+                client.core.received(LLC(LLCType.TEST_LINK, Header(version=2), TestLink()).encode(), now)
+                if RequestAddLink.TYPE in {decode(raw).type for _, raw in client.core.outgoing()}:
+                    times.append(now)
+                now += 0.5
+                client.core.expired(now)
+            return times
+
+        client.core.grow(client.ports[1], 0.0)
+        self.assertEqual(asked(0.0, 300.0), [2.0**n - 1 for n in range(9)])
+        client.core.grow(None, 300.0)
+        self.assertEqual(asked(300.0, 550.0), [])
+
+    def test_client(self) -> None:
+        """A client asks for a link when a port of its own is up, in the words of its version."""
+        for version, type in ((1, LLCType.ADD_LINK), (2, LLCType.REQUEST_ADD_LINK)):
+            ends = [End(role, 1 + (role is Role.CLIENT), 2, version) for role in Role]
+            for end, other in (ends, ends[::-1]):
+                end.core.confirm(0.0, other.ports[0])
+            said = []
+            for turn in range(20):
+                for end, other in (ends, ends[::-1]):
+                    end.turn(0.0)
+                    for link, raw in end.core.outgoing():
+                        said.append((end.role, decode(raw).type))
+                        there = next(each for each in other.made if each.number in (0, link.number))
+                        other.core.received(raw, 0.0, there)
+                if turn == 10:
+                    said.clear()
+                    ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
+                    ends[1].core.grow(ends[1].ports[1], 0.0)
+            self.assertEqual(said[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
+            self.assertEqual([len(end.core.links) for end in ends], [2, 2])

@@ -1,0 +1,794 @@
+"""
+Tests for L{txrdma.smc.group._linkgroup}: both ends together, one against recorded bytes, lies and silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import Refused, ResourceExhausted
+from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.verbs import GIDType
+from txrdma.smc.group._linkgroup import (
+    Event,
+    GroupEnded,
+    GroupKey,
+    LinkConfirmed,
+    LinkEnd,
+    LinkGroup,
+    LinkRefused,
+    MAX_CONNECTIONS,
+    MAX_RKEYS,
+    RemoteRKeysDeleted,
+    RKeyConfirmed,
+    RKeyRefused,
+    RKeysDeleted,
+    Role,
+    Timing,
+)
+from txrdma.smc.group._linkstate import RuleBroken
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSION_1
+from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.smc.wire.clc import decode as decodeCLC
+from txrdma.smc.wire.llc import (
+    AddLink,
+    AddLinkContinuation,
+    Body,
+    ConfirmLink,
+    ConfirmRKey,
+    ConfirmRKeyContinuation,
+    decode,
+    DeleteLink,
+    DeleteReason,
+    DeleteRKey,
+    Header,
+    LLC,
+    LLCFlags,
+    LLCType,
+    message,
+    RejectReason,
+    RequestAddLink,
+    TestLink,
+)
+from txrdma.test.support.captures import messages, SMC_GO
+
+SERVER = LinkEnd(MACAddress(b"server"), GID.fromIP("10.0.0.2"), QPN(2))
+CLIENT = LinkEnd(MACAddress(b"client"), GID.fromIP("10.0.0.1"), QPN(1))
+
+
+def ask(body: Body, flags: int = 0) -> bytes:
+    """A message of version 1."""
+    return message(body, Header(LLCFlags(flags))).encode()
+
+
+class Pair:
+    """A server's and a client's group, joined."""
+
+    def __init__(self, **server: Any) -> None:
+        self.server = LinkGroup(Role.SERVER, SERVER, **server)
+        self.client = LinkGroup(Role.CLIENT, CLIENT)
+        self.said: list[tuple[str, LLC]] = []
+
+    def run(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
+        """Deliver until nobody says anything: what happened to the server, and to the client."""
+        found: tuple[list[Event], list[Event]] = ([], [])
+        moved = True
+        while moved:
+            moved = False
+            for place, (one, other) in enumerate(((self.server, self.client), (self.client, self.server))):
+                for _, raw in one.outgoing():
+                    self.said.append((one.role.value, decode(raw)))
+                    other.received(raw, now)
+                    moved = True
+                found[place].extend(one.events())
+        return found
+
+    def confirm(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
+        """First contact."""
+        self.client.confirm(now, SERVER)
+        self.server.confirm(now, CLIENT)
+        return self.run(now)
+
+    def names(self) -> list[tuple[str, str, bool]]:
+        """Who said what, and whether it was an answer."""
+        said, self.said = self.said, []
+        return [(who, one.type.name, one.isResponse) for who, one in said]
+
+
+def active(**server: Any) -> Pair:
+    """A pair whose link is up."""
+    pair = Pair(**server)
+    pair.confirm()
+    pair.said.clear()
+    return pair
+
+
+def answers(group: LinkGroup) -> list[LLC]:
+    """What a group says."""
+    return [decode(raw) for _, raw in group.outgoing()]
+
+
+def alone(role: Role = Role.CLIENT) -> LinkGroup:
+    """One group whose link is up; the other end is the test."""
+    pair = active()
+    return pair.client if role is Role.CLIENT else pair.server
+
+
+class ConfirmLinkTests(SynchronousTestCase):
+    """First contact."""
+
+    def test_confirm(self) -> None:
+        """The server asks, the client answers, the link is both's."""
+        pair = Pair()
+        self.assertEqual(pair.server.state, "fresh")
+        self.assertEqual(pair.confirm(), ([LinkConfirmed()], [LinkConfirmed()]))
+        [(_, request), (_, response)] = pair.said
+        for one, end in ((request, SERVER), (response, CLIENT)):
+            assert isinstance(one.body, ConfirmLink)
+            self.assertEqual((one.body.mac, one.body.gid, one.body.qpn), end)
+            self.assertEqual((one.body.link, one.body.maxLinks), (1, 1))
+            self.assertEqual(one.header.flags & LLCFlags.NO_EYECATCHER, LLCFlags.NO_EYECATCHER)
+            self.assertEqual(len(one.encode()), 44)
+        self.assertEqual((pair.server.usable, pair.client.usable), (True, True))
+        self.assertEqual((pair.server.linkNumber, pair.client.linkNumber), (1, 1))
+
+    def test_serverWaits(self) -> None:
+        """No answer in two seconds."""
+        pair = Pair()
+        pair.server.confirm(10.0, CLIENT)
+        self.assertEqual(pair.server.deadline(), 12.0)
+        pair.server.expired(11.9)
+        self.assertEqual(pair.server.events(), [])
+        pair.server.expired(12.0)
+        self.assertEqual(pair.server.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
+        self.assertEqual((pair.server.state, pair.server.deadline()), ("ended", None))
+
+    def test_clientWaits(self) -> None:
+        """No CONFIRM LINK in four seconds."""
+        pair = Pair()
+        pair.client.confirm(10.0, SERVER)
+        self.assertEqual(pair.client.deadline(), 14.0)
+        pair.client.expired(14.0)
+        self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
+
+    def test_lies(self) -> None:
+        """Who wants eyecatchers, or is somebody else, is refused, and the client does not answer."""
+        right = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
+        for body, flags, diagnosis in (
+            (right, 0, Diagnosis.RMBE_EC),
+            (right, 1, Diagnosis.RMBE_EC),
+            (right.replace(qpn=QPN(7)), 3, Diagnosis.NOSRVLINK),
+            (right.replace(gid=GID(bytes(16))), 3, Diagnosis.NOSRVLINK),
+            (right.replace(mac=MACAddress(b"nobody")), 3, Diagnosis.NOSRVLINK),
+        ):
+            client = LinkGroup(Role.CLIENT, CLIENT)
+            client.confirm(0.0, SERVER)
+            client.received(ask(body, flags), 0.0)
+            self.assertEqual((client.events(), client.outgoing()), ([LinkRefused(diagnosis)], []))
+            self.assertFalse(client.usable)
+
+    def test_lyingResponse(self) -> None:
+        """The client must name itself, and the server's link number."""
+        right = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
+        for body in (right.replace(link=2), right.replace(qpn=QPN(7))):
+            server = LinkGroup(Role.SERVER, SERVER)
+            server.confirm(0.0, CLIENT)
+            server.received(ask(body, 0x83), 0.0)
+            self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOSRVLINK)])
+
+    def test_doubled(self) -> None:
+        """A doubled request is answered again, a doubled response changes nothing."""
+        pair = active()
+        request = ask(ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1), 3)
+        pair.client.received(request, 0.0)
+        self.assertEqual(pair.run(), ([], []))
+        self.assertEqual(pair.names(), [("client", "CONFIRM_LINK", True)])
+
+    def test_queuePairFails(self) -> None:
+        """While the link comes up, that is a reason to decline."""
+        pair = Pair()
+        pair.client.confirm(0.0, SERVER)
+        pair.client.linkDown(0.0, "retries exceeded")
+        self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.NOACTLINK)])
+
+    def test_serverIsAsked(self) -> None:
+        """Only servers ask for that."""
+        server = alone(Role.SERVER)
+        server.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), 3), 0.0)
+        [_, event] = server.events()
+        assert isinstance(event, GroupEnded)
+        self.assertEqual(event.reason, DeleteReason.PROTOCOL_VIOLATION)
+
+    def test_deletedEarly(self) -> None:
+        """A peer that takes the link back before it is up."""
+        server = LinkGroup(Role.SERVER, SERVER)
+        server.confirm(0.0, CLIENT)
+        server.received(ask(DeleteLink(), LLCFlags.ALL_LINKS), 0.0)
+        self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOACTLINK)])
+
+    def test_secondLink(self) -> None:
+        """A server that offers a link with MTU 0 is rejected at once, which Linux's clients wait for."""
+        pair = Pair(offersLink=True)
+        pair.confirm()
+        self.assertEqual(pair.names()[2:], [("server", "ADD_LINK", False), ("client", "ADD_LINK", True)])
+        self.assertEqual((pair.server.state, pair.client.state), ("active", "active"))
+
+
+class RecordedTests(SynchronousTestCase):
+    """A client's group in the place of the recorded kernel's."""
+
+    def test_first(self) -> None:
+        """The kernel server's requests are answered as the kernel client did, but for link and user id."""
+        said = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
+        confirmed = decode(said[1][1]).body
+        assert isinstance(confirmed, ConfirmLink)
+        server = decode(said[0][1]).body
+        assert isinstance(server, ConfirmLink)
+        client = LinkGroup(Role.CLIENT, LinkEnd(confirmed.mac, confirmed.gid, confirmed.qpn), version=2)
+        client.confirm(0.0, LinkEnd(server.mac, server.gid, server.qpn))
+        client.learn(RKey(0x33C), 1)
+        asked = [decode(raw) for source, raw in said if source == "10.77.0.2"]
+        expected = [decode(raw) for source, raw in said if source == "10.77.0.1"]
+        for one in asked:
+            if not one.isResponse:
+                client.received(one.encode(), 0.0)
+        found = answers(client)
+        answered = [one for one in expected if one.isResponse]
+        self.assertEqual([one.type for one in found], [one.type for one in answered])
+        self.assertEqual([one.header.flags for one in found], [one.header.flags for one in answered])
+        rejected = [one for one in found if one.type is LLCType.ADD_LINK]
+        self.assertEqual([one.encode() for one in rejected], [one.encode() for one in answered[1:2]])
+
+    def test_groupOfKernel(self) -> None:
+        """The kernel's TEST LINK is answered byte for byte."""
+        client = alone()
+        asked = [raw for captured, raw in messages("smc-test-link") if raw[0] == 0x27]
+        requests = [raw for raw in asked if not raw[3] & 0x80]
+        self.assertGreater(len(requests), 3)
+        for raw in requests:
+            client.received(raw, 0.0)
+        self.assertEqual([raw for _, raw in client.outgoing()], [raw for raw in asked if raw[3] & 0x80])
+
+
+class RKeyTests(SynchronousTestCase):
+    """The keys of buffers."""
+
+    def test_confirm(self) -> None:
+        """Both ends may tell of buffers at once; what was told can be written to."""
+        pair = active()
+        pair.server.confirmRKey(RKey(1), 0x1000, 0.0)
+        pair.client.confirmRKey(RKey(1), 0x2000, 0.0)
+        pair.client.confirmRKey(RKey(2), 0x3000, 0.0)
+        self.assertFalse(pair.client.knows(RKey(1)))
+        found = pair.run()
+        self.assertEqual(found, ([RKeyConfirmed(RKey(1))], [RKeyConfirmed(RKey(1)), RKeyConfirmed(RKey(2))]))
+        self.assertTrue(pair.client.knows(RKey(2)))
+        self.assertEqual(pair.client.target(RKey(1), 0x1000, 16384, 1), 0x1000)
+        self.assertEqual(pair.server.target(RKey(2), 0x3000, 16384, 3), 0x3000 + 2 * 16384)
+
+    def test_oneAtATime(self) -> None:
+        """Linux drops a second request while one is under way; a wider window is for others."""
+        for window, expected in ((1, 1), (3, 3)):
+            server = active(window=window).server
+            for number in range(5):
+                server.confirmRKey(RKey(number), 0, 0.0)
+            self.assertEqual(len(server.outgoing()), expected)
+
+    def test_notBeforeTheLink(self) -> None:
+        """What is asked for while the link comes up waits for that."""
+        pair = Pair()
+        pair.server.confirmRKey(RKey(1), 0x1000, 0.0)
+        self.assertEqual(pair.server.outgoing(), [])
+        self.assertEqual(pair.confirm()[0], [LinkConfirmed(), RKeyConfirmed(RKey(1))])
+
+    def test_firstContact(self) -> None:
+        """Buffers named by Accept and Confirm need no CONFIRM RKEY."""
+        group = LinkGroup(Role.CLIENT, CLIENT)
+        group.agreed(RKey(5))
+        group.learn(RKey(6), 0x6000)
+        self.assertTrue(group.knows(RKey(5)))
+        self.assertEqual(group.target(RKey(6), 0x6000, 16384, 1), 0x6000)
+
+    def test_unknownTarget(self) -> None:
+        """Nothing is written where the peer never told of a buffer."""
+        client = alone()
+        client.learn(RKey(6), 0x6000)
+        for rkey, address, index in ((7, 0x6000, 1), (6, 0x6001, 1), (6, 0x6000, 0)):
+            error = self.assertRaises(Refused, client.target, RKey(rkey), address, 16384, index)
+            self.assertEqual(error.status, Diagnosis.ERR_RTOK)
+
+    def test_refused(self) -> None:
+        """The peer may say no."""
+        for flags in (0xA0, 0xB0):
+            server = alone(Role.SERVER)
+            server.confirmRKey(RKey(1), 0x1000, 0.0)
+            server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), flags), 0.0)
+            self.assertEqual(server.events(), [RKeyRefused(RKey(1))])
+            self.assertFalse(server.knows(RKey(1)))
+
+    def test_silence(self) -> None:
+        """After five seconds a request has failed, and the next has its turn; a late answer is nothing."""
+        server = alone(Role.SERVER)
+        server.confirmRKey(RKey(1), 0x1000, 5.0)
+        server.deleteRKeys([RKey(2)], 5.0)
+        self.assertEqual(server.deadline(), 10.0)
+        server.expired(10.0)
+        self.assertEqual(server.events(), [RKeyRefused(RKey(1))])
+        server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
+        server.expired(12.0)
+        self.assertEqual(server.events(), [])
+        self.assertEqual([one.type for one in answers(server)], [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY])
+
+    def test_patience(self) -> None:
+        """A peer that has not answered CONFIRM RKEY has two seconds for the next, until one is answered."""
+        server = alone(Role.SERVER)
+        for number, seconds in enumerate((5.0, 2.0, 2.0), 1):
+            server.confirmRKey(RKey(number), 0x1000, 5.0)
+            self.assertEqual(server.deadline(), 5.0 + seconds)
+            server.expired(10.0)
+        server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
+        server.confirmRKey(RKey(4), 0x1000, 10.5)
+        self.assertEqual(server.deadline(), 15.5)
+
+    def _deletions(self, count: int) -> LinkGroup:
+        """A group that took back that many buffers, one every two seconds, and has heard nothing."""
+        server = alone(Role.SERVER)
+        for number in range(count):
+            server.deleteRKeys([RKey(1 + number)], 2.0 * number)
+            server.expired(2.0 * number + 2.0)
+        return server
+
+    def _answer(self, server: LinkGroup, *keys: int) -> list[Event]:
+        """What a group does by the answer to a DELETE RKEY of these keys, as late as it may be."""
+        rkeys = (*[RKey(key) for key in keys], *[RKey(0)] * (8 - len(keys)))
+        server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
+        return server.events()
+
+    def test_lateDeletion(self) -> None:
+        """
+        A buffer stays until the peer has said that it forgot it: its last bytes may be under way, and arrive
+        before that answer. The answer to one deletion is not taken for that to another.
+        """
+        server = self._deletions(2)
+        self.assertEqual(server.events(), [])
+        self.assertEqual(len(answers(server)), 2)
+        self.assertEqual(self._answer(server, 1), [RKeysDeleted((RKey(1),))])
+        self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(2),))])
+        self.assertEqual(self._answer(server, 2), [])
+
+    def test_lostDeletion(self) -> None:
+        """The answer to a later deletion is one to those before it, by the order of the link."""
+        server = self._deletions(2)
+        self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
+
+    def test_namelessDeletion(self) -> None:
+        """An answer without keys, as Linux gives it by version 2, is to the oldest."""
+        server = self._deletions(2)
+        self.assertEqual(self._answer(server), [RKeysDeleted((RKey(1),))])
+        self.assertEqual(self._answer(server), [RKeysDeleted((RKey(2),))])
+
+    def test_neverDeleted(self) -> None:
+        """A peer that never answers keeps no more than 32 buffers that were taken back, those to the end."""
+        server = self._deletions(34)
+        self.assertEqual(server.events(), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
+        server.linkDown(100.0, "flushed")
+        gone = [event for event in server.events() if isinstance(event, RKeysDeleted)]
+        self.assertEqual(gone, [RKeysDeleted((RKey(number),)) for number in range(3, 35)])
+
+    def test_delete(self) -> None:
+        """What is taken back can't be written to; eight keys go in one message."""
+        pair = active()
+        for number in range(11):
+            pair.server.confirmRKey(RKey(number), number << 20, 0.0)
+        pair.run()
+        pair.names()
+        keys = [RKey(number) for number in range(10)]
+        pair.server.deleteRKeys(keys, 0.0)
+        self.assertFalse(pair.server.knows(RKey(0)))
+        first, second = tuple(keys[:8]), tuple(keys[8:])
+        found = pair.run()
+        self.assertEqual(found[0], [RKeysDeleted(first), RKeysDeleted(second)])
+        self.assertEqual(found[1], [RemoteRKeysDeleted(first), RemoteRKeysDeleted(second)])
+        self.assertRaises(Refused, pair.client.target, RKey(0), 0, 16384, 1)
+        pair.client.target(RKey(10), 10 << 20, 16384, 1)
+
+    def test_deleteUnknown(self) -> None:
+        """The answer says by bits which keys were unknown."""
+        client = alone()
+        client.learn(RKey(2), 0)
+        keys = (RKey(1), RKey(2), RKey(3), *[RKey(0)] * 5)
+        client.received(ask(DeleteRKey(count=3, rkeys=keys)), 0.0)
+        [answer] = answers(client)
+        assert isinstance(answer.body, DeleteRKey)
+        self.assertEqual(answer.body.errorMask, 0b10100000)
+        self.assertEqual(answer.header.flags, LLCFlags.RESPONSE | LLCFlags.NEGATIVE)
+
+    def test_tooMany(self) -> None:
+        """A peer may have 255 buffers; the next is refused, and the group goes on."""
+        client = alone()
+        for number in range(1, MAX_RKEYS + 2):
+            client.received(ask(ConfirmRKey(rkey=RKey(number), address=number)), 0.0)
+        flags = [one.header.flags for one in answers(client)]
+        self.assertEqual(flags, [LLCFlags.RESPONSE] * MAX_RKEYS + [LLCFlags.RESPONSE | LLCFlags.NEGATIVE])
+        client.received(ask(ConfirmRKey(rkey=RKey(1), address=77)), 0.0)  # a known one may move
+        self.assertEqual(client.target(RKey(1), 77, 16384, 1), 77)
+        self.assertTrue(client.usable)
+
+    def test_groupEnds(self) -> None:
+        """Requests that were under way, or had to wait, end with the group, before it."""
+        server = alone(Role.SERVER)
+        server.confirmRKey(RKey(1), 0x1000, 0.0)
+        server.deleteRKeys([RKey(2)], 0.0)
+        server.linkDown(0.0, "flushed")
+        ended = GroupEnded(DeleteReason.LOST_PATH, "flushed")
+        self.assertEqual(server.events(), [RKeyRefused(RKey(1)), RKeysDeleted((RKey(2),)), ended])
+        server.confirmRKey(RKey(3), 0x1000, 0.0)
+        self.assertEqual(server.events(), [RKeyRefused(RKey(3))])
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Connections and their tokens."""
+
+    def test_tokens(self) -> None:
+        """Tokens are not zero, and one's own."""
+        client = alone()
+        client._token = 0xFFFFFFFE
+        tokens = [client.add(object(), 0.0) for _ in range(4)]
+        self.assertEqual(tokens, [0xFFFFFFFE, 0xFFFFFFFF, 1, 2])
+        client._token = 0xFFFFFFFE
+        self.assertEqual(client.add(object(), 0.0), 3)
+        client.remove(1, 0.0)
+        client.remove(1, 0.0)
+        self.assertNotIn(1, client.connections)
+        mine = object()
+        self.assertIs(client.connections[client.add(mine, 0.0)], mine)
+
+    def test_full(self) -> None:
+        """There is an end to it."""
+        server = alone(Role.SERVER)
+        tokens = [server.add(object(), 0.0) for _ in range(MAX_CONNECTIONS)]
+        self.assertFalse(server.usable)
+        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
+        server.remove(tokens[0], 0.0)
+        self.assertTrue(server.usable)
+
+    def test_fullClient(self) -> None:
+        """A client's connections may linger longer than the server's: it takes what the server gives."""
+        client = alone()
+        for _ in range(MAX_CONNECTIONS + 1):
+            client.add(object(), 0.0)
+        self.assertTrue(client.usable)
+
+    def test_retired(self) -> None:
+        """A group that the peer does not know takes no connections, and ends with the last that it has."""
+        server = alone(Role.SERVER)
+        token = server.add(object(), 0.0)
+        server.retire(0.0)
+        self.assertEqual((server.usable, server.state), (False, "active"))
+        server.remove(token, 1.0)
+        self.assertEqual(server.state, "ending")
+        server = alone(Role.SERVER)
+        server.retire(0.0)
+        self.assertEqual(server.state, "ending")
+
+    def test_keys(self) -> None:
+        """The server looks for a group by the Proposal, the client by the Accept, whose QPN counts, too."""
+        proposal, accept = decodeCLC(SMC_GO["proposal"]), decodeCLC(SMC_GO["accept"])
+        assert isinstance(proposal, Proposal) and isinstance(accept, Accept)
+        own = Candidate(b"ourselfs", SERVER.gid, GIDType.ROCE_V2, SERVER.mac, MTU.MTU_1024)
+        choice = Choice(own, proposal.gid, VERSION_1)
+        byProposal = GroupKey.ofProposal(proposal, choice, "host")
+        byAccept = GroupKey.ofAccept(accept, own.gid, "host")
+        self.assertNotEqual(byProposal, byAccept)
+        moved = replace(proposal, subnet=5)
+        self.assertEqual(byProposal, GroupKey.ofProposal(moved, choice, "host"))
+        others = (
+            replace(choice, gid=CLIENT.gid),
+            replace(choice, candidate=replace(own, gid=CLIENT.gid)),
+            *(replace(choice, agreement=Agreement(2, eid * 32)) for eid in (b"e", b"f")),
+        )
+        self.assertEqual(len({GroupKey.ofProposal(proposal, other, "host") for other in others}), 4)
+        for other in others:
+            self.assertNotEqual(byProposal, GroupKey.ofProposal(proposal, other, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, qpn=QPN(1)), own.gid, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, version=2), own.gid, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(accept, CLIENT.gid, "host"))
+
+    def test_fewerConnections(self) -> None:
+        """A group of version 2.1 takes as many connections as its ends have settled on, and says so."""
+        server = LinkGroup(Role.SERVER, SERVER, version=2, maxConnections=16)
+        server.confirm(0.0, CLIENT)
+        body = answers(server)[0].body
+        assert isinstance(body, ConfirmLink)
+        self.assertEqual((body.maxConnections, body.maxLinks), (16, 1))
+        answer = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
+        server.received(ask(answer, 0x83), 0.0)
+        for _ in range(16):
+            self.assertTrue(server.usable)
+            server.add(object(), 0.0)
+        self.assertFalse(server.usable)
+        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
+
+
+class IdleTests(SynchronousTestCase):
+    """Groups without connections, and links without traffic."""
+
+    def _quiet(self, role: Role) -> LinkGroup:
+        group = LinkGroup(role, SERVER, timing=Timing(testIdle=0))
+        group.confirm(0.0, CLIENT)
+        flags = 0x83 if role is Role.SERVER else 3
+        group.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), flags), 0.0)
+        group.outgoing()
+        group.events()
+        return group
+
+    def test_lifetime(self) -> None:
+        """A server ends an unused group after 600 seconds, a client after 610."""
+        for role, seconds in ((Role.SERVER, 600.0), (Role.CLIENT, 610.0)):
+            group = self._quiet(role)
+            self.assertEqual(group.deadline(), seconds)
+            token = group.add(object(), 1.0)
+            self.assertIsNone(group.deadline())
+            group.remove(token, 100.0)
+            self.assertEqual(group.deadline(), 100.0 + seconds)
+            group.expired(99.0 + seconds)
+            self.assertEqual(group.state, "active")
+            group.expired(100.0 + seconds)
+            self.assertEqual(group.state, "ending")
+            [request] = answers(group)
+            self.assertEqual(request.header.flags, LLCFlags.ALL_LINKS | LLCFlags.ORDERLY)
+
+    def test_testLink(self) -> None:
+        """After 30 seconds without a word, the peer is asked whether it is there; it is."""
+        pair = active()
+        pair.server.first.heard = 10.0
+        self.assertEqual(pair.server.deadline(), 40.0)
+        pair.server.expired(39.0)
+        self.assertEqual(pair.server.outgoing(), [])
+        pair.server.expired(40.0)
+        self.assertEqual(pair.server.deadline(), 115.0)
+        pair.run(41.0)
+        self.assertEqual(pair.names(), [("server", "TEST_LINK", False), ("client", "TEST_LINK", True)])
+        self.assertEqual(pair.server.deadline(), 71.0)
+
+    def test_testLinkAtOnce(self) -> None:
+        """The answer may come in the same instant."""
+        pair = active()
+        pair.server.expired(30.0)
+        pair.run(30.0)
+        self.assertEqual(pair.server.deadline(), 60.0)
+
+    def test_silence(self) -> None:
+        """A peer is asked again and again before it is taken for dead: as long as TCP's keepalive would."""
+        server = alone(Role.SERVER)
+        server.add(object(), 0.0)
+        asked = []
+        while not (events := server.events()):
+            now = server.deadline()
+            assert now is not None
+            server.expired(now)
+            asked += [now] * len(server.outgoing())
+        self.assertEqual(asked[:3], [30.0, 105.0, 180.0])
+        self.assertEqual(now, 7875.0)
+        text = "the peer has answered no TEST LINK for too long"
+        self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
+
+    def test_sharedMemory(self) -> None:
+        """A peer by shared memory is told of several buffers at once, which Linux would drop."""
+        for shares, told in ((False, 1), (True, 3)):
+            pair = Pair()
+            if shares:
+                pair.client.shareMemory()
+            pair.confirm()
+            for number in range(3):
+                pair.client.confirmRKey(RKey(number + 1), 0x1000, 0.0)
+            self.assertEqual(len(answers(pair.client)), told)
+
+    def test_watched(self) -> None:
+        """Where somebody else tells of the peer's death, nobody asks."""
+        server = alone(Role.SERVER)
+        server.isWatched = True
+        server.add(object(), 0.0)
+        self.assertIs(server.deadline(), None)
+
+    def test_otherTraffic(self) -> None:
+        """Anything that comes instead of the answer shows that somebody is there."""
+        server = alone(Role.SERVER)
+        server.expired(30.0)
+        server.first.heard = 31.0
+        server.expired(32.0)
+        self.assertEqual((server.state, server.deadline()), ("active", 61.0))
+
+    def test_foreignAnswer(self) -> None:
+        """An answer with other data answers nothing, but it shows life."""
+        server = alone(Role.SERVER)
+        server.expired(30.0)
+        server.received(ask(TestLink(userData=b"?" * 16), 0x80), 30.0)
+        self.assertEqual(server.deadline(), 105.0)
+
+
+class EndTests(SynchronousTestCase):
+    """How groups end."""
+
+    def test_serverEnds(self) -> None:
+        """The server deletes all links, the client agrees."""
+        pair = active()
+        pair.server.shutdown(0.0, DeleteReason.OPERATOR_COMMAND)
+        self.assertFalse(pair.server.usable)
+        found = pair.run()
+        self.assertEqual(found[0], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by us")])
+        self.assertEqual(found[1], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by the peer", True)])
+        self.assertEqual(pair.names(), [("server", "DELETE_LINK", False), ("client", "DELETE_LINK", True)])
+
+    def test_clientEnds(self) -> None:
+        """The client asks, the server deletes, the client agrees."""
+        pair = active()
+        pair.client.shutdown(0.0)
+        found = pair.run()
+        self.assertEqual(found[0], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by the peer", True)])
+        self.assertEqual(found[1], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(
+            pair.names(),
+            [
+                ("client", "DELETE_LINK", False),
+                ("server", "DELETE_LINK", False),
+                ("client", "DELETE_LINK", True),
+            ],
+        )
+
+    def test_both(self) -> None:
+        """When both begin at once, each ends once."""
+        pair = active()
+        pair.server.shutdown(0.0)
+        pair.client.shutdown(0.0)
+        for events in pair.run():
+            self.assertEqual(len(events), 1)
+        self.assertEqual((pair.server.state, pair.client.state), ("ended", "ended"))
+
+    def test_noAnswer(self) -> None:
+        """After two seconds it is over all the same."""
+        server = alone(Role.SERVER)
+        server.shutdown(5.0)
+        self.assertEqual(server.deadline(), 7.0)
+        server.expired(7.0)
+        self.assertEqual(server.events(), [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(server.state, "ended")
+
+    def test_notYetUp(self) -> None:
+        """A group that never was ends without a word."""
+        for group in (LinkGroup(Role.SERVER, SERVER), LinkGroup(Role.CLIENT, CLIENT)):
+            group.shutdown(0.0)
+            self.assertEqual((group.state, group.outgoing(), len(group.events())), ("ended", [], 1))
+
+    def test_otherLink(self) -> None:
+        """Another link than ours is not known; ours by its number is all that there is."""
+        client = alone()
+        client.received(ask(DeleteLink(link=9, reason=DeleteReason.LOST_PATH)), 0.0)
+        [answer] = answers(client)
+        assert isinstance(answer.body, DeleteLink)
+        self.assertEqual((answer.body.reason, client.state), (DeleteReason.LINK_UNKNOWN, "active"))
+        client.received(ask(DeleteLink(link=1, reason=DeleteReason.LOST_PATH)), 0.0)
+        self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer", True)])
+        self.assertTrue(answers(client)[0].isResponse)
+
+    def test_deletedTwice(self) -> None:
+        """A client agrees to the end of its group once: Linux's server says DELETE LINK twice."""
+        client = alone()
+        for flags in (LLCFlags.ALL_LINKS | LLCFlags.ORDERLY, LLCFlags.ALL_LINKS):
+            client.received(ask(DeleteLink(reason=DeleteReason.PROGRAM_ENDING), flags), 0.0)
+        [answer] = answers(client)
+        self.assertTrue(answer.isResponse)
+        self.assertEqual(client.state, "ended")
+
+    def test_violations(self) -> None:
+        """What can't be an LLC message, or has a type that nobody knows, ends the group and says so."""
+        for raw in (bytes((10, 44)).ljust(44, b"\0"), b"\1\0\0\0".ljust(44, b"\0"), b"", b"\x01\x2c",
+                    ask(DeleteRKey(count=9))):  # fmt: skip
+            client = alone()
+            client.received(raw, 0.0)
+            [broken, event] = client.events()
+            assert isinstance(broken, RuleBroken) and isinstance(event, GroupEnded)
+            self.assertEqual((event.reason, event.text), (DeleteReason.PROTOCOL_VIOLATION, broken.text))
+            [told] = answers(client)
+            self.assertEqual((told.type, told.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS))
+            self.assertEqual(client.state, "ended")
+
+    def test_afterTheEnd(self) -> None:
+        """Nobody is there any more."""
+        client = alone()
+        client.linkDown(0.0, "gone")
+        client.events()
+        client.received(ask(TestLink()), 0.0)
+        client.linkDown(0.0, "gone")
+        client.shutdown(0.0)
+        client.expired(1e9)
+        self.assertEqual((client.outgoing(), client.events(), client.deadline()), ([], [], None))
+
+
+class RequestTests(SynchronousTestCase):
+    """Everything that a peer may ask for."""
+
+    def test_addLink(self) -> None:
+        """A second link is refused, with the reason, and the rest as it came."""
+        for role in Role:
+            group = alone(role)
+            asked = AddLink(mac=SERVER.mac, gid=SERVER.gid, qpn=QPN(9), link=2, mtu=3, psn=4)
+            group.received(ask(asked), 0.0)
+            [answer] = answers(group)
+            self.assertEqual(answer.body, asked)
+            self.assertEqual(answer.header.flags, LLCFlags.RESPONSE | LLCFlags.REJECT)
+            self.assertEqual(answer.header.rejectReason, RejectReason.NO_ALTERNATE_PATH)
+            self.assertTrue(group.usable)
+
+    def test_requestAddLink(self) -> None:
+        """Version 2's clients are refused, too."""
+        group = alone(Role.SERVER)
+        group.received(message(RequestAddLink(), Header(version=2)).encode(), 0.0)
+        [answer] = answers(group)
+        self.assertEqual(answer.header, Header(LLCFlags.RESPONSE | LLCFlags.REJECT, version=2))
+
+    def test_continuations(self) -> None:
+        """What is about other links is heard, and that is all."""
+        group = alone()
+        for body in (AddLinkContinuation(), ConfirmRKeyContinuation()):
+            group.received(ask(body), 0.0)
+        self.assertEqual((group.outgoing(), group.events(), group.state), ([], [], "active"))
+
+    def test_testLink(self) -> None:
+        """It is answered in the same call, with the same data, in any state of the link."""
+        fresh = LinkGroup(Role.CLIENT, CLIENT)
+        ending = alone()
+        ending.shutdown(0.0)
+        ending.outgoing()
+        for group in (fresh, ending, alone(), alone(Role.SERVER)):
+            group.received(ask(TestLink(userData=b"0123456789abcdef")), 0.0)
+            self.assertEqual(
+                [raw for _, raw in group.outgoing()], [ask(TestLink(userData=b"0123456789abcdef"), 0x80)]
+            )
+
+    def test_byteOrder(self) -> None:
+        """Version 2 is answered in the peer's byte order, and asked in it from then on."""
+        group = LinkGroup(Role.CLIENT, CLIENT, version=2)
+        group.confirm(0.0, SERVER)
+        body = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
+        group.received(message(body, Header(LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
+        group.confirmRKey(RKey(1), 2, 0.0)
+        self.assertEqual([raw[:4].hex() for _, raw in group.outgoing()], ["21002c83", "26002c00"])
+
+    def test_unaskedAnswers(self) -> None:
+        """Answers to what was never asked are nothing."""
+        bodies = (ConfirmLink(), AddLink(), DeleteLink(), ConfirmRKey(), TestLink(), DeleteRKey())
+        for role in Role:
+            group = alone(role)
+            for body in bodies:
+                group.received(ask(body, 0x80), 0.0)
+            self.assertEqual((group.outgoing(), group.events(), group.state), ([], [], "active"))
+
+    @given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 255), st.binary(max_size=40)), max_size=8))
+    def test_anything(self, found: list[tuple[int, int, bytes]]) -> None:
+        """Whatever comes in whatever state, a group goes on, or ends once."""
+        for group in self._everywhere():
+            ends = 0
+            for kind, flags, body in found:
+                group.received(bytes((kind, 44, 0, flags)) + body.ljust(40, b"\0"), 0.0)
+                group.outgoing()
+                ends += sum(isinstance(each, (GroupEnded, LinkRefused)) for each in group.events())
+            self.assertEqual(ends, group.state == "ended")
+
+    def _everywhere(self) -> Iterator[LinkGroup]:
+        for role, end, peer in ((Role.SERVER, SERVER, CLIENT), (Role.CLIENT, CLIENT, SERVER)):
+            yield LinkGroup(role, end)
+            group = LinkGroup(role, end)
+            group.confirm(0.0, peer)
+            yield group
+            yield alone(role)
+            group = alone(role)
+            group.shutdown(0.0)
+            yield group

@@ -1,0 +1,220 @@
+"""
+Every LLC message in every state of a link group: what a peer may send, and what ends the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.group._linkgroup import (
+    Event,
+    GroupEnded,
+    LinkGroup,
+    LinkRefused,
+    RemoteRKeysDeleted,
+    Role,
+)
+from txrdma.smc.group._linkstate import RuleBroken
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wire.llc import (
+    AddLink,
+    AddLinkExtension,
+    Body,
+    decode,
+    DeleteLink,
+    DeleteReason,
+    Header,
+    LLC,
+    LLCFlags,
+    LLCType,
+)
+from txrdma.test.support.smc.linkrules import bodies, FAR
+from txrdma.test.unit.smc.test_linkflows import End
+
+STATES = (
+    *("fresh", "confirming", "active", "wanted", "offered", "keys", "making", "linking", "deleting"),
+    *("ending", "ended"),
+)
+"""States of a group; the middle ones are those of a flow about links, while the group is active."""
+
+
+def stateOf(core: LinkGroup) -> str:
+    """The state of a group: one of L{STATES}."""
+    flow = core._linkFlows.current
+    if core.state != "active" or flow is None:
+        return core.state
+    stage: str = getattr(flow, "stage", "deleting")
+    return "linking" if stage == "confirming" else stage
+
+
+class Group:
+    """One end of a group, in some state that two ends reach which follow the rules."""
+
+    def __init__(self, role: Role, state: str, version: int) -> None:
+        links = 1 if state in STATES[:3] else 2
+        self.version = version
+        self.end = End(role, 2, links, version)
+        self.peer = End(Role.CLIENT if role is Role.SERVER else Role.SERVER, 2, links, version)
+        self.core = self.end.core
+        self._steps = self._follow()
+        while self.state != state:
+            next(self._steps)
+
+    @property
+    def state(self) -> str:
+        """One of L{STATES}."""
+        return stateOf(self.core)
+
+    def _follow(self) -> Iterator[None]:
+        """Go on by the rules, in small steps: to two links, to one, to the end."""
+        ends = (self.end, self.peer)
+        for end, other in (ends, ends[::-1]):
+            end.core.confirm(0.0, other.ports[0])
+            yield
+        yield from self._talk()
+        if len(self.end.made) > 1:
+            self.core.linkDown(0.0, "for the test", self.end.made[1])
+            yield
+        yield from self._talk()
+        self.core.shutdown(0.0)
+        yield
+        yield from self._talk()
+
+    def _talk(self) -> Iterator[None]:
+        for _ in range(20):
+            for end, other in ((self.end, self.peer), (self.peer, self.end)):
+                while events := end.core.events():  # a new link is connected before the peer is told of it
+                    for event in events:
+                        yield
+                        end.act(event, 0.0)
+                        yield
+                for link, raw in end.core.outgoing():
+                    for there in [each for each in other.made if each.number in (0, link.number)][:1]:
+                        other.core.received(raw, 0.0, there)
+                    yield
+
+    def goesOn(self) -> bool:
+        """Whether the flow that is under way comes to its end, as if nothing had been said besides."""
+        for _ in range(60):
+            if self.state == stateOf(self.peer.core) == "active":
+                break
+            next(self._steps, None)
+        numbers = [[link.number for link in end.core.links] for end in (self.end, self.peer)]
+        return numbers[0] == numbers[1] and self.core.state == "active"
+
+    def hears(self, body: Body, isResponse: bool) -> str:
+        """Let the peer send a message, and return what comes of it: one of the words in L{expected}."""
+        before, core = self.state, self.core
+        waiting, core._core.output = core._core.output, []
+        events, core._core.pending = core._core.pending, []
+        extension = None
+        if isinstance(body, AddLink) and self.version == 2:
+            extension = AddLinkExtension(FAR.gid, True, ())
+        header = Header(LLCFlags.RESPONSE if isResponse else LLCFlags(0), self.version)
+        core.received(LLC(body.TYPE, header, body, extension).encode(), 0.0, core.first)
+        said = [decode(raw) for _, raw in core._core.output]
+        told = core._core.pending
+        core._core.output = waiting + core._core.output
+        core._core.pending = events + core._core.pending
+        return self._outcome(body, before, said, told)
+
+    def _outcome(self, body: Body, before: str, said: list[LLC], told: list[Event]) -> str:
+        if told and isinstance(told[0], RuleBroken):
+            assert told[0].text, "a rule without words"
+            if before == "confirming":
+                assert told[1:] == [LinkRefused(Diagnosis.NOACTLINK)] and not said, (told, said)
+                return "refused"
+            [deletion] = said
+            assert isinstance(deletion.body, DeleteLink) and deletion.header.flags == LLCFlags.ALL_LINKS
+            assert deletion.body.reason == DeleteReason.PROTOCOL_VIOLATION
+            assert told[1:] == [GroupEnded(DeleteReason.PROTOCOL_VIOLATION, told[0].text)], told
+            return "ended"
+        if told and isinstance(told[0], LinkRefused):
+            return "refused"
+        if self.state != before or any(not isinstance(each, RemoteRKeysDeleted) for each in told):
+            return "heeded"
+        if not said:
+            return "nothing"
+        [answer] = said
+        assert (answer.type, answer.isResponse) == (body.TYPE, True), answer
+        return "rejected" if answer.header.flags & LLCFlags.REJECT else "answered"
+
+
+def expected(role: Role, state: str, type: LLCType, isResponse: bool) -> str:
+    """
+    What is to come of a message that names a link which there is not, or an end that nobody has.
+
+    C{"ended"}: by a rule, with DELETE LINK; C{"refused"}: the handshake, with Decline; C{"answered"},
+    C{"rejected"}; C{"heeded"}; C{"nothing"}: it may have been late, or waits for its turn.
+    """
+    isServer, isQuiet = role is Role.SERVER, state in ("fresh", "confirming", "active", "ending")
+    if state == "ended":
+        return "nothing"
+    if isResponse:
+        if (type, state) in ((LLCType.ADD_LINK, "offered"), (LLCType.DELETE_LINK, "ending")):
+            return "heeded"
+        if type is LLCType.CONFIRM_LINK and isServer and state == "confirming":
+            return "refused"
+        if type is LLCType.REQUEST_ADD_LINK and isServer and state not in ("fresh", "confirming", "ending"):
+            return "ended"
+        return "nothing"
+    if type in (LLCType.TEST_LINK, LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY, LLCType.DELETE_LINK):
+        return "answered"
+    if type is LLCType.CONFIRM_LINK:
+        if isServer or state == "confirming":
+            return "refused" if state == "confirming" else "ended"
+        return "nothing" if state in ("fresh", "ending") else "answered"
+    if type is LLCType.ADD_LINK and not isServer and not isQuiet:
+        return "heeded"
+    if type is LLCType.REQUEST_ADD_LINK and not isServer and state not in ("fresh", "confirming", "ending"):
+        return "ended"
+    isAsking = type in (LLCType.ADD_LINK, LLCType.REQUEST_ADD_LINK)
+    return "rejected" if isAsking and isQuiet else "nothing"
+
+
+def reachable(role: Role, version: int) -> Iterator[str]:
+    """The states that this end of a group can be in."""
+    for state in STATES:
+        if state == "keys" and version == 2:
+            continue  # its ADD LINK has room for all of them
+        if role is Role.SERVER or state not in ("offered", "deleting"):
+            yield state
+
+
+class MatrixTests(SynchronousTestCase):
+    """Every message in every state, of either version, at either end."""
+
+    def everyMessage(self, link: int) -> Iterator[tuple[Group, Body, bool, str]]:
+        """A group in each state, and each message for it."""
+        for role in Role:
+            for version in (1, 2):
+                for state in reachable(role, version):
+                    for body in bodies(link):
+                        for isResponse in (False, True):
+                            what = f"{role}, version {version}, {state}: {body.TYPE.name}, {isResponse}"
+                            yield Group(role, state, version), body, isResponse, what
+
+    def test_outcomes(self) -> None:
+        """What ends the group, and says so, what is answered and what is nothing."""
+        for group, body, isResponse, what in self.everyMessage(9):
+            role, state = group.end.role, group.state
+            found = group.hears(body, isResponse)
+            self.assertEqual(found, expected(role, state, body.TYPE, isResponse), what)
+
+    def test_harmless(self) -> None:
+        """A message that is answered, rejected or nothing does not disturb the flow that is under way."""
+        count = 0
+        for group, body, isResponse, what in self.everyMessage(9):
+            if group.state in STATES[3:9] and group.hears(body, isResponse) not in ("ended", "heeded"):
+                self.assertTrue(group.goesOn(), what)
+                count += 1
+        self.assertGreater(count, 200)
+
+    def test_numberOfAnother(self) -> None:
+        """A server that gives a link the number of another one ends the group."""
+        for version in (1, 2):
+            for state in ("active", "wanted", "keys", "linking")[: 4 if version == 1 else 2]:
+                group = Group(Role.CLIENT, state, version)
+                self.assertEqual(group.hears(bodies(group.core.first.number)[1], False), "ended", state)

@@ -1,0 +1,24 @@
+"""
+The C{local} carrier: names, and what the two sides of an announcement say to each other.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers.local import candidateNames, listenerName
+from txrdma.smc.carriers.owners import Place
+
+
+class NameTests(SynchronousTestCase):
+    """Under which names listeners answer."""
+
+    def test_names(self) -> None:
+        """A listener is looked for by the exact address, then by those that mean every interface."""
+        self.assertEqual(listenerName(Place("127.0.0.1", 80)), "\0txrdma/smc/127.0.0.1:80")
+        self.assertEqual(listenerName(Place("0.0.0.0", 80)), "\0txrdma/smc/*:80")
+        self.assertEqual(
+            candidateNames(Place("127.0.0.1", 80)),
+            ("\0txrdma/smc/127.0.0.1:80", "\0txrdma/smc/*:80", "\0txrdma/smc/[::]:80"),
+        )
+        self.assertEqual(candidateNames(Place("::1", 80)), ("\0txrdma/smc/[::1]:80", "\0txrdma/smc/[::]:80"))

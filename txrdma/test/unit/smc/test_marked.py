@@ -1,0 +1,86 @@
+"""
+SMC's TCP option as endpoints use it; a model of the kernel's part says which sockets have it.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import cast
+
+from zope.interface.verify import verifyClass, verifyObject
+
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers.choice import carrierFor
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IReception
+from txrdma.smc.carriers.marked import MarkedApproach, MarkedArrival, MarkedReception
+from txrdma.smc.carriers.option import shared
+from txrdma.smc.carriers.option.carrier import OptionCarrier
+from txrdma.smc.carriers.option.shared import SharedOption
+from txrdma.smc.common.presence import Presence
+from txrdma.smc.options import Options
+from txrdma.test.support.smc.ends import reactor
+from txrdma.test.support.smc.marked import ModelCarrier
+
+
+class InterfaceTests(SynchronousTestCase):
+    """The parts of the carrier."""
+
+    def test_provided(self) -> None:
+        """Each provides its interface; C{device=auto} and C{option=no} choose another carrier."""
+        verifyClass(IApproach, MarkedApproach)
+        verifyClass(IArrival, MarkedArrival)
+        verifyClass(IReception, MarkedReception)
+        carrier = carrierFor(reactor, Options(device="soft"))
+        verifyObject(ICarrier, carrier)
+        self.assertIsInstance(carrier.approach(), MarkedApproach)
+        for options in (Options(), Options(device="soft", option=False)):
+            self.assertNotIsInstance(carrierFor(reactor, options).approach(), MarkedApproach)
+
+
+class SharedTests(SynchronousTestCase):
+    """The carrier that the sockets of a reactor share."""
+
+    def test_closedWithTheLastUse(self) -> None:
+        """The carrier is opened once, by the first socket, closed when SMC rests, and opened anew later."""
+        presence = Presence(Clock())
+        opened: list[ModelCarrier] = []
+
+        def open() -> ModelCarrier:
+            opened.append(ModelCarrier())
+            return opened[-1]
+
+        option = SharedOption(presence, open)
+        use, other = presence.hold(), presence.hold()
+        self.assertEqual(opened, [])
+        with socket.socket() as client:
+            self.assertTrue(option.markClient(client))
+            self.assertTrue(option.markListener(client))
+        use.release()
+        self.assertTrue(opened[0].isOpen)
+        other.release()
+        self.assertFalse(opened[0].isOpen)
+        self.assertEqual(len(opened), 1)
+        use = presence.hold()
+        self.assertTrue(option.isAvailable)
+        self.assertEqual(len(opened), 2)
+        use.release()
+        self.assertFalse(opened[1].isOpen)
+
+    def test_unavailable(self) -> None:
+        """An option that can't be had marks nothing, and its reason is logged once."""
+        self.patch(shared, "_logged", set())
+        entries: list[LogEvent] = []
+        observer = cast(ILogObserver, entries.append)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        for _ in range(2):
+            option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
+            with socket.socket() as unmarked:
+                self.assertFalse(option.markClient(unmarked))
+                self.assertFalse(option.markListener(unmarked))
+                self.assertFalse(option.wasExchanged(unmarked))
+        told = [each for each in entries if each.get("reason") == "no such luck"]
+        self.assertEqual([each["log_level"].name for each in told], ["info"])

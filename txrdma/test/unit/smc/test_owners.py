@@ -1,0 +1,133 @@
+"""
+Places of TCP, and who owns the sockets there.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers import owners
+from txrdma.smc.carriers.owners import (
+    acceptingUsers,
+    isOwned,
+    Place,
+    placeOf,
+    socketUser,
+)
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1 0 100 0 0 10 0
+   1: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1 0 100 0 0 10 0
+   2: 0100007F:1F90 0100007F:C000 01 00000000:00000000 00:00000000 00000000  1000        0 13 1 0 100 0 0 10 0
+   3: 0100007F:C000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1001        0 14 1 0 100 0 0 10 0
+"""
+
+TCP6 = """\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr ...
+   0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1002 0 21 1
+   1: 00000000000000000000000000000000:1F91 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1003 0 22 1
+   2: 0000000000000000FFFF00000100007F:1F91 0000000000000000FFFF00000100007F:C001 01 0:0 00:0 0  1003 0 23 1
+   3: 0000000000000000FFFF00000100007F:C001 0000000000000000FFFF00000100007F:1F91 01 0:0 00:0 0  1004 0 24 1
+"""
+
+
+class PlaceTests(SynchronousTestCase):
+    """Places."""
+
+    def test_oneForm(self) -> None:
+        """One address has one form, however it is written."""
+        self.assertEqual(Place.of("::ffff:127.0.0.1", 5), Place("127.0.0.1", 5))
+        self.assertEqual(Place.of("0:0:0:0:0:0:0:1", 5), Place("::1", 5))
+        self.assertEqual(Place.of("FE80::1%eth0", 5), Place("fe80::1%eth0", 5))
+        self.assertEqual((Place.of("FE80::1%eth0", 5).zone, Place("::1", 5).zone), ("eth0", ""))
+
+    def test_ofTransport(self) -> None:
+        """Only IP addresses are places."""
+        self.assertEqual(placeOf(IPv4Address("TCP", "127.0.0.1", 5)), Place("127.0.0.1", 5))
+        self.assertEqual(placeOf(IPv6Address("TCP", "::ffff:1.2.3.4", 5)), Place("1.2.3.4", 5))
+        self.assertIsNone(placeOf(HostnameAddress(b"example.com", 5)))
+
+
+class TableTests(SynchronousTestCase):
+    """
+    Who owns a TCP socket, where the kernel can't be asked: by tables as Linux writes them, on a little-endian
+    machine.
+    """
+
+    def setUp(self) -> None:
+        tables = (self.mktemp(), self.mktemp())
+        for path, text in zip(tables, (TCP, TCP6), strict=True):
+            with open(path, "w") as file:
+                file.write(text)
+        self.patch(owners, "TABLES", tables)
+
+        def refuse(*arguments: object) -> None:
+            raise OSError(errno.EPROTONOSUPPORT, "not here")
+
+        self.patch(owners, "_ask", refuse)
+
+    def test_accepting(self) -> None:
+        """The owners of those sockets count that accept: at the very address, then at every one."""
+        for place, users in (
+            (Place("127.0.0.1", 8080), {1000}),
+            (Place("127.0.0.2", 8080), set()),
+            (Place("0.0.0.0", 8080), {1000}),
+            (Place("127.0.0.1", 80), {0}),
+            (Place("192.0.2.7", 80), {0}),
+            (Place("::1", 8080), {1002}),
+            (Place("::", 8080), {1002}),
+            (Place("127.0.0.1", 8081), {1003}),
+            (Place("::1", 8081), {1003}),
+            (Place("127.0.0.1", 49152), set()),
+        ):
+            self.assertEqual(acceptingUsers(place), users, place)
+
+    def test_socket(self) -> None:
+        """The owner of one end of a connection is told, and not the other's."""
+        for client, server, user in (
+            (Place("127.0.0.1", 0xC000), Place("127.0.0.1", 8080), 1001),
+            (Place("127.0.0.1", 8080), Place("127.0.0.1", 0xC000), 1000),
+            (Place("127.0.0.1", 0xC001), Place("127.0.0.1", 8081), 1004),
+            (Place("127.0.0.1", 0xC002), Place("127.0.0.1", 8081), None),
+        ):
+            self.assertEqual(socketUser(client, server), user)
+
+    def test_noTable(self) -> None:
+        """Without the tables nobody owns anything."""
+        self.patch(owners, "TABLES", ("/nowhere/at/all",))
+        self.assertEqual(acceptingUsers(Place("127.0.0.1", 80)), set())
+        self.assertIsNone(socketUser(Place("127.0.0.1", 1), Place("127.0.0.1", 80)))
+
+
+class PrecedenceTests(SynchronousTestCase):
+    """Which of several listening sockets the kernel takes."""
+
+    def accepting(self, target: Place, *listeners: tuple[str, int, bool]) -> set[int]:
+        self.patch(
+            owners, "_diagnosedListeners", lambda port: [owners._Listener(*each) for each in listeners]
+        )
+        return acceptingUsers(target)
+
+    def test_stranger(self) -> None:
+        """A stranger's socket for every address, or for IPv6 only, has no say beside that of an address."""
+        here = Place("127.0.0.1", 80)
+        ours, every, any_ = ("127.0.0.1", 1000, False), ("0.0.0.0", 1000, False), ("::", 1001, False)
+        self.assertEqual(self.accepting(here, any_, ours), {1000})
+        self.assertEqual(self.accepting(here, any_, every), {1000})
+        self.assertEqual(self.accepting(here, any_), {1001})
+        self.assertEqual(self.accepting(here, ("::", 1001, True)), set())
+        self.assertEqual(self.accepting(Place("::1", 80), ("::", 1001, True), every), {1001})
+
+    def test_several(self) -> None:
+        """Only who is alone at the first address that counts owns a place; root speaks for everybody."""
+        here = Place("127.0.0.1", 80)
+        self.accepting(here, ("127.0.0.1", 1000, False), ("127.0.0.1", 1001, False))
+        self.assertFalse(isOwned(1000, here))
+        self.assertTrue(isOwned(0, here))
+        self.accepting(here, ("127.0.0.1", 1000, False), ("0.0.0.0", 1001, False))
+        self.assertTrue(isOwned(1000, here))
+        self.assertFalse(isOwned(1001, here))

@@ -1,0 +1,480 @@
+"""
+Tests for L{txrdma.smc.stream._ring}: every byte once and in order, no stall, no chatter, no trust.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.wire.cdc import CDC, CDC_START, CDC_TYPE, ProducerFlags, unpackFrom
+from txrdma.test.support.captures import messages
+
+SIZE = 16384
+
+
+def message(ring: Ring, state: int = 0) -> CDC:
+    """The next message of a ring, taken apart."""
+    return CDC.decode(ring.message(state))
+
+
+def fields(**values: int) -> tuple[int, ...]:
+    """A message as C{received} takes it."""
+    names = ("start", "sequence", "token", "producerWrap", "producerCount", "consumerWrap", "consumerCount")
+    flags = values.pop("flags", 0) << 8 | values.pop("state", 0)
+    return *({"start": CDC_START, "sequence": 1, **values}.get(name, 0) for name in names), flags
+
+
+class End:
+    """One end of a connection, with memory: what a transport does around a L{Ring}."""
+
+    def __init__(self, size: int, peerSize: int) -> None:
+        self.ring = Ring(size, peerSize, 7)
+        self.memory = bytearray(size)
+        self.backlog = bytearray()
+        self.got = bytearray()
+        self.wire: deque[bytes] = deque()
+        self.paused = False
+        self.pureUpdates = 0
+        self.messages = 0
+        self.peer: End
+
+    def write(self, data: bytes) -> None:
+        self.backlog += data
+
+    def flush(self, most: int = 1 << 30) -> None:
+        """Write what fits, and tell."""
+        offset, first, second = self.ring.take(len(self.backlog), min(most, len(self.backlog)))
+        if first:
+            self.peer.memory[offset : offset + first] = self.backlog[:first]
+            self.peer.memory[:second] = self.backlog[first : first + second]
+            del self.backlog[: first + second]
+            self.send()
+
+    def send(self) -> None:
+        self.messages += 1
+        self.wire.append(self.ring.message())
+
+    def update(self) -> None:
+        self.pureUpdates += 1
+        self.send()
+
+    def deliver(self) -> bool:
+        """One message of ours arrives at the peer."""
+        if not self.wire:
+            return False
+        what = self.peer.ring.received(unpackFrom(self.wire.popleft()))
+        if what & SPACE:
+            self.peer.flush()
+        if what & UPDATE:
+            self.peer.update()
+        return True
+
+    def read(self, most: int) -> bool:
+        """Read some of what is there, as an application may."""
+        ring = self.ring
+        length = min(most, ring.readable)
+        if self.paused or not length:
+            return False
+        offset, first, second = spans(ring.consumed, length, ring.size)
+        self.got += self.memory[offset : offset + first] + self.memory[:second]
+        if ring.consume(length):
+            self.update()
+        return True
+
+
+def pair(size: int, peerSize: int) -> tuple[End, End]:
+    """Two ends."""
+    one, other = End(size, peerSize), End(peerSize, size)
+    one.peer, other.peer = other, one
+    return one, other
+
+
+def drain(one: End, other: End, step: int = 1 << 30) -> None:
+    """Read and deliver until nothing happens any more: nobody waits for a clock."""
+    one.paused = other.paused = False
+    moved = True
+    while moved:
+        moved = False
+        for end in (one, other):
+            moved |= end.read(step)
+            if end.backlog and end.ring.space:
+                end.flush()
+                moved = True
+            moved |= end.deliver()
+
+
+class SimulationTests(SynchronousTestCase):
+    """Two ends that write and read as they like."""
+
+    @settings(max_examples=300)
+    @given(st.integers(0, 1 << 32), st.integers(0, 3), st.integers(0, 3))
+    def test_everyByteOnce(self, seed: int, code: int, peerCode: int) -> None:
+        """Whatever the order of writes, reads and deliveries, the bytes arrive as they were written."""
+        random = Random(seed)
+        one, other = pair(SIZE << code, SIZE << peerCode)
+        sent = {one: bytearray(), other: bytearray()}
+        for _ in range(60):
+            end = random.choice((one, other))
+            action = random.randrange(6)
+            if action == 0:
+                data = random.randbytes(random.choice((1, 64, 3000, 20000, 100_000)))
+                sent[end] += data
+                end.write(data)
+            elif action == 1:
+                end.flush(random.choice((1, 1000, 1 << 30)))
+            elif action == 2:
+                end.deliver()
+            elif action == 3:
+                end.read(random.choice((1, 100, 5000, 1 << 30)))
+            elif action == 4:
+                end.paused = random.random() < 0.5
+            else:
+                end.update()
+        drain(one, other)
+        self.assertEqual(other.got, sent[one])
+        self.assertEqual(one.got, sent[other])
+        for end in (one, other):
+            end.update()
+            end.deliver()
+        for end in (one, other):
+            self.assertEqual((end.ring.readable, end.ring.space), (0, end.ring.peerSize))
+
+    @given(st.integers(1, 20000), st.integers(0, 4))
+    def test_neverChatters(self, step: int, code: int) -> None:
+        """However small the steps of the reader are, an update tells of more than a tenth of the buffer."""
+        one, other = pair(SIZE, SIZE << code)
+        total = 6 * (SIZE << code)
+        one.write(bytes(total))
+        one.flush()
+        drain(one, other, max(step, total // 500))
+        self.assertEqual(len(other.got), total)
+        self.assertLessEqual(other.pureUpdates, total // ((SIZE << code) // 10) + 1)
+        self.assertEqual(one.pureUpdates, 0)
+
+    def test_smallMessagesNeedNoUpdates(self) -> None:
+        """While the peer has plenty of room, it is not told what was read."""
+        one, other = pair(SIZE, SIZE)
+        for _ in range(100):
+            one.write(b"x" * 64)
+            one.flush()
+            drain(one, other)
+        self.assertEqual((one.messages, other.messages), (100, 0))
+
+    def test_wrapCountWraps(self) -> None:
+        """After 65536 rounds everything goes on."""
+        one, other = pair(SIZE, 2 * SIZE)
+        for _ in range(65537):
+            for end in (one, other):
+                end.ring.take(end.ring.peerSize, end.ring.peerSize)
+                end.peer.ring.received(unpackFrom(end.ring.message()))
+                end.peer.ring.consume(end.peer.ring.readable)
+        self.assertEqual(cursor(one.ring.produced, 2 * SIZE), (1, 0))
+        self.assertEqual(one.ring.sequence, 1)
+        data = Random(1).randbytes(3 * SIZE)
+        one.write(data)
+        one.flush()
+        drain(one, other)
+        self.assertEqual(other.got, data)
+        self.assertEqual((message(one.ring).producerWrap, message(one.ring).producerCount), (2, SIZE))
+
+
+class RecordedTests(SynchronousTestCase):
+    """Two kernels' conversation, led by two rings of ours."""
+
+    def test_wrap(self) -> None:
+        """
+        Writes of 10000, 12000 and 40000 bytes through the smallest ring: the same messages, bit by bit.
+
+        The receiver tells what it has read when the kernel did, and not when the kernel did not.
+        """
+        client, server = Ring(SIZE, SIZE, 7), Ring(SIZE, SIZE, 8)
+        writes = deque((10000, 12000, 40000))
+        backlog = 0
+        due = False
+        for raw in (raw for _, raw in messages("smc-wrap") if raw[0] == CDC_TYPE):
+            said = CDC.decode(raw)
+            sender, receiver = (client, server) if said.token == 7 else (server, client)
+            if sender is client and (said.producerWrap, said.producerCount) != cursor(client.produced, SIZE):
+                self.assertFalse(due)
+                backlog = backlog or writes.popleft()
+                backlog -= sum(client.take(backlog, backlog)[1:])
+            if sender is server:
+                self.assertTrue(due or said.state)
+            self.assertEqual(sender.message(int(said.state)).hex(), raw.hex())
+            receiver.received(unpackFrom(raw))
+            due = receiver.consume(receiver.readable)
+        self.assertEqual((backlog, server.consumed, list(writes)), (0, 62000, []))
+
+    def test_urgent(self) -> None:
+        """The kernel waits until its urgent byte has been read, and is told of that at once."""
+        server = Ring(65536, 65536, 14)
+        due = []
+        for raw in (raw for _, raw in messages("smc-urgent") if raw[0] == CDC_TYPE):
+            if CDC.decode(raw).token == 13:
+                server.received(unpackFrom(raw))
+                due.append(server.consume(server.readable))
+            elif due[-1]:
+                self.assertEqual(server.message().hex(), raw.hex())
+        self.assertEqual((due, server.consumed), ([False, True, False, False], 7))
+
+
+class CursorTests(SynchronousTestCase):
+    """The numbers in messages."""
+
+    def test_full(self) -> None:
+        """A full ring is wrap 1, count 0, and says that it is blocked."""
+        ring = Ring(SIZE, SIZE, 7)
+        self.assertEqual(ring.take(SIZE + 1, SIZE + 1), (0, SIZE, 0))
+        first = message(ring)
+        self.assertEqual((first.producerWrap, first.producerCount, first.token), (1, 0, 7))
+        self.assertEqual(first.flags, ProducerFlags.WRITE_BLOCKED)
+        self.assertEqual(ring.space, 0)
+        self.assertEqual(ring.take(1, 1)[1:], (0, 0))
+
+    def test_fullIsAlwaysTold(self) -> None:
+        """Who fills the ring without having more is blocked as well, so that the peer tells of room."""
+        ring = Ring(SIZE, SIZE, 7)
+        ring.take(SIZE, SIZE)
+        self.assertEqual(message(ring).flags, ProducerFlags.WRITE_BLOCKED)
+
+    def test_twoWrites(self) -> None:
+        """What crosses the end of the ring takes two writes."""
+        ring = Ring(SIZE, SIZE, 7)
+        ring.take(10000, 10000)
+        ring.received(fields(consumerCount=10000))
+        self.assertEqual(ring.take(12000, 12000), (10000, 6384, 5616))
+        sent = message(ring)
+        self.assertEqual((sent.producerWrap, sent.producerCount), (1, 5616))
+
+    def test_roomEndsBlocking(self) -> None:
+        """Once there is room, messages do not say that we are blocked."""
+        ring = Ring(SIZE, SIZE, 7)
+        ring.take(SIZE, SIZE)
+        self.assertEqual(ring.received(fields(consumerCount=5)), SPACE)
+        self.assertEqual(message(ring).flags, 0)
+
+    def test_sequence(self) -> None:
+        """The first message has number 1, and numbers go round."""
+        ring = Ring(SIZE, SIZE, 7)
+        self.assertEqual(message(ring).sequence, 1)
+        ring.sequence = 0xFFFF
+        self.assertEqual(message(ring).sequence, 0)
+
+    @given(st.integers(0, 1 << 60), st.sampled_from([SIZE << n for n in range(16)]))
+    def test_cursor(self, total: int, size: int) -> None:
+        """Wrap and count say the total, modulo 65536 rounds."""
+        wrap, count = cursor(total, size)
+        self.assertTrue(0 <= count < size)
+        self.assertEqual((wrap * size + count - total) % (size << 16), 0)
+
+    @given(st.integers(0, 1 << 60), st.integers(0, SIZE))
+    def test_spans(self, total: int, length: int) -> None:
+        """Spans are inside the ring, and add up."""
+        offset, first, second = spans(total, length, SIZE)
+        self.assertEqual((first + second, offset), (length, total % SIZE))
+        self.assertLessEqual(offset + first, SIZE)
+        self.assertLessEqual(second, offset)
+
+    def test_sizes(self) -> None:
+        """A ring that is no power of two is a mistake of ours."""
+        for size in (0, -16384, 16383, 3 * SIZE):
+            self.assertRaises(ValueError, Ring, size, SIZE, 1)
+            self.assertRaises(ValueError, Ring, SIZE, size, 1)
+
+
+class DistrustTests(SynchronousTestCase):
+    """What a peer may not say."""
+
+    def setUp(self) -> None:
+        self.ring = Ring(SIZE, 2 * SIZE, 7)
+        self.ring.take(1000, 1000)
+        self.ring.received(fields(sequence=5, producerCount=100, consumerCount=50))
+        self.ring.consume(100)
+        message(self.ring)
+
+    def _refused(self, text: str, **values: int) -> None:
+        values = {"sequence": 6, "producerCount": 100, "consumerCount": 50, **values}
+        before = (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
+        error = self.assertRaises(WireError, self.ring.received, fields(**values))
+        self.assertIn(text, str(error))
+        self.assertEqual(error.offset, 12 if "producer" in str(error) else 20)
+        self.assertEqual(
+            before, (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
+        )
+
+    def test_backwards(self) -> None:
+        """A cursor goes back."""
+        self._refused("producer cursor 1 bytes backwards", producerCount=99)
+        self._refused("consumer cursor 50 bytes backwards", consumerCount=0)
+        self._refused("backwards", producerWrap=0xFFFF, producerCount=0)
+
+    def test_outOfRange(self) -> None:
+        """A cursor is beyond the end of its buffer, whose size differs between the two."""
+        self._refused("producer cursor 16384 in a buffer of 16384", producerCount=SIZE)
+        self._refused("consumer cursor 32768 in a buffer of 32768", consumerCount=2 * SIZE)
+        self._refused("producer cursor 4294967295", producerCount=0xFFFFFFFF)
+
+    def test_aheadOfRoom(self) -> None:
+        """The producer overtakes the consumer: bytes that were not read are gone."""
+        self._refused("beyond the free space", producerWrap=1, producerCount=101)
+        self._refused("beyond the free space", producerWrap=2, producerCount=0)
+
+    def test_aheadOfWhatWasWritten(self) -> None:
+        """The consumer has read what we did not write."""
+        self._refused("ahead of what was written", consumerCount=1001)
+        self._refused("ahead of what was written", consumerWrap=1, consumerCount=0)
+
+    def test_roomThatWasNotTold(self) -> None:
+        """The peer may not use room before it has been told of it."""
+        ring = Ring(SIZE, SIZE, 7)
+        ring.received(fields(producerWrap=1))
+        ring.consume(500)
+        self.assertRaises(WireError, ring.received, fields(sequence=2, producerWrap=1, producerCount=1))
+        message(ring)
+        self.assertEqual(ring.received(fields(sequence=2, producerWrap=1, producerCount=500)), DATA)
+
+    def test_exactly(self) -> None:
+        """All that is free, and all that was written, is right."""
+        what = self.ring.received(fields(sequence=6, producerWrap=1, producerCount=100, consumerCount=1000))
+        self.assertEqual(what, DATA | SPACE)
+        self.assertEqual((self.ring.readable, self.ring.space), (SIZE, 2 * SIZE))
+
+    def test_stale(self) -> None:
+        """A message older than the last says nothing, whatever is in it."""
+        for sequence in (4, 0, 0xFFFF, 5 + 0x8000):
+            self.assertEqual(self.ring.received(fields(sequence=sequence, producerCount=4000000)), 0)
+        self.assertEqual(self.ring.heard, 5)
+
+    def test_repeated(self) -> None:
+        """The last message again changes nothing."""
+        self.assertEqual(self.ring.received(fields(sequence=5, producerCount=100, consumerCount=50)), 0)
+
+    def test_sequenceGoesRound(self) -> None:
+        """Number 0 comes after 65535."""
+        self.ring.heard = 0xFFFF
+        self.ring.received(fields(sequence=0, producerCount=101, consumerCount=50))
+        self.assertEqual(self.ring.readable, 1)
+
+    @given(st.tuples(*[st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF)] * 2), st.integers(0, 255))
+    def test_anything(self, cursors: tuple[int, ...], flags: int) -> None:
+        """After any message the cursors are where they can be, or it was an error."""
+        ring = Ring(SIZE, 2 * SIZE, 7)
+        ring.take(1000, 1000)
+        wrap, count, peerWrap, peerCount = cursors
+        try:
+            ring.received(fields(producerWrap=wrap, producerCount=count, consumerWrap=peerWrap,
+                                 consumerCount=peerCount, flags=flags))  # fmt: skip
+        except WireError:
+            self.assertEqual((ring.readable, ring.space), (0, 2 * SIZE - 1000))
+        self.assertTrue(0 <= ring.readable <= SIZE)
+        self.assertTrue(0 <= ring.space <= 2 * SIZE)
+
+
+class UpdateTests(SynchronousTestCase):
+    """When to tell the peer what was read."""
+
+    def setUp(self) -> None:
+        self.ring = Ring(SIZE, SIZE, 7)
+
+    def test_littleIsNotWorthIt(self) -> None:
+        """Under the limit nothing is told, even to one who is blocked."""
+        self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
+        self.assertFalse(self.ring.consume(2304))
+        self.assertFalse(self.ring.updateDue)
+        self.assertTrue(self.ring.consume(1))
+        message(self.ring)
+        self.assertFalse(self.ring.consume(1))
+
+    def test_roomIsPlenty(self) -> None:
+        """Who sees more than half of the buffer free needs nothing."""
+        self.ring.received(fields(producerCount=SIZE // 2 - 1))
+        self.assertFalse(self.ring.consume(SIZE // 2 - 1))
+        self.assertEqual(self.ring.received(fields(sequence=2, producerCount=SIZE // 2)), DATA | UPDATE)
+
+    def test_blocked(self) -> None:
+        """Who says that it is blocked is told, however much is free."""
+        self.ring.received(fields(producerCount=5000, flags=ProducerFlags.WRITE_BLOCKED))
+        self.assertTrue(self.ring.consume(3000))
+
+    def test_asked(self) -> None:
+        """Who asks is told of the next byte, once."""
+        asked = ProducerFlags.CONSUMER_UPDATE_REQUESTED
+        self.assertEqual(self.ring.received(fields(producerCount=10, flags=asked)), DATA)
+        self.assertTrue(self.ring.consume(1))
+        self.assertTrue(self.ring.updateDue)
+        message(self.ring)
+        self.assertFalse(self.ring.consume(1))
+        self.assertEqual(self.ring.received(fields(sequence=2, producerCount=10, flags=asked)), UPDATE)
+
+    def test_askedAndBlocked(self) -> None:
+        """Who has been answered is blocked still."""
+        flags = ProducerFlags.CONSUMER_UPDATE_REQUESTED | ProducerFlags.WRITE_BLOCKED
+        self.ring.received(fields(producerCount=8000, flags=flags))
+        self.assertTrue(self.ring.consume(1))
+        message(self.ring)
+        self.assertTrue(self.ring.consume(3000))
+
+    def test_dataCarriesIt(self) -> None:
+        """A message with data tells of all that was read."""
+        self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
+        self.assertTrue(self.ring.consume(5000))
+        sent = message(self.ring)
+        self.assertEqual((sent.consumerWrap, sent.consumerCount), (0, 5000))
+        self.assertFalse(self.ring.updateDue)
+
+    def test_urgent(self) -> None:
+        """The urgent byte stays in line; when it has been read the peer hears of that at once."""
+        urgent = ProducerFlags.URGENT_PENDING | ProducerFlags.URGENT_PRESENT
+        self.ring.received(fields(producerCount=3))
+        self.assertFalse(self.ring.consume(3))
+        self.assertEqual(self.ring.received(fields(sequence=2, producerCount=14, flags=urgent)), DATA)
+        self.assertEqual(self.ring.urgentAt, 14)
+        self.assertFalse(self.ring.consume(10))
+        self.assertTrue(self.ring.consume(1))
+        self.assertEqual(message(self.ring).consumerCount, 14)
+        self.assertIsNone(self.ring.urgentAt)
+        self.assertFalse(self.ring.updateDue)
+
+    def test_urgentPending(self) -> None:
+        """That an urgent byte will come changes nothing yet."""
+        self.ring.received(fields(producerCount=3, flags=ProducerFlags.URGENT_PENDING))
+        self.assertFalse(self.ring.consume(3))
+
+
+class FailoverTests(SynchronousTestCase):
+    """A peer that moves to another link."""
+
+    def setUp(self) -> None:
+        self.ring = Ring(SIZE, SIZE, 7)
+        self.ring.received(fields(sequence=2, producerCount=12))
+
+    def test_validation(self) -> None:
+        """The first message on another link is the recorded kernel's."""
+        recorded = [raw for _, raw in messages("smc-two-links") if raw[0] == CDC_TYPE and raw[24] & 8]
+        self.assertEqual(len(recorded), 2)
+        for raw in recorded:
+            kernel = CDC.decode(raw)
+            self.assertEqual(Ring(SIZE, SIZE, kernel.token).validation(kernel.sequence), raw)
+
+    def test_nothingLost(self) -> None:
+        """We have all that the peer knows to be done; places before that are no news, and no error."""
+        moved = fields(sequence=1, flags=ProducerFlags.FAILOVER_VALIDATION)
+        self.assertEqual(self.ring.received(moved), 0)
+        self.assertEqual(self.ring.received(fields(sequence=3, producerCount=6)), 0)
+        self.assertEqual(self.ring.received(fields(sequence=4, producerCount=17)), DATA)
+        self.assertEqual(self.ring.readable, 17)
+
+    def test_lost(self) -> None:
+        """A message that we never saw was done for the peer: bytes are missing."""
+        error = self.assertRaises(
+            WireError, self.ring.received, fields(sequence=3, flags=ProducerFlags.FAILOVER_VALIDATION)
+        )
+        self.assertIn("failover lost messages 3 to 3", str(error))

@@ -1,0 +1,236 @@
+"""
+The endpoint strings C{smc:...}.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
+from txrdma.smc.options import Options
+
+
+class ClientStringTests(SynchronousTestCase):
+    """C{clientFromString}."""
+
+    def parse(self, text: str) -> dict[str, Any]:
+        endpoint = clientFromString(MemoryReactorClock(), text)
+        self.assertIsInstance(endpoint, SMCClientEndpoint)
+        return {name.lstrip("_"): value for name, value in vars(endpoint).items()}
+
+    def test_positional(self) -> None:
+        """A host and a port are enough."""
+        said = self.parse("smc:example.com:80")
+        self.assertEqual((said["host"], said["port"], said["options"]), ("example.com", 80, Options()))
+
+    def test_keywords(self) -> None:
+        """All that can be said by position can be said by name."""
+        said = self.parse(
+            r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=own"
+            r":bindAddress=\:\:1"
+        )
+        options = Options(
+            "soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1", backend="own"
+        )
+        self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
+
+    def test_versions(self) -> None:
+        """Either version can be left out, and version 2 has enterprise IDs."""
+        for text, options in (
+            ("version=auto", Options()),
+            ("version=1", Options(versions=(1,))),
+            ("version=2:ueid=A", Options(versions=(2,), ueids=("A",))),
+            ("links=8", Options(links=8)),
+            ("ueid=EXAMPLE.COM,2-B", Options(ueids=("EXAMPLE.COM", "2-B"))),
+        ):
+            self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], options)
+            server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
+            assert isinstance(server, SMCServerEndpoint)
+            self.assertEqual(server._options, options)
+        for wrong in (
+            {"versions": ()},
+            {"versions": (1, 3)},
+            {"versions": (2,)},
+            {"ueids": ("a",)},
+            {"links": 0},
+            {"links": 9},
+            {"ueids": ("A", "B", "C", "D", "E")},
+        ):
+            self.assertRaises(ValueError, Options, **wrong)
+
+    def test_option(self) -> None:
+        """The TCP option can be turned off at either end."""
+        for text, isOn in (("option=auto", True), ("option=no", False)):
+            self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], Options(option=isOn))
+            server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
+            assert isinstance(server, SMCServerEndpoint)
+            self.assertEqual(server._options, Options(option=isOn))
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, by key and value."""
+        for text, key, value in (
+            ("smc:host:http", "port", "http"),
+            ("smc:host:65536", "port", "65536"),
+            ("smc:host:-1", "port", "-1"),
+            ("smc:host", "port", "missing"),
+            ("smc::80", "host", "missing"),
+            ("smc:host:80:timeout=soon", "timeout", "soon"),
+            ("smc:host:80:timeout=0", "timeout", "0"),
+            ("smc:host:80:timeout=inf", "timeout", "inf"),
+            ("smc:host:80:peer=tcp", "peer", "tcp"),
+            ("smc:host:80:fallback=maybe", "fallback", "maybe"),
+            ("smc:host:80:backend=magic", "backend", "magic"),
+            ("smc:host:80:backend=txrdma", "backend", "txrdma"),
+            ("smc:host:80:backend=kernel:device=soft", "device", "soft"),
+            ("smc:host:80:backend=kernel:peer=smc", "peer", "smc"),
+            ("smc:host:80:backend=kernel:version=2", "version", "2"),
+            ("smc:host:80:backend=kernel:ueid=TXRDMA", "ueid", "TXRDMA"),
+            ("smc:host:80:backend=kernel:option=no", "option", "no"),
+            ("smc:host:80:option=yes", "option", "yes"),
+            ("smc:host:80:backend=kernel:runtime=/run/txrdma", "runtime", "/run/txrdma"),
+            ("smc:host:80:runtime=txrdma", "runtime", "txrdma"),
+            ("smc:host:80:device=", "device", ""),
+            ("smc:host:80:bindAddress=here", "bindAddress", "here"),
+            ("smc:host:80:version=3", "version", "3"),
+            ("smc:host:80:backend=kernel:links=2", "links", "2"),
+            ("smc:host:80:links=0", "links", "0"),
+            ("smc:host:80:links=9", "links", "9"),
+            ("smc:host:80:links=two", "links", "two"),
+            ("smc:host:80:version=2", "ueid", "version=2"),
+            ("smc:host:80:version=1:ueid=A", "ueid", "version=1"),
+            ("smc:host:80:ueid=", "ueid", "''"),
+            ("smc:host:80:ueid=small", "ueid", "small"),
+            ("smc:host:80:ueid=.A", "ueid", ".A"),
+            ("smc:host:80:ueid=A,,B", "ueid", "A,,B"),
+            (f"smc:host:80:ueid={33 * 'A'}", "ueid", 33 * "A"),
+            ("smc:host:80:ueid=A,B,C,D,E", "ueid", "A,B,C,D,E"),
+            ("smc:host:80:colour=blue", "colour", "blue"),
+            ("smc:host:80:backlog=5", "backlog", "5"),
+            ("smc:host:80:90", "90", "too many"),
+            ("smc:host:80:host=other", "host", "other"),
+        ):
+            error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), text)
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_sizes(self) -> None:
+        """Sizes, limits and times that people know from sysctl and setsockopt have keys of their own."""
+        text = "autocork=no:sndbuf=128K:rcvbuf=1M:keepalive=5:maxgroups=4:maxmemory=1G"
+        options = Options(
+            autocork=False,
+            sndbuf=128 << 10,
+            rcvbuf=1 << 20,
+            keepalive=5.0,
+            maxgroups=4,
+            maxmemory=1 << 30,
+        )
+        self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], options)
+        server = serverFromString(MemoryReactorClock(), f"smc:80:{text}:handshakes=7")
+        assert isinstance(server, SMCServerEndpoint)
+        self.assertEqual(server._options, replace(options, handshakes=7))
+
+    def test_rings(self) -> None:
+        """The size of a ring is the next one that the protocol has."""
+        largest = 512 << 20
+        for size, ring in ((1, 16384), (16384, 16384), (16385, 32768), (10**6, 1 << 20), (largest, largest)):
+            self.assertEqual(Options(rcvbuf=size).ring, ring)
+        self.assertIsNone(Options().ring)
+        for wrong in (0, (512 << 20) + 1):
+            self.assertRaises(ValueError, Options, rcvbuf=wrong)
+
+    def test_wrongSizes(self) -> None:
+        """What is no size, or not for this side or stack, is refused, by key and value."""
+        for text, key, value in (
+            ("host:80:rcvbuf=0", "rcvbuf", "0"),
+            ("host:80:rcvbuf=1G", "rcvbuf", "1G"),
+            ("host:80:sndbuf=64k", "sndbuf", "64k"),
+            ("host:80:autocork=1", "autocork", "1"),
+            ("host:80:keepalive=-1", "keepalive", "-1"),
+            ("host:80:maxgroups=many", "maxgroups", "many"),
+            ("host:80:handshakes=5", "handshakes", "listeners"),
+            ("host:80:backend=kernel:rcvbuf=64K", "rcvbuf", "kernel"),
+        ):
+            error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), f"smc:{text}")
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_kernel(self) -> None:
+        """The kernel's stack is asked for by name only."""
+        self.assertEqual(self.parse("smc:host:80")["options"].backend, "auto")
+        self.assertEqual(
+            self.parse("smc:host:80:backend=kernel:fallback=no:timeout=3")["options"],
+            Options(backend="kernel", fallback=False, timeout=3.0),
+        )
+
+    def test_runtime(self) -> None:
+        """The directory is the key's, or the environment's when there is no key; an empty one is none."""
+        environment = {key: value for key, value in os.environ.items() if key != "TXRDMA_RUNTIME"}
+        self.patch(os, "environ", environment)
+        strings = ("smc:host:80", "smc:host:80:runtime=/srv/x", "smc:host:80:runtime=")
+        options = [self.parse(each)["options"] for each in strings]
+        self.assertEqual([each.meetingDirectory for each in options], ["", "/srv/x", ""])
+        environment["TXRDMA_RUNTIME"] = "/run/txrdma"
+        self.assertEqual([each.meetingDirectory for each in options], ["/run/txrdma", "/srv/x", ""])
+
+    def test_tls(self) -> None:
+        """Twisted's C{tls:} wraps our endpoint."""
+        endpoint = clientFromString(MemoryReactorClock(), r"tls:example.com:443:endpoint=smc\:host\:443")
+        wrapped = endpoint._wrappedEndpoint
+        self.assertIsInstance(wrapped, SMCClientEndpoint)
+
+
+class ServerStringTests(SynchronousTestCase):
+    """C{serverFromString}."""
+
+    def parse(self, text: str) -> tuple[str, int, int, Options]:
+        endpoint = serverFromString(MemoryReactorClock(), text)
+        assert isinstance(endpoint, SMCServerEndpoint)
+        return endpoint._interface, endpoint._port, endpoint._backlog, endpoint._options
+
+    def test_port(self) -> None:
+        """A port alone means every interface."""
+        self.assertEqual(self.parse("smc:8080"), ("", 8080, 50, Options()))
+        self.assertEqual(self.parse("smc:port=8080"), ("", 8080, 50, Options()))
+
+    def test_interface(self) -> None:
+        """An interface is said by name, as Twisted does, or before the port."""
+        expected = ("127.0.0.1", 8080, 50, Options())
+        self.assertEqual(self.parse("smc:8080:interface=127.0.0.1"), expected)
+        self.assertEqual(self.parse("smc:127.0.0.1:8080"), expected)
+        self.assertEqual(self.parse(r"smc:\:\:1:8080"), ("::1", 8080, 50, Options()))
+
+    def test_keywords(self) -> None:
+        """The keys of the client, and a backlog."""
+        self.assertEqual(
+            self.parse("smc:8080:backlog=5:peer=smc:fallback=no:timeout=3:device=soft"),
+            ("", 8080, 5, Options(device="soft", agreed=True, timeout=3.0, fallback=False)),
+        )
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, by key and value."""
+        for text, key, value in (
+            ("smc:http", "port", "http"),
+            ("smc:", "port", "missing"),
+            ("smc:80:127.0.0.1", "port", "127.0.0.1"),
+            ("smc:80:backlog=many", "backlog", "many"),
+            ("smc:80:backend=kernel:timeout=5", "timeout", "5"),
+            ("smc:80:bindAddress=127.0.0.1", "bindAddress", "127.0.0.1"),
+            ("smc:80:host=example.com", "host", "example.com"),
+            ("smc:127.0.0.1:80:interface=10.0.0.1", "interface", "127.0.0.1"),
+            ("smc:127.0.0.1:80:90", "90", "too many"),
+        ):
+            error = self.assertRaises(ValueError, serverFromString, MemoryReactorClock(), text)
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_haproxy(self) -> None:
+        """Twisted's C{haproxy:} wraps our endpoint."""
+        endpoint = serverFromString(MemoryReactorClock(), "haproxy:smc:8080")
+        wrapped = endpoint._wrappedEndpoint
+        self.assertIsInstance(wrapped, SMCServerEndpoint)

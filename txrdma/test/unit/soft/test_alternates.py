@@ -1,0 +1,264 @@
+"""
+Alternate paths as queue pairs see them: what may be asked for when, and what becomes of the attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID, MTU, QPN
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    Capacity,
+    MigrationState,
+    QPAttributes,
+    QPKind,
+    QPState,
+)
+from txrdma.soft._transitions import transition
+from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.memory import Domain
+from txrdma.soft.ports import SoftPort
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.test.unit.soft.test_queuepair import Host, required, Route
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
+MIGRATED, REARM, ARMED = MigrationState
+RC, UD = QPKind.RC, QPKind.UD
+
+THERE = AddressVector(GID.fromIP("192.0.2.1"))
+ELSEWHERE = AddressVector(GID.fromIP("198.51.100.1"), port=2)
+ALTERNATE = QPAttributes(alternateAddress=ELSEWHERE, alternatePKeyIndex=0, alternateTimeout=9)
+
+
+class AlternateTests(SynchronousTestCase):
+    """A queue pair's attributes follow its path."""
+
+    def setUp(self) -> None:
+        self.channel = SoftCompletionChannel()
+        self.addCleanup(self.channel.close)
+        self.host = Host()
+        self.queue = SoftCompletionQueue(100, self.channel, self.host.notify)
+
+    def make(self, upTo: QPState = RTS, kind: QPKind = RC) -> SoftQueuePair:
+        queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.queue, self.queue, Capacity())
+        states = [RESET, INIT, RTR, RTS]
+        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
+            queuePair.modify(required(kind, before, after))
+        return queuePair
+
+    def armed(self) -> SoftQueuePair:
+        """One that can migrate."""
+        queuePair = self.make()
+        queuePair.modify(replace(ALTERNATE, migrationState=REARM))
+        queuePair.migrationChanged(ARMED)
+        return queuePair
+
+    def calls(self) -> list[str]:
+        assert self.host.route is not None
+        return self.host.route.calls
+
+    def test_where(self) -> None:
+        """An alternate path comes with the transitions of tables 92 to 96, REARM not before RTS."""
+        for before, after in ((INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS), (SQD, SQD)):
+            enough = required(RC, before, after)
+            more: dict[str, Any] = {name: getattr(ALTERNATE, name) for name in ALTERNATE.given()}
+            self.assertEqual(transition(RC, before, replace(enough, **more)), after)
+            rearming = replace(enough, migrationState=REARM, **more)
+            if after is RTR:
+                self.assertRaises(InvalidRequest, transition, RC, before, rearming)
+            else:
+                self.assertEqual(transition(RC, before, rearming), after)
+        for before, after in ((RESET, INIT), (INIT, INIT), (RTS, SQD)):
+            wrong = replace(required(RC, before, after), alternateAddress=ELSEWHERE)
+            self.assertRaises(InvalidRequest, transition, RC, before, wrong)
+        for before, after in ((INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, SQD)):
+            wrong = replace(required(UD, before, after), alternateAddress=ELSEWHERE)
+            self.assertRaises(InvalidRequest, transition, UD, before, wrong)
+
+    def test_together(self) -> None:
+        """What belongs to an alternate path is worth nothing without it."""
+        for alone in (QPAttributes(alternateTimeout=3), QPAttributes(alternatePKeyIndex=0)):
+            self.assertRaises(InvalidRequest, transition, RC, RTS, alone)
+        wrong = QPAttributes(alternateAddress=ELSEWHERE, alternateTimeout=32)
+        self.assertRaises(InvalidRequest, transition, RC, RTS, wrong)
+
+    def test_loaded(self) -> None:
+        """It is there for who asks, and the route is told; the path is the first one still."""
+        queuePair = self.make(INIT)
+        self.assertIsNone(queuePair.query().migrationState)
+        more: dict[str, Any] = {name: getattr(ALTERNATE, name) for name in ALTERNATE.given()}
+        queuePair.modify(replace(required(RC, INIT, RTR), **more))
+        known = queuePair.query()
+        self.assertEqual((known.address, known.alternateAddress), (THERE, ELSEWHERE))
+        self.assertEqual((known.alternatePKeyIndex, known.alternateTimeout), (0, 9))
+        self.assertEqual((known.migrationState, self.calls()), (MIGRATED, ["attributesChanged"]))
+
+    def test_loadedAgain(self) -> None:
+        """A second one leaves nothing of the first."""
+        queuePair = self.make()
+        queuePair.modify(ALTERNATE)
+        queuePair.modify(QPAttributes(alternateAddress=THERE))
+        known = queuePair.query()
+        self.assertEqual((known.alternateAddress, known.alternateTimeout), (THERE, None))
+
+    def test_armed(self) -> None:
+        """REARM is asked for and the route makes ARMED of it, which is no event."""
+        queuePair = self.make()
+        queuePair.modify(ALTERNATE)
+        self.calls().clear()
+        queuePair.modify(QPAttributes(migrationState=REARM))
+        self.assertEqual((queuePair.query().migrationState, self.calls()), (REARM, ["attributesChanged"]))
+        queuePair.migrationChanged(ARMED)
+        self.assertEqual((queuePair.query().migrationState, self.host.events), (ARMED, []))
+        self.assertEqual(queuePair.query().alternateAddress, ELSEWHERE)
+
+    def test_byCommand(self) -> None:
+        """MIGRATED is asked for, and is so when the route says so."""
+        queuePair = self.armed()
+        self.calls().clear()
+        queuePair.modify(QPAttributes(migrationState=MIGRATED))
+        self.assertEqual(self.calls(), ["attributesChanged", "migrate"])
+        self.assertEqual((queuePair.query().migrationState, queuePair.query().address), (ARMED, THERE))
+
+    def test_migrated(self) -> None:
+        """The alternate path has become the path with all that belongs to it, and listeners hear of it."""
+        queuePair = self.armed()
+        queuePair.migrationChanged(MIGRATED)
+        known = queuePair.query()
+        self.assertEqual((known.address, known.port, known.pkeyIndex, known.timeout), (ELSEWHERE, 2, 0, 9))
+        self.assertEqual((known.migrationState, known.alternateAddress), (MIGRATED, None))
+        self.assertEqual((known.alternatePKeyIndex, known.alternateTimeout), (None, None))
+        self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATED])
+        self.assertIs(self.host.events[0].queuePair, queuePair)
+        self.assertEqual(known.state, RTS)
+
+    def test_fallsBackOnTheFirst(self) -> None:
+        """What was not said of the alternate path is as on the first."""
+        queuePair = self.make()
+        queuePair.modify(QPAttributes(alternateAddress=ELSEWHERE, migrationState=REARM))
+        timeout = queuePair.query().timeout
+        queuePair.migrationChanged(ARMED)
+        queuePair.migrationChanged(MIGRATED)
+        known = queuePair.query()
+        self.assertEqual((known.timeout, known.pkeyIndex, known.port), (timeout, 0, 2))
+
+    def test_order(self) -> None:
+        """REARM comes after MIGRATED and needs a path; ARMED comes by itself; MIGRATED comes after ARMED."""
+
+        def refused(queuePair: SoftQueuePair, *asked: MigrationState) -> None:
+            before = queuePair.query()
+            for state in asked:
+                wrong = QPAttributes(migrationState=state)
+                self.assertRaises(InvalidRequest, queuePair.modify, wrong)
+            self.assertEqual(queuePair.query(), before)
+
+        queuePair = self.make()
+        refused(queuePair, REARM, ARMED, MIGRATED)
+        queuePair.modify(ALTERNATE)
+        refused(queuePair, ARMED, MIGRATED)
+        queuePair.modify(QPAttributes(migrationState=REARM))
+        refused(queuePair, REARM, ARMED, MIGRATED)
+        self.assertRaises(InvalidRequest, queuePair.modify, ALTERNATE)
+        queuePair.migrationChanged(ARMED)
+        refused(queuePair, REARM, ARMED)
+        self.assertRaises(InvalidRequest, queuePair.modify, ALTERNATE)
+        queuePair.migrationChanged(MIGRATED)
+        refused(queuePair, REARM, ARMED, MIGRATED)
+        queuePair.modify(replace(ALTERNATE, alternateAddress=THERE, migrationState=REARM))
+        self.assertNotIn("migrate", self.calls())
+
+    def test_refusedMigration(self) -> None:
+        """A route tells of a migration that was refused, and the queue pair goes on."""
+        queuePair = self.armed()
+        queuePair.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+        self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATION_FAILED])
+        self.assertEqual(queuePair.state, RTS)
+
+    def test_tooLate(self) -> None:
+        """Late news of the route change nothing after the end."""
+        queuePair = self.armed()
+        queuePair.failed()
+        queuePair.migrationChanged(MIGRATED)
+        self.assertEqual((queuePair.query().address, self.host.events), (THERE, []))
+        queuePair.modify(QPAttributes(state=RESET))
+        queuePair.migrationChanged(ARMED)
+        self.assertEqual(queuePair.query(), QPAttributes(state=RESET, currentState=RESET))
+
+    def test_sharedMemory(self) -> None:
+        """Shared memory has no other path, and a queue pair that goes by it is told so."""
+        queuePair = self.make()
+        queuePair._route = Route()
+        queuePair._route.name = "shared-memory"
+        error = self.assertRaises(InvalidRequest, queuePair.modify, ALTERNATE)
+        self.assertIn("shared memory", str(error))
+
+
+class RoutesTests(SynchronousTestCase):
+    """Which route a queue pair with an alternate path takes."""
+
+    def ends(self, *names: str) -> tuple[SoftDevice, SoftQueuePair]:
+        """A device whose port has these routes, by stand-ins, and a queue pair on it."""
+        from txrdma.soft.shared.routes import SharedMemoryPort
+
+        class Memory(SharedMemoryPort):
+            def __init__(self) -> None:
+                pass
+
+            def connect(self, owner: object) -> Any:
+                route = Route()
+                route.name = "shared-memory"
+                return route
+
+            def close(self) -> None:
+                pass
+
+        class Datagrams:
+            resting = None
+
+            def connect(self, owner: object) -> Route:
+                route = Route()
+                route.name = "rocev2"
+                return route
+
+            def setEnabled(self, isEnabled: bool) -> None:
+                pass
+
+            def close(self) -> None:
+                pass
+
+        kinds: dict[str, Any] = {"memory": Memory, "datagrams": Datagrams}
+        routes = [kinds[name]() for name in names]
+        device = SoftDevice(
+            Clock(), [SoftPort("127.0.0.1", 4791, routes), SoftPort("127.0.0.2", 4791, [], MTU.MTU_4096)]
+        )
+        self.addCleanup(device.close)
+        channel = device.createChannel()
+        queue = device.createCompletionQueue(4, channel)
+        queuePair = device.createProtectionDomain().createQueuePair(RC, queue, queue, Capacity())
+        assert isinstance(queuePair, SoftQueuePair)
+        queuePair.modify(required(RC, RESET, INIT))
+        return device, queuePair
+
+    def test_auto(self) -> None:
+        """Who wants an alternate path goes by RoCE v2, though shared memory would lead there, too."""
+        for alternate, route in ((None, "shared-memory"), (ELSEWHERE, "rocev2")):
+            _device, queuePair = self.ends("memory", "datagrams")
+            queuePair.modify(replace(required(RC, INIT, RTR), alternateAddress=alternate))
+            self.assertEqual(queuePair.route, route)
+
+    def test_memoryOnly(self) -> None:
+        """A device without RoCE v2 refuses, and says why."""
+        _device, queuePair = self.ends("memory")
+        wrong = replace(required(RC, INIT, RTR), alternateAddress=ELSEWHERE)
+        self.assertIn("alternate path", str(self.assertRaises(InvalidRequest, queuePair.modify, wrong)))
+        self.assertEqual((queuePair.state, queuePair.query().alternateAddress), (INIT, None))
+        queuePair.modify(required(RC, INIT, RTR))
+        self.assertEqual(queuePair.route, "shared-memory")

@@ -1,0 +1,472 @@
+"""
+Tests for atomic operations in L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder}.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import AETH, AETHKind, AtomicAckETH, AtomicETH, NAKCode, Opcode
+from txrdma.iba.types import LKey, QPN, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.rc._packets import Failed, Incoming, Outgoing
+from txrdma.soft.rc._requester import Requester
+from txrdma.soft.rc._responder import Responder
+from txrdma.test.support.soft.cores import ack, arrived, atomicETH, completions, incoming, Memory, nak
+from txrdma.test.unit.soft.test_requester import MTU, PSN, psns, RequesterCase
+from txrdma.test.unit.soft.test_responder import PSN as THERE
+from txrdma.test.unit.soft.test_responder import ResponderCase, RIGHTS
+
+ATOMIC = RIGHTS | int(Access.REMOTE_ATOMIC)
+MOST = (1 << 64) - 1
+READ_ONLY = Opcode.RC_RDMA_READ_RESPONSE_ONLY
+
+
+def native(number: int) -> bytes:
+    """As this host has it in memory."""
+    return number.to_bytes(8, sys.byteorder)
+
+
+class RequestTests(RequesterCase):
+    """What a requester asks, and what it makes of the answer (IBA 9.4.5)."""
+
+    def atomic(self, identifier: int = 1, operation: Operation = Operation.FETCH_AND_ADD, **more: Any) -> Any:
+        return self.request(operation, 8, identifier, **more)
+
+    def answer(self, psn: int, original: int) -> list[Outgoing]:
+        extension = AETH.ack(1).encode() + AtomicAckETH(original=original).encode()
+        return self.hear(incoming(Opcode.RC_ATOMIC_ACKNOWLEDGE, psn, extension=extension))
+
+    def test_packets(self) -> None:
+        """Each is one packet of its own opcode, with the number to add or to swap in before the other one."""
+        for operation, opcode in [
+            (Operation.COMPARE_AND_SWAP, Opcode.RC_COMPARE_SWAP),
+            (Operation.FETCH_AND_ADD, Opcode.RC_FETCH_ADD),
+        ]:
+            with self.subTest(operation=operation):
+                self.requester = self.make()
+                [run] = self.post(self.atomic(1, operation, operand=5, compare=7))
+                self.assertEqual((run.opcode, run.psn, run.packets, len(run.payload)), (opcode, PSN, 1, 0))
+                self.assertTrue(run.acknowledge)
+                self.assertEqual(
+                    AtomicETH.decode(run.extension),
+                    AtomicETH(address=0x1000, rkey=RKey(0x77), swap=5, compare=7),
+                )
+
+    def test_answer(self) -> None:
+        """What was there before is written as this host writes numbers, and nothing beside it."""
+        request = self.atomic(3)
+        request.segments = [self.memory.segment(16, 8)]
+        before = self.memory.get(0, 64)
+        self.post(request)
+        self.answer(PSN, 0x0102030405060708)
+        self.assertEqual(
+            self.requester.events()[0],
+            Completion(3, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD, QPN(7), 8),
+        )
+        self.assertEqual(self.memory.get(0, 64), before[:16] + native(0x0102030405060708) + before[24:])
+
+    def test_longerSegment(self) -> None:
+        """Of a longer place the first eight bytes are written, of several pieces each its part."""
+        request = self.atomic()
+        request.segments = [self.memory.segment(0, 3), self.memory.segment(100, 30)]
+        before = self.memory.get(0, 200)
+        self.post(request)
+        self.answer(PSN, 0x1122334455667788)
+        number = native(0x1122334455667788)
+        self.assertEqual(self.memory.get(0, 200), number[:3] + before[3:100] + number[3:] + before[105:200])
+        [completion] = completions(self.requester.events())
+        self.assertEqual(completion.length, 8)
+
+    def test_acknowledgementIsNoAnswer(self) -> None:
+        """An acknowledgement of it, or of what is behind it, says that the answer was lost."""
+        self.post(self.atomic(1), self.request(Operation.SEND, 1, 2))
+        runs = self.hear(ack(PSN + 1))
+        self.assertEqual((psns(runs), self.ended()), ([PSN, PSN + 1], []))
+        self.answer(PSN, 9)
+        self.hear(ack(PSN + 1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_answerAcknowledges(self) -> None:
+        """The answer acknowledges what was sent before."""
+        self.post(self.request(Operation.SEND, 1, 1), self.atomic(2))
+        self.answer(PSN + 1, 9)
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_twice(self) -> None:
+        """A second answer, or one to nothing, writes nothing."""
+        self.post(self.atomic())
+        self.answer(PSN, 1)
+        self.answer(PSN, 2)
+        self.answer(PSN + 1, 3)
+        self.assertEqual(self.memory.get(0, 8), native(1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_again(self) -> None:
+        """Without an answer the same packet goes out again."""
+        [first] = self.post(self.atomic(operand=3))
+        self.assertEqual(self.expire(), [first])
+
+    def test_outstanding(self) -> None:
+        """They count with READs for what may be outstanding, whichever comes first."""
+        self.requester = self.make(maxRDAtomic=3)
+        requests = [
+            self.atomic(1),
+            self.request(Operation.RDMA_READ, 2 * MTU, 2),
+            self.atomic(3, Operation.COMPARE_AND_SWAP),
+            self.atomic(4),
+            self.request(Operation.SEND, 1, 5),
+        ]
+        self.assertEqual(psns(self.post(*requests)), [PSN, PSN + 1, PSN + 3])
+        self.assertEqual(psns(self.answer(PSN, 1)), [PSN + 4, PSN + 5])
+
+    def test_fence(self) -> None:
+        """A fenced request waits for their answers; one that is not fenced does not."""
+        self.assertEqual(
+            psns(self.post(self.atomic(1), self.request(Operation.SEND, 1, 2, fence=True))), [PSN]
+        )
+        self.assertEqual(psns(self.answer(PSN, 0)), [PSN + 1])
+        self.assertEqual(
+            psns(self.post(self.atomic(3), self.request(Operation.SEND, 1, 4))), [PSN + 2, PSN + 3]
+        )
+
+    def test_fencedAtomic(self) -> None:
+        """A fenced atomic waits for a READ before it, and goes at once behind a SEND."""
+        self.assertEqual(
+            psns(self.post(self.request(Operation.RDMA_READ, 1, 1), self.atomic(2, fence=True))), [PSN]
+        )
+        self.assertEqual(psns(self.hear(incoming(READ_ONLY, PSN, b"x", AETH.ack(1).encode()))), [PSN + 1])
+        self.answer(PSN + 1, 0)
+        runs = self.post(self.request(Operation.SEND, 1, 3), self.atomic(4, fence=True))
+        self.assertEqual(psns(runs), [PSN + 2, PSN + 3])
+
+    def test_none(self) -> None:
+        """Where none may be outstanding it fails before anything is sent."""
+        self.requester = self.make(maxRDAtomic=0)
+        self.assertEqual(self.post(self.atomic()), [])
+        self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
+
+    def test_shortSegment(self) -> None:
+        """So does one without room for what was there before."""
+        request = self.atomic()
+        request.segments = [self.memory.segment(0, 7)]
+        self.assertEqual(self.post(request), [])
+        self.assertEqual(self.ended(), [(1, Status.LOC_LEN_ERR)])
+
+    def test_wrongKey(self) -> None:
+        """Room with a wrong key is found out when the answer is there."""
+        request = self.atomic()
+        request.segments = [self.memory.segment(0, 8)._replace(lkey=LKey(1))]
+        self.post(request)
+        self.answer(PSN, 0)
+        self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
+
+    def test_wrongAnswers(self) -> None:
+        """The answer of a READ to an atomic, of an atomic to a READ, or one that is cut off, ends it."""
+        aeth = AETH.ack(1).encode()
+        for request, run in [
+            (self.atomic(), incoming(READ_ONLY, PSN, bytes(8), aeth)),
+            (self.request(Operation.RDMA_READ, 8), incoming(0x12, PSN, extension=aeth + bytes(8))),
+            (self.atomic(), incoming(0x12, PSN, extension=aeth)),
+            (self.atomic(), incoming(0x12, PSN, extension=aeth + bytes(12))),
+            (self.request(Operation.SEND, 8), incoming(0x12, PSN, extension=aeth + bytes(8))),
+        ]:
+            with self.subTest(opcode=Opcode(run.opcode), stride=run.stride, kind=request.operation):
+                self.requester = self.make()
+                before = self.memory.get(0, 64)
+                self.post(request)
+                self.hear(run)
+                self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+                self.assertEqual(self.memory.get(0, 64), before)
+
+    def test_refused(self) -> None:
+        """A NAK ends it with the status of its code."""
+        for code, status in [
+            (NAKCode.INVALID_REQUEST, Status.REM_INV_REQ_ERR),
+            (NAKCode.REMOTE_ACCESS_ERROR, Status.REM_ACCESS_ERR),
+        ]:
+            self.requester = self.make()
+            self.post(self.atomic())
+            self.hear(nak(PSN, code))
+            self.assertEqual(self.ended(), [(1, status)])
+
+    def test_wideNumbers(self) -> None:
+        """Numbers that are wider than their fields, or below zero, are cut to them."""
+        request = self.atomic(operand=-1, compare=1 << 64 | 5)
+        request.remoteAddress, request.rkey = -8, RKey(1 << 32 | 3)
+        [run] = self.post(request)
+        self.assertEqual(
+            AtomicETH.decode(run.extension),
+            AtomicETH(address=MOST - 7, rkey=RKey(3), swap=MOST, compare=5),
+        )
+        for operation in (Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ):
+            request = self.request(operation, 4, immediate=-1)
+            request.remoteAddress, request.rkey = -8, RKey(1 << 32 | 3)
+            self.post(request)
+
+    def test_negativeLength(self) -> None:
+        """A segment of less than nothing fails its request, whatever that is."""
+        for operation in Operation:
+            with self.subTest(operation=operation):
+                self.requester = self.make()
+                request = self.request(operation, 8)
+                request.segments = [self.memory.segment(0, 8)._replace(length=-4)]
+                self.assertEqual(self.post(request), [])
+                self.assertEqual(self.ended(), [(1, Status.LOC_LEN_ERR)])
+
+
+class ExecutionTests(ResponderCase):
+    """What a responder does with them (IBA 9.4.5, 9.7.4, 9.7.5.1)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.responder = self.make(access=ATOMIC)
+        self.put(0, 100)
+
+    def put(self, offset: int, number: int) -> None:
+        self.memory.put(offset, native(number))
+
+    def number(self, offset: int = 0) -> int:
+        return int.from_bytes(self.memory.get(offset, 8), sys.byteorder)
+
+    def atomic(self, opcode: int, psn: int, offset: int, operand: int, compare: int = 0) -> Incoming:
+        region = self.memory.region
+        header = atomicETH(region.address + offset, region.rkey, operand, compare)
+        return incoming(opcode, psn, extension=header, acknowledge=True)
+
+    def add(self, psn: int, operand: int, offset: int = 0) -> Incoming:
+        return self.atomic(Opcode.RC_FETCH_ADD, psn, offset, operand)
+
+    def swap(self, psn: int, operand: int, compare: int) -> Incoming:
+        return self.atomic(Opcode.RC_COMPARE_SWAP, psn, 0, operand, compare)
+
+    def originals(self, *runs: Incoming) -> list[tuple[int, int]]:
+        """PSN and result of each answer."""
+        found = []
+        for run in self.hear(*runs):
+            self.assertEqual(run.opcode, Opcode.RC_ATOMIC_ACKNOWLEDGE)
+            self.assertEqual((len(run.extension), len(run.payload)), (12, 0))
+            self.assertIs(AETH.decode(run.extension).kind, AETHKind.ACK)
+            found.append((run.psn, AtomicAckETH.decode(run.extension, 4).original))
+        return found
+
+    def test_add(self) -> None:
+        """FETCH_AND_ADD answers what was there, and adds, round the end of 64 bits."""
+        self.assertEqual(self.originals(self.add(THERE, 23)), [(THERE, 100)])
+        self.assertEqual(self.number(), 123)
+        self.assertEqual(self.originals(self.add(THERE + 1, MOST)), [(THERE + 1, 123)])
+        self.assertEqual(self.number(), 122)
+
+    def test_swap(self) -> None:
+        """COMPARE_AND_SWAP swaps when it finds what it was told; it always answers what was there."""
+        self.assertEqual(self.originals(self.swap(THERE, 7, 100)), [(THERE, 100)])
+        self.assertEqual(self.number(), 7)
+        self.assertEqual(self.originals(self.swap(THERE + 1, 8, 100)), [(THERE + 1, 7)])
+        self.assertEqual(self.number(), 7)
+
+    def test_neighbours(self) -> None:
+        """Eight bytes change, the first and the last of a region as well."""
+        last = self.memory.region.length - 8
+        self.put(last, 5)
+        before = bytearray(self.memory.bytes)
+        self.hear(self.add(THERE, 1), self.add(THERE + 1, 1, last))
+        before[64:72], before[64 + last : 72 + last] = native(101), native(6)
+        self.assertEqual(self.memory.bytes, before)
+
+    def test_counted(self) -> None:
+        """Each counts as a message."""
+        runs = self.hear(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
+        self.assertEqual([AETH.decode(run.extension[:4]).msn for run in runs], [2, 2])
+        self.assertEqual([run.opcode for run in runs], [Opcode.RC_ATOMIC_ACKNOWLEDGE, Opcode.RC_ACKNOWLEDGE])
+
+    def test_repeated(self) -> None:
+        """One that comes again is not executed again: its answer is what the first one was."""
+        self.assertEqual(self.originals(self.add(THERE, 1)), [(THERE, 100)])
+        for _ in range(3):
+            self.assertEqual(self.originals(self.add(THERE, 1)), [(THERE, 100)])
+        self.assertEqual(self.number(), 101)
+        self.assertEqual(self.originals(self.add(THERE + 1, 1)), [(THERE + 1, 101)])
+
+    def test_repeatedTogether(self) -> None:
+        """A peer that goes back gets all its answers again, in order, as many as it may have outstanding."""
+        requests = [self.add(THERE, 1), self.swap(THERE + 1, 5, 101)]
+        answers = [(THERE, 100), (THERE + 1, 101)]
+        self.assertEqual(self.originals(*requests), answers)
+        self.memory.put(0, native(77))
+        self.assertEqual(self.originals(*requests), answers)
+        self.assertEqual(self.number(), 77)
+
+    def test_repeatedBeforeItsAnswer(self) -> None:
+        """One that comes twice before it is answered is answered once."""
+        self.assertEqual(
+            self.originals(self.add(THERE, 1), self.add(THERE + 1, 1), self.add(THERE, 1)),
+            [(THERE, 100), (THERE + 1, 101)],
+        )
+        self.assertEqual(self.number(), 102)
+
+    def test_forgotten(self) -> None:
+        """One that is older than what a peer may have outstanding is dropped."""
+        for number in range(3):
+            self.originals(self.add(THERE + number, 1))
+        self.assertEqual(self.hear(self.add(THERE, 1)), [])
+        self.assertEqual(self.number(), 103)
+
+    def test_otherRequest(self) -> None:
+        """Something else with the number of an old one is not taken for it."""
+        self.originals(self.add(THERE, 1))
+        self.assertEqual(self.hear(self.add(THERE, 2), self.swap(THERE, 1, 0)), [])
+        self.assertEqual(self.number(), 101)
+
+    def test_order(self) -> None:
+        """Answers of READs and atomics keep the order of their requests."""
+        self.responder = self.make(access=ATOMIC, maxDestRDAtomic=4)
+        runs = self.hear(
+            self.read(THERE, 0, 3 * 256),
+            self.add(THERE + 3, 1),
+            self.read(THERE + 4, 0, 8),
+            self.write(THERE + 5, 100, b"x", acknowledge=True),
+        )
+        found = [(run.opcode, run.psn + number) for run in runs for number in range(run.packets)]
+        self.assertEqual(
+            found,
+            [(0x0D, THERE), (0x0E, THERE + 1), (0x0F, THERE + 2), (0x12, THERE + 3), (0x10, THERE + 4),
+             (0x11, THERE + 5)],
+        )  # fmt: skip
+        self.assertEqual(bytes(runs[-2].payload), native(101))
+
+    def test_tooMany(self) -> None:
+        """More of them and of READs at once than agreed are refused, and not executed."""
+        runs = self.hear(self.read(THERE, 0, 8), self.add(THERE + 1, 1), self.add(THERE + 2, 1))
+        self.assertEqual([run.opcode for run in runs], [0x10, 0x12, 0x11])
+        aeth = AETH.decode(runs[-1].extension)
+        self.assertEqual((aeth.kind, aeth.value), (AETHKind.NAK, NAKCode.INVALID_REQUEST))
+        self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
+        self.assertEqual(self.number(), 101)
+
+    def test_noneAgreed(self) -> None:
+        """Where none was agreed the first one is refused."""
+        self.responder = self.make(access=ATOMIC, maxDestRDAtomic=0)
+        self.assertInvalid(self.add(THERE, 1))
+
+    def test_misaligned(self) -> None:
+        """An address that is not divisible by eight is an invalid request."""
+        for offset in (1, 4, 7):
+            self.responder = self.make(access=ATOMIC)
+            self.assertInvalid(self.add(THERE, 1, offset))
+
+    def test_rights(self) -> None:
+        """The queue pair has to allow it, else the request is invalid; the memory, else it is no access."""
+        self.responder = self.make()
+        self.assertInvalid(self.add(THERE, 1))
+        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        self.responder = self.make(access=ATOMIC)
+        self.assertForbidden(self.add(THERE, 1))
+
+    def test_bounds(self) -> None:
+        """Memory outside of the region, or a wrong key, is no access, aligned or not."""
+        region = self.memory.region
+        for offset in (-8, -4, region.length, region.length - 4):
+            self.responder = self.make(access=ATOMIC)
+            self.assertForbidden(self.add(THERE, 1, offset))
+        self.responder = self.make(access=ATOMIC)
+        header = atomicETH(region.address, region.rkey ^ 1, 1, 0)
+        self.assertForbidden(incoming(Opcode.RC_FETCH_ADD, THERE, extension=header))
+
+    def test_cutOff(self) -> None:
+        """A packet that is shorter or longer than its header is invalid."""
+        region = self.memory.region
+        header = atomicETH(region.address, region.rkey, 1, 0)
+        for wrong in (header[:-4], header + bytes(4), b""):
+            self.responder = self.make(access=ATOMIC)
+            self.assertInvalid(incoming(Opcode.RC_FETCH_ADD, THERE, extension=wrong))
+
+    def test_withinAMessage(self) -> None:
+        """It does not come before a message has ended."""
+        self.receive(1, (100, 1000))
+        self.hear(incoming(Opcode.RC_SEND_FIRST, THERE, b"x" * 256))
+        self.assertInvalid(self.add(THERE + 1, 1), psn=THERE + 1)
+
+    def test_afterAGap(self) -> None:
+        """Behind a packet that is missing it is not executed."""
+        self.hear(self.add(THERE + 1, 1))
+        self.assertEqual(self.number(), 100)
+
+    def test_fewerKept(self) -> None:
+        """C{modify} may change how many results are kept."""
+        self.responder.retune(ATOMIC, 4, 12)
+        requests = [self.add(THERE + number, 1) for number in range(4)]
+        answers = self.originals(*requests)
+        self.assertEqual(self.originals(*requests), answers)
+        self.responder.retune(ATOMIC, 1, 12)
+        self.assertEqual(self.originals(*requests), answers[-1:])
+
+
+class PairTests(SynchronousTestCase):
+    """A requester and a responder with each other."""
+
+    def setUp(self) -> None:
+        self.here, self.there = Memory(), Memory()
+        self.there.put(0, native(0))
+        arguments: Any = {"mtu": 256, "psn": PSN}
+        self.requester = Requester(
+            QPN(7),
+            self.here.keys,
+            self.here.domain,
+            timeout=14,
+            retryCount=7,
+            rnrRetry=7,
+            maxRDAtomic=4,
+            **arguments,
+        )
+        self.responder = Responder(
+            QPN(8),
+            self.there.keys,
+            self.there.domain,
+            deque(),
+            access=ATOMIC,
+            maxDestRDAtomic=4,
+            minRNRTimer=1,
+            **arguments,
+        )
+
+    def test_lostAnswers(self) -> None:
+        """Whichever answers are lost, each is executed once, in order, and brings its own result."""
+        for lost in range(16):
+            with self.subTest(lost=f"{lost:04b}"):
+                self.setUp()
+                requests = [
+                    SendRequest(
+                        number,
+                        Operation.FETCH_AND_ADD,
+                        [self.here.segment(8 * number, 8)],
+                        remoteAddress=self.there.region.address,
+                        rkey=self.there.region.rkey,
+                        operand=10**number,
+                    )
+                    for number in range(4)
+                ]
+                self.requester.post(requests, 0.0)
+                now = 0.0
+                for turn in range(5):
+                    for run in self.requester.outgoing(now):
+                        self.responder.received(arrived(run), now)
+                    for number, run in enumerate(self.responder.outgoing(now)):
+                        if turn or not lost >> number & 1:
+                            self.requester.received(arrived(run), now)
+                    now = self.requester.deadline() or now
+                    self.requester.expired(now)
+                self.assertEqual(self.there.get(0, 8), native(1111))
+                results = [int.from_bytes(self.here.get(8 * n, 8), sys.byteorder) for n in range(4)]
+                self.assertEqual(results, [0, 1, 11, 111])

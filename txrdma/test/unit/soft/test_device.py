@@ -1,0 +1,157 @@
+"""
+The software device as a whole: what it is, its strings, its events, and its end.
+"""
+
+from __future__ import annotations
+
+import os
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID, MACAddress, MTU
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    Capacity,
+    PortState,
+    QPAttributes,
+    QPKind,
+)
+from txrdma.interfaces import AsyncEvent, IVerbsDevice
+from txrdma.soft import device as devices
+from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
+
+
+class AddressTests(SynchronousTestCase):
+    """How devices on one host are told apart."""
+
+    def test_mac(self) -> None:
+        """The MAC address is locally administered, for one station, and names the UDP port."""
+        mac = softMAC("192.0.2.1", 0x1234)
+        self.assertEqual(str(mac), "02:00:02:01:12:34")
+        self.assertEqual(softMAC("2001:db8::1", 0x1234).raw[4:], b"\x12\x34")
+        self.assertNotEqual(softMAC("2001:db8::1", 1), softMAC("2001:db8::2", 1))
+
+    def test_port(self) -> None:
+        """Who has our MAC address finds our port; any other MAC address, or none, means RoCE's own."""
+        for address in ("127.0.0.1", "2001:db8::1"):
+            gid = GID.fromIP(address)
+            self.assertEqual(udpPort(AddressVector(gid, dmac=softMAC(address, 50_000))), 50_000)
+            self.assertEqual(udpPort(AddressVector(gid, dmac=softMAC("192.0.2.9", 50_000))), 4791)
+            self.assertEqual(udpPort(AddressVector(gid)), 4791)
+            foreign = MACAddress.fromString("52:54:00:12:34:56")
+            self.assertEqual(udpPort(AddressVector(gid, dmac=foreign)), 4791)
+
+    def test_mtu(self) -> None:
+        """The path MTU leaves room for all headers."""
+        self.assertEqual(pathMTU(1500, False), MTU.MTU_1024)
+        self.assertEqual(pathMTU(9000, True), MTU.MTU_4096)
+        self.assertEqual(pathMTU(4096 + 64, False), MTU.MTU_4096)
+        self.assertEqual(pathMTU(4096 + 64, True), MTU.MTU_2048)
+        self.assertEqual(activeMTU(9000, False, MTU.MTU_512), MTU.MTU_512)
+        self.assertEqual(activeMTU(1500, False, MTU.MTU_4096), MTU.MTU_1024)
+        self.assertEqual(activeMTU(68, False, None), MTU.MTU_512)
+        self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
+        self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
+
+    def test_lanes(self) -> None:
+        """Links have as many lanes as Linux says of RoCE at their rate."""
+        gigabits = {0: 0, 1: 1, 10: 1, 20: 4, 25: 1, 40: 4, 100: 4}
+        self.assertEqual({rate: laneCount(rate * 1_000_000_000) for rate in gigabits}, gigabits)
+
+
+class DeviceTests(SynchronousTestCase):
+    """A device without any route: what is the device's own."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4791, [], MTU.MTU_2048)])
+        self.addCleanup(self.device.close)
+        self.heard: list[AsyncEvent] = []
+        self.device.subscribe(self.heard.append)
+
+    def test_interface(self) -> None:
+        """It provides the interface."""
+        self.assertTrue(verifyObject(IVerbsDevice, self.device))
+
+    def test_port(self) -> None:
+        """A port of no interface is up, with an MTU as it was asked for."""
+        port = self.device.portAttributes(1)
+        self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_2048, softMAC("127.0.0.1", 4791)))
+        self.device.close()
+        self.assertEqual(self.device.portAttributes(1).state, PortState.DOWN)
+
+    def test_admit(self) -> None:
+        """GIDs, P_Keys, ports and MTUs that there are not are refused."""
+        there = GID.fromIP("127.0.0.1")
+        none = QPAttributes()
+        self.device.admit(
+            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
+        )
+        for wrong in (
+            QPAttributes(port=2),
+            QPAttributes(pkeyIndex=1),
+            QPAttributes(pathMTU=MTU.MTU_4096),
+            QPAttributes(address=AddressVector(there, sgidIndex=1)),
+            QPAttributes(address=AddressVector(there, port=2)),
+            QPAttributes(address=AddressVector(GID(bytes(16)))),
+        ):
+            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
+
+    def test_events(self) -> None:
+        """Events come in a turn of their own, in order; a listener that fails harms no other."""
+        first, second = AsyncEvent(AsyncEventKind.GID_CHANGE, 1), AsyncEvent(AsyncEventKind.PORT_ERROR, 1)
+
+        def fails(event: AsyncEvent) -> None:
+            raise RuntimeError(event)
+
+        self.device.subscribe(fails)
+        later: list[AsyncEvent] = []
+        self.device.subscribe(later.append)
+        self.device.notify(first)
+        self.device.notify(second)
+        self.assertEqual(self.heard, [])
+        self.clock.advance(0)
+        self.assertEqual((self.heard, later), ([first, second], [first, second]))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_closedTellsNothing(self) -> None:
+        """A closed device leaves nothing in the reactor."""
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.device.close()
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_numbers(self) -> None:
+        """
+        A queue pair has no number that another one has, or had lately.
+
+        Peers' communication managers know old ones for a while, and refuse them as stale.
+        """
+        device = self.device
+        domain, channel = device.createProtectionDomain(), device.createChannel()
+        queue = device.createCompletionQueue(10, channel)
+        drawn = iter((77, 77, 77, 1, 88, 77, 88, 99))
+        self.patch(devices, "randbelow", lambda _: next(drawn))
+        first, second = (domain.createQueuePair(QPKind.RC, queue, queue, Capacity()) for _ in range(2))
+        first.close()
+        third = domain.createQueuePair(QPKind.RC, queue, queue, Capacity())
+        self.assertEqual((first.number, second.number, third.number), (77, 88, 99))
+
+    def test_closesChildren(self) -> None:
+        """What was not closed before is closed with the device, descriptors and all."""
+        before = len(os.listdir("/dev/fd"))
+        device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4792, [])])
+        from txrdma.testing.verbs.ends import End
+
+        ends = [End(device) for _ in range(3)]
+        ends[1].close()
+        device.close()
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+        self.assertEqual(ends[0].channel.fileno(), -1)

@@ -1,0 +1,640 @@
+"""
+Lanes of shared memory, face to face in one process: what is posted arrives once, in order, or both ends fail.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+from itertools import count
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    invariant,
+    precondition,
+    rule,
+    RuleBasedStateMachine,
+    run_state_machine_as_test,
+)
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.soft.shared import _atomics, _boxes, _incoming, _outgoing
+from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
+from txrdma.test.support.soft.lanes import ok, pair, send, Side, spoil
+
+
+class LaneTests(SynchronousTestCase):
+    """What one queue pair may expect of its lane."""
+
+    def setUp(self) -> None:
+        self.one, self.other = pair()
+
+    def test_goneWhenAsked(self) -> None:
+        """Of a peer that is found to be gone when asked for its memory, all that was posted is flushed."""
+        for event in (None, AsyncEventKind.QP_FATAL):
+            one, other = pair()
+            address, rkey = other.memory.address, other.memory.rkey
+
+            def wantRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
+                one.lane.peerGone(event)
+
+            one.wantRegion = wantRegion  # type: ignore[method-assign,assignment]  # of this one
+            operation = Operation.RDMA_WRITE
+            one.post(
+                *(
+                    SendRequest(number, operation, inline=(b"x",), remoteAddress=address, rkey=rkey)
+                    for number in (1, 2)
+                )
+            )
+            ended = [(each.identifier, each.status) for each in one.sent]
+            ended += [(identifier, Status.WR_FLUSH_ERR) for identifier, _ in one.flushed]
+            first = Status.RETRY_EXC_ERR if event is None else Status.WR_FLUSH_ERR
+            self.assertEqual(ended, [(1, first), (2, Status.WR_FLUSH_ERR)])
+
+    def turn(self) -> None:
+        """Both look, and hear each other, until nothing changes."""
+        for _ in range(40):
+            for side in (self.one, self.other):
+                side.deliver()
+                side.lane.poll()
+
+    def write(self, identifier: int, data: bytes, offset: int = 0, **more: object) -> SendRequest:
+        """An RDMA WRITE into the other's memory."""
+        self.one.memory.view[: len(data)] = data
+        return SendRequest(
+            identifier,
+            more.pop("operation", Operation.RDMA_WRITE),  # type: ignore[arg-type]  # of a test's making
+            segments=[self.one.memory.segment(0, len(data))],
+            remoteAddress=self.other.memory.address + offset,
+            rkey=self.other.memory.rkey,
+            **more,  # type: ignore[arg-type]  # of a test's making
+        )
+
+    def test_send(self) -> None:
+        """A message goes into the oldest receive, and its send completes after that."""
+        self.other.receive(7, (0, 100))
+        self.one.post(send(1, b"hello"))
+        self.assertEqual(self.one.sent, [])
+        self.turn()
+        self.assertEqual(self.other.memory.view[:5], b"hello")
+        self.assertEqual([(c.identifier, c.length) for c in self.other.received], [(7, 5)])
+        self.assertEqual(ok(self.one.sent), [1])
+        self.assertEqual(self.one.retirements, 1)
+
+    def test_beforeAttached(self) -> None:
+        """What is posted before the peer has come goes out when it does."""
+        one, other = Side(2, 4096), Side(3, 4096)
+        one.post(send(1, b"early"))
+        self.assertEqual(one.watched, 1)
+        other.receive(7, (0, 100))
+        one.meet(other)
+        other.meet(one)
+        other.lane.poll()
+        self.assertEqual(ok(other.received), [7])
+
+    def test_peerNeverComes(self) -> None:
+        """After the local ACK timeout, retries included, what waits for the peer ends with RETRY_EXC_ERR."""
+        one = Side(2, 4096)
+        one.post(send(1, b"early"), send(2, b"too"))
+        left = one.lane.expired(1.0)
+        self.assertAlmostEqual(left or 0, 2 * 4.096e-6 * 4096)
+        self.assertIsNone(one.lane.expired(1.0 + (left or 0)))
+        self.assertEqual([(c.identifier, c.status) for c in one.sent], [(1, Status.RETRY_EXC_ERR)])
+        self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])
+
+    def test_immediate(self) -> None:
+        """An immediate arrives, and so does the solicited event."""
+        self.other.receive(7, (0, 100))
+        self.one.post(send(1, b"now", immediate=0xFFFFFFFF, solicited=True))
+        self.turn()
+        self.assertEqual(self.other.received[0].immediate, 0xFFFFFFFF)
+        self.assertEqual(self.other.solicited, [True])
+
+    def test_severalSegments(self) -> None:
+        """A message is gathered from several pieces, and scattered over several."""
+        self.one.memory.view[:10] = b"0123456789"
+        self.other.receive(7, (100, 3), (200, 3), (300, 10))
+        segments = [self.one.memory.segment(5, 5), self.one.memory.segment(0, 5)]
+        self.one.post(SendRequest(1, Operation.SEND, segments=segments))
+        self.turn()
+        view = self.other.memory.view
+        self.assertEqual(bytes(view[100:103]) + view[200:203] + view[300:304], b"5678901234")
+
+    def test_larger(self) -> None:
+        """A message longer than the ring arrives, in parts."""
+        data = random.Random(1).randbytes(20000)
+        self.other.receive(7, (0, 6000), (6000, 20000))
+        self.one.post(send(1, data), send(2, b"after"))
+        self.other.receive(8, (30000, 10))
+        self.turn()
+        self.assertEqual([(c.identifier, c.length) for c in self.other.received], [(7, 20000), (8, 5)])
+        self.assertEqual(self.other.memory.view[:20000], data)
+        self.assertEqual(ok(self.one.sent), [1, 2])
+
+    def test_notPlainBytes(self) -> None:
+        """Inline buffers of other items than bytes are sent as the bytes they are."""
+        self.other.receive(7, (0, 100))
+        words = memoryview(bytearray(range(16))).cast("Q")
+        self.one.post(SendRequest(1, Operation.SEND, inline=[words]))
+        self.turn()
+        self.assertEqual(self.other.received[0].length, 16)
+        self.assertEqual(self.other.memory.view[:16], bytes(range(16)))
+
+    def test_write(self) -> None:
+        """A write needs no receive, and what was posted before a message is there when the message is."""
+        self.one.post(self.write(1, b"w" * 500, 1000), send(2, b"there"))
+        self.other.receive(7, (0, 100))
+        self.turn()
+        self.assertEqual(self.other.memory.view[999:1501], b"\0" + b"w" * 500 + b"\0")
+        self.assertEqual(ok(self.one.sent), [1, 2])
+        self.assertEqual(ok(self.other.received), [7])
+
+    def test_writeWithImmediate(self) -> None:
+        """A write with immediate takes a receive, which tells how much was written."""
+        self.other.receive(7)
+        operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
+        self.one.post(self.write(1, b"w" * 500, operation=operation, immediate=5))
+        self.turn()
+        completion = self.other.received[0]
+        self.assertEqual(
+            (completion.opcode, completion.length, completion.immediate),
+            (CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE, 500, 5),
+        )
+
+    def test_read(self) -> None:
+        """A read brings the other's memory, and completes in its turn."""
+        self.other.memory.view[100:105] = b"there"
+        request = SendRequest(
+            2,
+            Operation.RDMA_READ,
+            segments=[self.one.memory.segment(0, 5)],
+            remoteAddress=self.other.memory.address + 100,
+            rkey=self.other.memory.rkey,
+        )
+        self.one.post(send(1, b"first"), request)
+        self.turn()
+        self.assertEqual(self.one.sent, [])
+        self.other.receive(7, (0, 100))
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1, 2])
+        self.assertEqual(self.one.memory.view[:5], b"there")
+
+    def test_unmapped(self) -> None:
+        """Memory that can't be mapped is reached by messages, in order with the rest."""
+        self.other.mapped = False
+        self.one.post(send(1, b"one"), self.write(2, b"w" * 50), send(3, b"three"))
+        self.turn()
+        self.assertEqual(self.other.memory.view[:5], bytes(5))  # the first is not consumed yet
+        self.other.receive(7, (1000, 100))
+        self.other.receive(8, (2000, 100))
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1, 2, 3])
+        self.assertEqual(self.other.memory.view[:50], b"w" * 50)
+
+    def violates(self, request: SendRequest) -> None:
+        """It ends with a remote access error, on both sides."""
+        self.other.receive(7, (0, 100))
+        self.one.post(send(1, b"fine"), request, send(3, b"late"))
+        self.turn()
+        self.assertEqual(
+            [(c.identifier, c.status) for c in self.one.sent],
+            [(1, Status.SUCCESS), (2, Status.REM_ACCESS_ERR)],
+        )
+        self.assertEqual(self.one.flushed, [(3, CompletionOpcode.SEND)])
+        self.assertEqual(ok(self.other.received), [7])
+        self.assertEqual(self.other.events, [AsyncEventKind.QP_ACCESS_ERROR])
+
+    def test_wrongKey(self) -> None:
+        """A key that is none."""
+        request = self.write(2, b"x")
+        request.rkey = RKey(request.rkey ^ 1)
+        self.violates(request)
+
+    def test_outside(self) -> None:
+        """The last byte is behind the region, or the first before it."""
+        self.violates(self.write(2, b"xy", self.other.memory.length - 1))
+
+    def test_before(self) -> None:
+        """The first byte is before the region."""
+        self.violates(self.write(2, b"xy", -1))
+
+    def test_outsideUnmapped(self) -> None:
+        """The same by messages."""
+        self.other.mapped = False
+        self.violates(self.write(2, b"xy", self.other.memory.length - 1))
+
+    def test_deregistered(self) -> None:
+        """A region that was closed after it had been mapped."""
+        self.one.post(self.write(1, b"x"))
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1])
+        self.one.sent.clear()
+        request = self.write(2, b"y")
+        memory, self.other.memory = (
+            self.other.memory,
+            self.other.keys.register(
+                self.other.domain, memoryview(bytearray(1000)), self.other.memory.access
+            ),
+        )
+        self.other.close(memory)
+        self.violates(request)
+
+    def test_tooLong(self) -> None:
+        """A message longer than its receive fails on both sides."""
+        self.other.receive(7, (0, 4))
+        self.one.post(send(1, b"hello"))
+        self.turn()
+        self.assertEqual([c.status for c in self.other.received], [Status.LOC_LEN_ERR])
+        self.assertEqual([c.status for c in self.one.sent], [Status.REM_INV_REQ_ERR])
+        self.assertEqual(self.other.memory.view[:5], bytes(5))
+
+    def test_badReceive(self) -> None:
+        """A receive into memory that is none of ours fails on both sides."""
+        self.other.receive(7, (0, 100))
+        self.other.memory.close()
+        self.one.post(send(1, b"hello"))
+        self.turn()
+        self.assertEqual([c.status for c in self.other.received], [Status.LOC_PROT_ERR])
+        self.assertEqual([c.status for c in self.one.sent], [Status.REM_OP_ERR])
+
+    def test_badSegment(self) -> None:
+        """A request from memory that is none of ours fails in its turn, and nothing after it happens."""
+        request = SendRequest(2, Operation.SEND, segments=[self.one.memory.segment(0, 1 << 17)])
+        self.one.post(send(1, b"fine"), request, send(3, b"late"))
+        self.assertEqual(self.one.sent, [])
+        self.other.receive(7, (0, 100))
+        self.other.receive(8, (0, 100))
+        self.turn()
+        self.assertEqual(
+            [(c.identifier, c.status) for c in self.one.sent],
+            [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)],
+        )
+        self.assertEqual(ok(self.other.received), [7])
+
+    def test_notReady(self) -> None:
+        """A message that finds no receive waits for one."""
+        self.one.post(send(1, b"hello"))
+        self.turn()
+        self.assertEqual(self.one.sent, [])
+        self.other.receive(7, (0, 100))  # no poll: posting is enough
+        self.assertEqual(ok(self.other.received), [7])
+
+    def test_notReadyForTooLong(self) -> None:
+        """With a limited RNR retry count a message that finds no receive fails in the end, and not before."""
+        self.one.attributes = replace(self.one.attributes, rnrRetry=3)
+        self.one.lane.attributesChanged()
+        self.one.post(send(1, b"hello"), send(2, b"again"))
+        self.assertEqual(self.one.watched, 1)
+        again = self.one.lane.expired(0.0)  # the other has not even looked
+        self.assertIsNotNone(again)
+        self.other.lane.poll()
+        now = again or 0.0
+        left = self.one.lane.expired(now)
+        self.assertAlmostEqual(left or 0, 3 * 1e-5)
+        self.assertIsNotNone(self.one.lane.expired(now + 2e-5))
+        self.assertEqual(self.one.sent, [])
+        self.one.lane.expired(now + 3.01e-5)
+        self.assertEqual([c.status for c in self.one.sent], [Status.RNR_RETRY_EXC_ERR])
+        self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
+
+    def test_ringFull(self) -> None:
+        """What does not fit waits, and goes out when the other has consumed, which it is asked to tell."""
+        for identifier in range(200):
+            self.one.post(send(identifier, bytes([identifier]) * 40))
+        self.assertEqual(self.other.said, [])
+        for identifier in range(200):
+            self.other.receive(identifier, (identifier * 40, 40))
+        for _ in range(10):  # only the receiver looks by itself
+            self.other.lane.poll()
+            self.other.deliver()
+        self.assertEqual(ok(self.other.received), list(range(200)))
+        expected = b"".join(bytes([number]) * 40 for number in range(200))
+        self.assertEqual(self.other.memory.view[:8000], expected)
+
+    def test_keptAsPosted(self) -> None:
+        """A request that waits is sent as it was when posted."""
+        data = bytearray(b"before")
+        request = SendRequest(1, Operation.SEND, inline=[data])
+        one, other = Side(2, 4096), Side(3, 4096)
+        one.post(request)
+        data[:] = b"after!"
+        request.identifier = 2
+        other.receive(7, (0, 100))
+        one.meet(other)
+        other.meet(one)
+        other.lane.poll()
+        self.assertEqual(other.memory.view[:6], b"before")
+
+    def test_sleeper(self) -> None:
+        """Who sleeps is rung once; who is awake is not."""
+        for identifier in range(4):
+            self.other.receive(identifier, (0, 100))
+        self.one.post(send(1, b"x"))
+        self.assertEqual(self.one.rung, [])
+        self.other.lane.arm(False, True, False)
+        self.one.post(send(2, b"x"))
+        self.one.post(send(3, b"x"))
+        self.assertEqual(self.one.rung, ["receives"])
+        self.other.lane.arm(False, True, False)
+        self.one.post(send(4, b"x"))
+        self.assertEqual(self.one.rung, ["receives"] * 2)
+
+    def test_solicitedSleeper(self) -> None:
+        """Who waits for solicited messages is rung for these only."""
+        self.other.lane.arm(False, True, True)
+        self.one.post(send(1, b"x"))
+        self.assertEqual(self.one.rung, [])
+        self.one.post(send(2, b"x", solicited=True))
+        self.assertEqual(self.one.rung, ["receives"])
+
+    def test_sleepingSender(self) -> None:
+        """A sender that waits for its completion is rung when there is one."""
+        self.one.post(send(1, b"x"))
+        self.one.lane.arm(True, True, False)
+        self.other.receive(1, (0, 100))
+        self.other.lane.poll()
+        self.assertEqual(self.other.rung, ["sends"])
+
+    def test_sleepingSenderToSolicited(self) -> None:
+        """A sender that waits has the receiver look, even when that waits for solicited messages only."""
+        self.other.receive(1, (0, 100))
+        self.other.lane.arm(False, True, True)
+        self.one.post(send(1, b"x"))
+        self.one.lane.arm(True, True, False)
+        self.one.deliver()
+        self.one.lane.poll()
+        self.assertEqual(ok(self.one.sent), [1])
+
+    def test_peerGone(self) -> None:
+        """What arrived before the peer died is still received; what waits for it fails."""
+        self.one.receive(7, (0, 100))
+        self.other.post(send(9, b"last words"))
+        self.one.post(send(1, b"x"), send(2, b"x"))
+        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.assertEqual(ok(self.one.received), [7])
+        self.assertEqual([c.status for c in self.one.sent], [Status.RETRY_EXC_ERR])
+        self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
+        self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL])
+
+    def test_peerClosed(self) -> None:
+        """When only the peer's queue pair is closed, the first send after that fails."""
+        self.one.lane.peerGone(None)
+        self.assertEqual(self.one.events, [])
+        self.one.post(send(1, b"x"), send(2, b"x"))
+        self.assertEqual([(c.identifier, c.status) for c in self.one.sent], [(1, Status.RETRY_EXC_ERR)])
+        self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
+
+    def test_closed(self) -> None:
+        """Nothing happens to a lane that is closed, whoever calls."""
+        self.one.receive(7, (0, 100))
+        self.one.lane.close()
+        self.one.lane.close()
+        self.assertTrue(self.one.gone)
+        self.one.lane.poll()
+        self.one.lane.arm(True, True, False)
+        self.one.lane.receivesPosted()
+        self.one.lane.regionKnown(RKey(1), None, 0)
+        self.one.lane.accessed(True)
+        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.assertIsNone(self.one.lane.expired(100.0))
+        self.assertEqual((self.one.sent, self.one.received, self.one.events), ([], [], []))
+
+    def test_noBox(self) -> None:
+        """Memory of a length that no box has is refused."""
+        for length in (0, 4096, HEADER_BYTES + 4095, HEADER_BYTES + 12288, HEADER_BYTES + (1 << 30)):
+            self.assertRaises(ValueError, ringBytes, length)
+        self.assertRaises(ValueError, Side(2, 4096).lane.attach, memoryview(bytes(5000)))
+
+
+class WeaklyOrderedTests(LaneTests):
+    """The same with the fences of machines that keep no order by themselves."""
+
+    def setUp(self) -> None:
+        for module in (_atomics, _boxes, _incoming, _outgoing):
+            self.patch(module, "ORDERED", False)
+        super().setUp()
+
+
+class ScribbledTests(SynchronousTestCase):
+    """A peer that writes what it must not ends its own queue pair, and nothing else."""
+
+    def setUp(self) -> None:
+        self.one, self.other = pair()
+        self.words = self.one.box.cast("Q")
+
+    def refused(self, event: AsyncEventKind) -> None:
+        """The other has failed, and told why."""
+        self.other.lane.poll()
+        self.assertEqual(self.other.events, [event])
+        self.assertEqual(self.other.received, [])
+
+    def header(self, kind: int, length: int, flags: int = 0) -> None:
+        self.other.receive(1, (0, 100))
+        self.words[HEADER_BYTES // 8] = (kind | flags) << 24 | length
+
+    def test_unknownKind(self) -> None:
+        """A record of no kind."""
+        self.header(0, 5, 64)
+        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+
+    def test_beyondTheRing(self) -> None:
+        """A record that ends behind the ring."""
+        self.header(Kind.SEND, 4096)
+        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+
+    def test_onlyPadding(self) -> None:
+        """A ring of nothing but padding."""
+        self.header(Kind.PADDING, 4088)
+        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+
+    def test_endlessParts(self) -> None:
+        """Parts of a message without any bytes."""
+        self.header(Kind.SEND, 0, 16)
+        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+
+    def test_continuesNothing(self) -> None:
+        """The rest of a message that never began."""
+        self.header(Kind.SEND, 5, 32)
+        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+
+    def test_manyHeaders(self) -> None:
+        """What is remembered of short messages has a bound, whatever a peer writes into their headers."""
+        for immediate in range(2000):
+            self.other.receive(immediate, (0, 100))
+            at = self.one.lane._boxes.out
+            self.one.post(send(immediate, b"x" * (immediate % 56)))
+            self.words[at] |= immediate << 32
+            for side in (self.other, self.one):
+                side.lane.poll()
+        self.assertEqual([each.length for each in self.other.received], [n % 56 for n in range(2000)])
+        self.assertLess(len(_incoming._SHORT), 2 * (_incoming._SHORT_BYTES + 1) + 1)
+
+    def test_consumedTooMuch(self) -> None:
+        """More is consumed than was sent."""
+        self.one.post(send(1, b"x"))
+        self.other.box.cast("Q")[CONSUMED] = 1 << 20
+        for _ in range(20):
+            self.one.lane.poll()
+        self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
+        self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL])
+
+    def test_unknownFault(self) -> None:
+        """A fault that is none."""
+        self.one.post(send(1, b"x"))
+        self.other.box.cast("Q")[CONSUMED] = 0xFF << 56
+        for _ in range(20):
+            self.one.lane.poll()
+        self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
+
+    def test_anything(self) -> None:
+        """Whatever is scribbled over all shared memory, whenever: no exception, no loop, no foreign byte."""
+        for seed in range(400):
+            self.scribble(seed)
+
+    def scribble(self, seed: int) -> None:
+        chance = random.Random(seed)
+        one, other = pair(chance.choice((4096, 16384)))
+        boxes = [side.box for side in (one, other)]
+        one.attributes = replace(one.attributes, rnrRetry=chance.choice((0, 7)))
+        for side in (one, other):
+            side.memory.view[:] = b"\xa5" * side.memory.length
+            side.lane.attributesChanged()
+        for step in range(60):
+            side = chance.choice((one, other))
+            if side.events:
+                break
+            what = chance.random()
+            if what < 0.3:
+                data = chance.randbytes(chance.choice((0, 1, 44, 60, 500, 3000)))
+                side.post(send(step, data, chance.choice((None, 5)), chance.random() < 0.5))
+            elif what < 0.5 and len(side.receives) < 50:
+                side.receive(step, (1024, chance.choice((64, 4096))))
+            elif what < 0.8:
+                side.lane.poll()
+                side.deliver()
+            elif what < 0.85:
+                side.lane.arm(True, True, chance.random() < 0.5)
+                side.lane.expired(step)
+            else:
+                spoil(chance, chance.choice(boxes))
+        for side in (one, other):
+            for _ in range(10):
+                side.lane.poll()
+                side.deliver()
+            view = side.memory.view
+            self.assertEqual(view[:1024], b"\xa5" * 1024, f"seed {seed}")
+            self.assertEqual(view[1024 + 4096 :], b"\xa5" * (side.memory.length - 5120), f"seed {seed}")
+
+
+class LaneMachine(RuleBasedStateMachine):
+    """Any order of posting, receiving and looking: each message arrives once, whole and in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides = pair()
+        self.numbers = count(1)
+        self.expected: dict[Side, deque[bytes]] = {side: deque() for side in self.sides}
+        self.places: dict[Side, deque[int]] = {side: deque() for side in self.sides}
+        self.seen: dict[Side, int] = dict.fromkeys(self.sides, 0)
+        self.ordered: dict[Side, list[int]] = {side: [] for side in self.sides}
+
+    def outstanding(self, side: Side) -> int:
+        return side.posted - side.retirements
+
+    @rule(
+        which=st.integers(0, 1),
+        sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=4),
+        inline=st.booleans(),
+    )
+    def send(self, which: int, sizes: list[int], inline: bool) -> None:
+        side, other = self.sides[which], self.sides[1 - which]
+        if self.outstanding(side) > 60:
+            return
+        requests = []
+        for size in sizes:
+            number = next(self.numbers)
+            data = bytes((number + index) & 0xFF for index in range(size))
+            immediate = number if number % 3 == 0 else None
+            requests.append(send(number, data, immediate))
+            self.expected[other].append(data)
+            self.ordered[side].append(number)
+            if not inline and size:
+                side.memory.view[60000 : 60000 + size] = data  # gathered when posted, or kept
+                requests[-1].inline = [data[: size // 2], data[size // 2 :]]
+        side.post(*requests)
+
+    @rule(which=st.integers(0, 1), number=st.integers(1, 6))
+    def receive(self, which: int, number: int) -> None:
+        side = self.sides[which]
+        for _ in range(number):
+            if len(side.receives) >= 8:
+                return
+            place = next(self.numbers) % 16 * 3000
+            if place in self.places[side]:
+                return
+            self.places[side].append(place)
+            side.receive(place, (place, 1000), (place + 1000, 2000))
+
+    @rule(which=st.integers(0, 1))
+    def look(self, which: int) -> None:
+        side = self.sides[which]
+        side.lane.poll()
+        self.check(side)
+
+    @rule(which=st.integers(0, 1))
+    def hear(self, which: int) -> None:
+        self.sides[which].deliver()
+
+    @rule(which=st.integers(0, 1), sends=st.booleans(), receives=st.booleans(), solicited=st.booleans())
+    def sleep(self, which: int, sends: bool, receives: bool, solicited: bool) -> None:
+        self.sides[which].lane.arm(sends, receives, solicited)
+
+    def check(self, side: Side) -> None:
+        while self.seen[side] < len(side.received):
+            completion = side.received[self.seen[side]]
+            self.seen[side] += 1
+            place = self.places[side].popleft()
+            expected = self.expected[side].popleft()
+            assert (completion.identifier, completion.length) == (place, len(expected))
+            assert side.memory.view[place : place + len(expected)] == expected
+
+    @invariant()
+    def inOrder(self) -> None:
+        for side in self.sides:
+            done = ok(side.sent)
+            assert done == self.ordered[side][: len(done)]
+            assert not side.events
+            self.check(side)
+
+    @precondition(lambda self: any(self.expected.values()))
+    @rule()
+    def drain(self) -> None:
+        for _ in range(400):
+            for which, side in enumerate(self.sides):
+                self.receive(which, 4)
+                side.lane.poll()
+                side.deliver()
+                self.check(side)
+        for _ in range(20):
+            for side in self.sides:
+                side.lane.poll()
+        for side in self.sides:
+            assert not self.expected[side]
+            assert self.outstanding(side) == 0
+            assert ok(side.sent) == self.ordered[side]
+
+
+class LaneMachineTests(SynchronousTestCase):
+    """The machine under trial."""
+
+    def test_anyOrder(self) -> None:
+        """Whatever is posted, received and looked at in whatever order, all promises hold."""
+        quick = settings(
+            max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        )
+        run_state_machine_as_test(LaneMachine, settings=quick)

@@ -1,0 +1,493 @@
+"""
+Atomics over lanes of shared memory: executed once, in order, by the process whose memory it is.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import (
+    Access,
+    AsyncEventKind,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.shared import _atomics, _boxes, _incoming, _lane, _outgoing
+from txrdma.soft.shared._layout import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
+from txrdma.test.support.soft.lanes import ALL, ok, pair, send, spoil
+
+ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
+
+
+class AtomicCase(SynchronousTestCase):
+    """Two lanes, and what is asked of them."""
+
+    def setUp(self) -> None:
+        self.one, self.other = pair()
+
+    def turn(self) -> None:
+        """Both look, and hear each other, until nothing changes."""
+        for _ in range(60):
+            for side in (self.one, self.other):
+                side.deliver()
+                side.lane.poll()
+
+    def atomic(
+        self, identifier: int, operation: Operation = ADD, offset: int = 0, at: int = 0, **more: Any
+    ) -> SendRequest:
+        """To the other's memory; what was there before goes to C{at} in ours."""
+        return SendRequest(
+            identifier,
+            operation,
+            segments=[self.one.memory.segment(at, 8)],
+            remoteAddress=self.other.memory.address + offset,
+            rkey=self.other.memory.rkey,
+            **more,
+        )
+
+    def rdma(
+        self, identifier: int, operation: Operation, at: int, length: int = 8, **more: Any
+    ) -> SendRequest:
+        """From or to the beginning of the other's memory."""
+        return SendRequest(
+            identifier,
+            operation,
+            segments=[self.one.memory.segment(at, length)],
+            remoteAddress=self.other.memory.address,
+            rkey=self.other.memory.rkey,
+            **more,
+        )
+
+    def word(self, view: memoryview, offset: int = 0) -> int:
+        return int.from_bytes(view[offset : offset + 8], sys.byteorder)
+
+    def put(self, value: int, offset: int = 0) -> None:
+        self.other.memory.view[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
+
+
+class AtomicTests(AtomicCase):
+    """What becomes of them."""
+
+    def test_fetchAndAdd(self) -> None:
+        """A number is added, as 64 bits; what was there before comes back; only the peer's look does it."""
+        self.put(1 << 64 - 1, 16)
+        self.put(7, 8)
+        self.one.post(self.atomic(1, operand=(1 << 64 - 1) + 5, offset=16, at=24))
+        self.assertEqual(self.word(self.other.memory.view, 16), 1 << 64 - 1)
+        self.turn()
+        self.assertEqual(self.word(self.other.memory.view, 16), 5)
+        self.assertEqual(self.word(self.other.memory.view, 8), 7)
+        self.assertEqual(self.word(self.one.memory.view, 24), 1 << 64 - 1)
+        self.assertEqual(
+            [c[:3] for c in self.one.sent], [(1, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD)]
+        )
+        self.assertEqual((self.one.retirements, self.other.received), (1, []))
+
+    def test_negative(self) -> None:
+        """A negative operand is what its 64 bits are."""
+        self.put(3)
+        self.one.post(self.atomic(1, operand=-1))
+        self.turn()
+        self.assertEqual(self.word(self.other.memory.view), 2)
+
+    def test_compareAndSwap(self) -> None:
+        """What is as expected is replaced, and only that."""
+        self.put(40)
+        self.one.post(
+            self.atomic(1, SWAP, operand=50, compare=40, at=0),
+            self.atomic(2, SWAP, operand=60, compare=40, at=8),
+        )
+        self.turn()
+        self.assertEqual(self.word(self.other.memory.view), 50)
+        self.assertEqual([self.word(self.one.memory.view, at) for at in (0, 8)], [40, 50])
+        self.assertEqual(ok(self.one.sent), [1, 2])
+
+    def test_severalPieces(self) -> None:
+        """The result is spread over several pieces of memory."""
+        self.put(0x0807060504030201)
+        request = self.atomic(1)
+        request.segments = [self.one.memory.segment(0, 3), self.one.memory.segment(10, 9)]
+        self.one.post(request)
+        self.turn()
+        view = self.one.memory.view
+        self.assertEqual(bytes(view[:3]) + view[10:15], bytes(self.other.memory.view[:8]))
+        self.assertEqual(bytes(view[15:19]), bytes(4))
+
+    def test_inTurn(self) -> None:
+        """No more than agreed are on their way; the others follow, each with its own result, in order."""
+        count = 3 * RESULT_COUNT
+        self.one.post(*(self.atomic(index, operand=1, at=index * 8) for index in range(count)))
+        self.assertEqual(len(self.one.lane._outgoing._atomics), 4)
+        for _ in range(count):
+            self.turn()
+        self.assertEqual(ok(self.one.sent), list(range(count)))
+        self.assertEqual([self.word(self.one.memory.view, i * 8) for i in range(count)], list(range(count)))
+
+    def test_behindMessage(self) -> None:
+        """An atomic waits for the messages before it to be received, and the messages after it for it."""
+        self.one.post(send(1, b"one"), self.atomic(2, operand=1), send(3, b"three"))
+        self.turn()
+        self.assertEqual((self.word(self.other.memory.view), self.one.sent), (0, []))
+        self.other.receive(7, (1000, 100))
+        self.turn()
+        self.assertEqual(self.word(self.other.memory.view), 1)
+        self.assertEqual(ok(self.one.sent), [1, 2])
+        self.other.receive(8, (2000, 100))
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1, 2, 3])
+
+    def test_memoryInOrder(self) -> None:
+        """A write or read that was posted after an atomic does not overtake it, nor the atomic a write."""
+        self.one.memory.view[:8] = (100).to_bytes(8, sys.byteorder)
+        self.one.memory.view[8:16] = (500).to_bytes(8, sys.byteorder)
+        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
+        self.turn()  # the memory is known now: a write is done when posted
+        self.put(0)
+        self.one.post(
+            self.rdma(2, Operation.RDMA_WRITE, 0),
+            self.atomic(3, operand=1, at=16),
+            self.rdma(4, Operation.RDMA_READ, 24),
+            self.rdma(5, Operation.RDMA_WRITE, 8),
+            self.atomic(6, operand=1, at=32),
+        )
+        self.one.post(self.rdma(7, Operation.RDMA_READ, 40))
+        self.assertEqual(self.word(self.other.memory.view), 100)
+        self.turn()
+        self.assertEqual(
+            [self.word(self.one.memory.view, at) for at in (16, 24, 32, 40)], [100, 101, 500, 501]
+        )
+        self.assertEqual(ok(self.one.sent), [1, 2, 3, 4, 5, 6, 7])
+
+    def test_memoryLater(self) -> None:
+        """Neither does a write that is posted later, where others are done when posted."""
+        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
+        self.turn()
+        self.one.memory.view[:8] = b"written "
+        for count in (1, 2):
+            self.put(0)
+            for identifier in range(count):
+                self.one.post(self.atomic(identifier, operand=1, at=16 + 8 * identifier))
+            self.one.post(send(8, b"."))
+            self.other.receive(8, (1000, 8))
+            self.one.post(self.rdma(9, Operation.RDMA_WRITE, 0))
+            self.assertEqual(self.word(self.other.memory.view), 0)
+            self.turn()
+            self.assertEqual(self.word(self.one.memory.view, 8 + 8 * count), count - 1)
+            self.assertEqual(self.other.memory.view[:8], b"written ")
+
+    def test_quickAgain(self) -> None:
+        """When no atomic is on its way any more, writes are done when posted, as before."""
+        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))
+        self.turn()
+        self.one.memory.view[:8] = b"at once!"
+        self.one.post(self.rdma(3, Operation.RDMA_WRITE, 0))
+        self.assertEqual(self.other.memory.view[:8], b"at once!")
+
+    def test_fenced(self) -> None:
+        """A fenced message is made when the results of atomics before it are there."""
+        self.put(0x4142434445464748)
+        fenced = SendRequest(2, Operation.SEND, [self.one.memory.segment(0, 8)], fence=True)
+        self.other.receive(7, (100, 8))
+        self.one.post(self.atomic(1, operand=1), fenced)
+        self.turn()
+        self.assertEqual(self.word(self.other.memory.view, 100), 0x4142434445464748)
+        self.assertEqual(ok(self.one.sent), [1, 2])
+
+    def test_unmapped(self) -> None:
+        """Memory that can't be mapped takes atomics as all other."""
+        self.other.mapped = False
+        self.one.post(self.atomic(1, operand=3), self.rdma(2, Operation.RDMA_READ, 8))
+        self.turn()
+        self.assertEqual(self.word(self.one.memory.view, 8), 3)
+        self.assertEqual(ok(self.one.sent), [1, 2])
+
+    def test_asleep(self) -> None:
+        """A peer that waits for messages is rung; one that waits for nothing, or less, is asked to look."""
+        self.other.lane.arm(False, True, False)
+        self.one.post(self.atomic(1, operand=1))
+        self.assertEqual((self.one.rung, self.one.said), (["receives"], []))
+        self.turn()
+        for solicited in (False, True):
+            self.other.lane.arm(False, solicited, solicited)
+            self.one.post(self.atomic(2, operand=1))
+            for _ in range(3):
+                self.one.deliver()
+            self.one.lane.poll()
+        self.assertEqual(ok(self.one.sent), [1, 2, 2])
+        self.assertEqual(self.one.rung, ["receives"])
+
+    def test_askedOnce(self) -> None:
+        """A peer that has been asked to look is not asked again before it has looked, and then finds all."""
+        for turn in range(3):
+            for index in range(3):
+                self.one.post(self.atomic(index, operand=1))
+            self.assertEqual(len(self.one.said), 1)
+            self.one.deliver()
+            self.assertEqual(self.word(self.other.memory.view), 3 * turn + 3)
+            self.one.lane.poll()
+
+    def test_askedWhileLooking(self) -> None:
+        """Nothing is lost that comes when the peer has just looked, and that can't be seen yet."""
+        if not (_lane.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled functions can't be patched")
+        words = self.other.box.cast("Q")
+        self.one.post(self.atomic(1, operand=1))
+
+        def meanwhile() -> None:
+            words[CONSUMED], later = 0, words[CONSUMED]
+            self.one.post(self.atomic(2, operand=1))
+            words[CONSUMED] = later
+
+        self.patch(_lane, "barrier", meanwhile)
+        (look,) = self.one.said
+        self.one.said.clear()
+        look()
+        self.assertEqual((self.word(self.other.memory.view), self.one.said), (2, []))
+
+    def test_waitingSender(self) -> None:
+        """Who waits for completions is rung when the atomic is done."""
+        self.one.post(self.atomic(1, operand=1))
+        self.one.lane.arm(True, False, False)
+        self.one.deliver()
+        self.assertEqual(self.other.rung, ["sends"])
+
+    def test_bothWays(self) -> None:
+        """Both do atomics at once, in any order of looking: no sum is lost."""
+        for seed in range(20):
+            chance = random.Random(seed)
+            self.one, self.other = sides = pair()
+            done = [0, 0]
+            for _ in range(200):
+                which = chance.randrange(2)
+                side, peer = sides[which], sides[1 - which]
+                if chance.random() < 0.4 and done[which] < 40:
+                    done[which] += 1
+                    side.post(
+                        SendRequest(
+                            done[which],
+                            ADD,
+                            segments=[side.memory.segment(8 * done[which], 8)],
+                            remoteAddress=peer.memory.address,
+                            rkey=peer.memory.rkey,
+                            operand=1,
+                        )
+                    )
+                else:
+                    chance.choice((side.lane.poll, side.deliver))()
+            self.turn()
+            for which, side in enumerate(sides):
+                self.assertEqual(self.word(sides[1 - which].memory.view), done[which], f"seed {seed}")
+                self.assertEqual(ok(side.sent), list(range(1, done[which] + 1)))
+                results = [self.word(side.memory.view, 8 + 8 * index) for index in range(done[which])]
+                self.assertEqual(results, list(range(done[which])), f"seed {seed}")
+
+
+class WeaklyOrderedTests(AtomicTests):
+    """The same with the fences of machines that keep no order by themselves."""
+
+    def setUp(self) -> None:
+        for module in (_atomics, _boxes, _incoming, _outgoing):
+            self.patch(module, "ORDERED", False)
+        super().setUp()
+
+
+class RefusedTests(AtomicCase):
+    """Atomics that must not happen end as they do over RoCE v2."""
+
+    def refused(self, request: SendRequest, status: Status) -> None:
+        """It ends with this status; both sides fail, nothing has changed."""
+        before = bytes(self.other.memory.view)
+        self.other.receive(7, (0, 100))
+        self.other.receive(8, (0, 100))
+        self.one.post(send(1, b""), request, send(3, b"late"))
+        self.turn()
+        self.assertEqual(
+            [(c.identifier, c.status) for c in self.one.sent], [(1, Status.SUCCESS), (2, status)]
+        )
+        self.assertEqual(self.one.flushed, [(3, CompletionOpcode.SEND)])
+        self.assertEqual(ok(self.other.received), [7])
+        event = {
+            Status.REM_ACCESS_ERR: AsyncEventKind.QP_ACCESS_ERROR,
+            Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
+        }
+        self.assertEqual(self.other.events, [event[status]])
+        self.assertEqual(bytes(self.other.memory.view), before)
+
+    def test_wrongKey(self) -> None:
+        """A key that is none."""
+        request = self.atomic(2, operand=1)
+        request.rkey = RKey(request.rkey ^ 1)
+        self.refused(request, Status.REM_ACCESS_ERR)
+
+    def test_outside(self) -> None:
+        """Bytes behind the region, or before it."""
+        self.refused(self.atomic(2, offset=self.other.memory.length - 4), Status.REM_ACCESS_ERR)
+        self.one, self.other = pair()
+        self.refused(self.atomic(2, offset=-8), Status.REM_ACCESS_ERR)
+
+    def test_misaligned(self) -> None:
+        """An address that is not divisible by 8."""
+        self.refused(self.atomic(2, offset=4, operand=1), Status.REM_INV_REQ_ERR)
+
+    def test_regionWithoutTheRight(self) -> None:
+        """A region that allows all but atomics."""
+        access = ALL & ~Access.REMOTE_ATOMIC
+        self.other.memory = self.other.keys.register(self.other.domain, memoryview(bytearray(1000)), access)
+        self.refused(self.atomic(2, operand=1), Status.REM_ACCESS_ERR)
+
+    def test_queuePairWithoutTheRight(self) -> None:
+        """A queue pair that allows all but atomics."""
+        self.say(self.other, access=ALL & ~Access.REMOTE_ATOMIC)
+        self.refused(self.atomic(2, operand=1), Status.REM_INV_REQ_ERR)
+
+    def test_noneHeld(self) -> None:
+        """A queue pair that holds no reads and atomics for its peer."""
+        self.say(self.other, maxDestRDAtomic=0)
+        self.refused(self.atomic(2, operand=1), Status.REM_INV_REQ_ERR)
+
+    def say(self, side: Any, **changes: Any) -> None:
+        attributes = {name: getattr(side.attributes, name) for name in side.attributes.given()}
+        side.attributes = QPAttributes(**{**attributes, **changes})
+
+    def test_noneAllowed(self) -> None:
+        """A queue pair that may have no reads and atomics outstanding does none, of neither kind."""
+        for request in (self.atomic(2), self.rdma(2, Operation.RDMA_READ, 0)):
+            self.one, self.other = pair()
+            request.rkey = self.other.memory.rkey
+            self.say(self.one, maxRDAtomic=0)
+            self.one.post(request, send(3, b"late"))
+            self.turn()
+            self.assertEqual([c.status for c in self.one.sent], [Status.LOC_QP_OP_ERR])
+            self.assertEqual(self.one.flushed, [(3, CompletionOpcode.SEND)])
+            self.assertEqual(self.other.events, [])
+
+    def test_noPlace(self) -> None:
+        """A result needs memory of ours that may be written, 8 bytes of it."""
+        readOnly = self.one.keys.register(self.one.domain, memoryview(bytearray(8)), Access.NONE)
+        for segment, status in (
+            (self.one.memory.segment(0, 7), Status.LOC_LEN_ERR),
+            (self.one.memory.segment(0, 1 << 20), Status.LOC_PROT_ERR),
+            (readOnly.segment(), Status.LOC_PROT_ERR),
+        ):
+            one, self.other = pair()
+            one.keys, one.domain, one.memory = self.one.keys, self.one.domain, self.one.memory
+            request = self.atomic(2, operand=1)
+            request.segments = [segment]
+            one.post(self.atomic(1, operand=1), request)
+            for _ in range(20):
+                one.lane.poll()
+                one.deliver()
+                self.other.lane.poll()
+            self.assertEqual([c.status for c in one.sent], [Status.SUCCESS, status])
+            self.assertEqual(self.word(self.other.memory.view), 1)
+
+    def test_peerDies(self) -> None:
+        """What is on its way when the peer dies ends; its result's place stays as it is."""
+        self.one.post(self.atomic(1, operand=1), self.atomic(2, operand=1))
+        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.assertEqual([c.status for c in self.one.sent], [Status.RETRY_EXC_ERR])
+        self.assertEqual(self.one.flushed, [(2, CompletionOpcode.FETCH_AND_ADD)])
+        self.assertEqual(self.one.memory.view[:8], bytes(8))
+
+    def test_diesAfter(self) -> None:
+        """What it has done before it died is done."""
+        self.put(9)
+        self.one.post(self.atomic(1, operand=1))
+        self.other.lane.poll()
+        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.assertEqual(ok(self.one.sent), [1])
+        self.assertEqual(self.word(self.one.memory.view), 9)
+
+
+class ScribbledTests(AtomicCase):
+    """A peer that writes what it must not."""
+
+    def test_anything(self) -> None:
+        """Whatever is scribbled over all shared memory: no exception, no loop, no foreign byte."""
+        for seed in range(200):
+            self.scribble(seed)
+
+    def scribble(self, seed: int) -> None:
+        chance = random.Random(seed)
+        sides = self.one, self.other = pair()
+        for side in sides:
+            side.memory.view[:] = b"\xa5" * side.memory.length
+        for step in range(60):
+            which = chance.randrange(2)
+            side, peer = sides[which], sides[1 - which]
+            if side.events:
+                break
+            what = chance.random()
+            if what < 0.4:
+                operation = chance.choice((ADD, SWAP))
+                request = self.atomic(step, operation, operand=1, fence=chance.random() < 0.3)
+                request.segments = [side.memory.segment(1024, 8)]
+                request.remoteAddress, request.rkey = peer.memory.address + 2048, peer.memory.rkey
+                if chance.random() < 0.3:
+                    request.operation = Operation.RDMA_READ
+                side.post(request)
+            elif what < 0.5:
+                side.post(send(step, bytes(chance.choice((0, 50, 1500)))))
+                peer.receive(step, (2048, 8))
+            elif what < 0.8:
+                side.lane.poll()
+                side.deliver()
+            elif what < 0.85:
+                side.lane.setEnabled(chance.random() < 0.7)
+                side.lane.expired(step)
+            else:
+                spoil(chance, chance.choice(sides).box)
+        for side in sides:
+            side.lane.setEnabled(True)
+        self.turn()
+        for side in sides:
+            view = side.memory.view
+            for begin, end in ((0, 1024), (1032, 2048), (2056, side.memory.length)):
+                self.assertEqual(view[begin:end], b"\xa5" * (end - begin), f"seed {seed}")
+
+    def record(self, header: int, content: bytes = b"") -> None:
+        """It ends its queue pair, and does nothing to our memory."""
+        one, other = pair()
+        other.receive(1, (0, 100))
+        content = content or _atomics.packed(other.memory.address, other.memory.rkey, 1, 0).tobytes()
+        one.box[FIRST * 8 + 8 : FIRST * 8 + 8 + len(content)] = content
+        one.box.cast("Q")[FIRST] = header
+        other.lane.poll()
+        self.assertEqual(other.events, [AsyncEventKind.QP_REQUEST_ERROR])
+        self.assertEqual(bytes(other.memory.view), bytes(other.memory.length))
+
+    def test_shapes(self) -> None:
+        """Atomics of another length, with flags of messages, or of no known operation."""
+        kind = Kind.ATOMIC << 24
+        for length in (0, 31, 33, 500):
+            self.record(int(ADD) << 32 | kind | length)
+        for flag in (8, 16, 32, 64, 128):
+            self.record(int(ADD) << 32 | kind | flag << 24 | ASKED_BYTES)
+        for operation in (0, 4, 7, 1 << 31):
+            self.record(operation << 32 | kind | ASKED_BYTES)
+
+    def test_inTheMiddle(self) -> None:
+        """An atomic between two parts of a message."""
+        self.other.receive(1, (0, 4000))
+        words = self.one.box.cast("Q")
+        words[FIRST] = Kind.SEND << 24 | 16 << 24 | 56
+        content = _atomics.packed(self.other.memory.address, self.other.memory.rkey, 1, 0)
+        self.one.box[FIRST * 8 + 72 : FIRST * 8 + 72 + 32] = content
+        words[FIRST + 8] = int(ADD) << 32 | Kind.ATOMIC << 24 | ASKED_BYTES
+        self.other.lane.poll()
+        self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR])
+
+    def test_armedForAnything(self) -> None:
+        """Flags that the peer invents don't keep an atomic from being asked for."""
+        self.other.box.cast("Q")[WAKE] = 0xFF & ~(Wake.DOWN | Wake.RECEIVES)
+        self.one.post(self.atomic(1, operand=1))
+        self.one.deliver()
+        self.assertEqual(self.word(self.other.memory.view), 1)

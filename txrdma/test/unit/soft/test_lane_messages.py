@@ -1,0 +1,225 @@
+"""
+Messages without work requests: L{IDirectLane <txrdma.interfaces.IDirectLane>} of two lanes face to face.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import replace
+
+from zope.interface.verify import verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.verbs import Operation, QPState, SendRequest, Status
+from txrdma.interfaces import IDirectLane
+from txrdma.soft.shared._layout import LINE, WAKE
+from txrdma.test.support.soft.lanes import ok, pair, send, Side
+
+_LENGTH = 44
+_LAYOUT = struct.Struct(">HHI36x")
+_FIRST = 0xFE2C
+
+
+def message(number: int) -> bytes:
+    """As the layout has it."""
+    return _LAYOUT.pack(_FIRST, number & 0xFFFF, number)
+
+
+def turn(side: Side, state: QPState) -> None:
+    """Its queue pair is in this state now."""
+    side.attributes = replace(side.attributes, state=state)
+    side.lane.attributesChanged()
+
+
+class MessageTests(SynchronousTestCase):
+    """What is put on one side is taken on the other, in its place among all that is posted."""
+
+    def setUp(self) -> None:
+        self.one, self.other = self.meet(pair())
+        for at in range(32):
+            self.other.receive(100 + at, (at * 64, 64))
+
+    def meet(self, sides: tuple[Side, Side]) -> tuple[Side, Side]:
+        for side in sides:
+            turn(side, QPState.RTS)
+            side.lane.openLane(_LENGTH, _FIRST, _LAYOUT.unpack_from)
+        return sides
+
+    def put(self, number: int, signaled: bool = True) -> bool:
+        return self.one.lane.putMessage(number, signaled, message(number))
+
+    def take(self, limit: int = 64) -> list[int]:
+        return [each[2] for each in self.other.lane.takeMessages(limit)]
+
+    def test_provides(self) -> None:
+        """The lane has what the interface says."""
+        verifyObject(IDirectLane, self.one.lane, tentative=True)
+
+    def test_order(self) -> None:
+        """Messages come in the order in which they were put, and no receive is used."""
+        self.assertTrue(all(self.put(number) for number in range(1, 11)))
+        self.assertEqual(self.take(4), [1, 2, 3, 4])
+        self.assertEqual(self.take(), [5, 6, 7, 8, 9, 10])
+        self.assertEqual(self.take(), [])
+        self.assertEqual((self.other.received, len(self.other.receives)), ([], 32))
+
+    def test_completion(self) -> None:
+        """The signaled ones complete when the peer has taken them, and give their places back."""
+        free = self.one.free
+        for number in range(1, 9):
+            self.put(number, signaled=number == 8)
+        self.assertEqual(self.one.free, free - 8)
+        self.one.lane.poll()
+        self.assertEqual(self.one.sent, [])
+        self.take()
+        for _ in range(20):
+            self.one.lane.takeMessages(64)  # there is time to look back
+        self.assertEqual(ok(self.one.sent), [8])
+        self.assertEqual(self.one.retirements, 8)
+
+    def test_noPlace(self) -> None:
+        """With a full send queue nothing is put."""
+        self.one.free = 1
+        self.assertTrue(self.put(1))
+        self.assertFalse(self.put(2))
+        self.assertEqual(self.take(), [1])
+
+    def test_wholeRing(self) -> None:
+        """What does not fit is refused, and may be posted: nothing is lost, doubled or overtaken."""
+        chance = random.Random(7)
+        sent: list[int] = []
+        got: list[int] = []
+        for number in range(1, 2000):
+            if not self.put(number):
+                self.one.post(send(number, message(number), solicited=True))
+            sent.append(number)
+            if chance.random() < 0.5:
+                got += self.takeAll(chance.randrange(1, 40))
+        while len(got) < len(sent):
+            got += self.takeAll(64)
+            self.one.lane.takeMessages(1)
+        self.assertEqual(got, sent)
+        self.assertEqual(self.one.events + self.other.events, [])
+
+    def takeAll(self, limit: int) -> list[int]:
+        """By the lane and by receives, as a reader does."""
+        found = [each[2] for each in self.other.lane.takeMessages(limit)]
+        for completion in self.other.received:
+            at = (completion.identifier - 100) * 64
+            found.append(_LAYOUT.unpack_from(self.other.memory.view, at)[2])
+            self.other.receive(completion.identifier, (at, 64))
+        self.other.received.clear()
+        return found
+
+    def test_others(self) -> None:
+        """Other SENDs go into receives; messages behind them wait until these are read."""
+        self.put(1)
+        self.one.post(send(2, b"\1" + bytes(43), solicited=True), send(3, b"short"))
+        self.put(4)
+        self.put(5)
+        self.assertEqual(self.take(), [1])
+        self.assertEqual(self.take(), [])
+        # All that had come by then has been received in order.
+        self.assertEqual(ok(self.other.received), [100, 101, 102, 103])
+        self.other.unread += self.other.received
+        self.put(6)
+        self.assertEqual(self.take(), [])
+        self.other.unread.clear()
+        self.assertEqual(self.take(), [6])
+
+    def test_target(self) -> None:
+        """A target is the peer's memory, within what it gave, until it takes that back."""
+        memory = self.other.memory
+        self.assertIsNone(self.one.lane.targetOf(memory.rkey, memory.address, 64))
+        self.one.lane.prepare(memory.rkey, lambda: None)
+        self.one.deliver()
+        found = self.one.lane.targetOf(memory.rkey, memory.address + 100, 50)
+        assert found is not None
+        view, valid = found
+        self.assertEqual((len(view), valid[0]), (50, 1))
+        view[:5] = b"hello"
+        self.assertEqual(memory.view[100:105], b"hello")
+        for address, length in ((memory.address - 1, 5), (memory.address + memory.length - 4, 5)):
+            self.assertIsNone(self.one.lane.targetOf(memory.rkey, address, length))
+        self.other.close(memory)
+        self.assertEqual(valid[0], 0)
+
+    def test_notByMapping(self) -> None:
+        """Memory that can't be mapped has no target."""
+        self.other.mapped = False
+        self.one.lane.prepare(self.other.memory.rkey, lambda: None)
+        self.one.deliver()
+        self.assertIsNone(self.one.lane.targetOf(self.other.memory.rkey, self.other.memory.address, 1))
+
+    def test_waiting(self) -> None:
+        """Nothing is put past a request that waits."""
+        memory = self.other.memory
+        write = SendRequest(
+            1, Operation.RDMA_WRITE, inline=[b"x"], remoteAddress=memory.address, rkey=memory.rkey
+        )
+        self.one.post(write)  # how that memory is reached is not known yet
+        self.assertFalse(self.put(2))
+        self.one.deliver()
+        self.assertTrue(self.put(2))
+        self.assertEqual(self.take(), [2])
+        self.assertEqual(memory.view[:1], b"x")
+
+    def test_notReadyToSend(self) -> None:
+        """Only in RTS."""
+        turn(self.one, QPState.SQD)
+        self.assertFalse(self.put(1))
+        turn(self.one, QPState.RTS)
+        self.assertTrue(self.put(1))
+
+    def test_portDown(self) -> None:
+        """While our port is down nothing is put, and nothing is taken while the other's is."""
+        self.one.lane.setEnabled(False)
+        self.assertFalse(self.put(1))
+        self.one.lane.setEnabled(True)
+        self.assertTrue(self.put(1))
+        self.other.lane.setEnabled(False)
+        self.assertEqual(self.take(), [])
+        self.other.lane.setEnabled(True)
+        self.assertEqual([each.length for each in self.other.received], [_LENGTH])
+
+    def test_bell(self) -> None:
+        """A peer that sleeps is rung, once."""
+        self.other.lane.arm(False, True, False)
+        self.assertNotEqual(self.other.box.cast("Q")[WAKE], 0)
+        self.put(1)
+        self.put(2)
+        self.assertEqual(self.one.rung, ["receives"])
+
+    def test_gone(self) -> None:
+        """When the peer is gone, what it took has arrived, the rest is flushed; what it put is read."""
+        for number in range(1, 6):
+            self.put(number)
+        self.assertEqual(self.take(3), [1, 2, 3])
+        self.other.lane.putMessage(1, False, message(1))
+        for at in range(4):
+            self.one.receive(at, (at * 64, 64))
+        self.one.lane.peerGone(None)
+        self.assertEqual([each.identifier for each in self.one.sent], [1, 2, 3, 4])
+        self.assertEqual(
+            [each.status for each in self.one.sent],
+            [Status.SUCCESS] * 3 + [Status.RETRY_EXC_ERR],
+        )
+        self.assertEqual([identifier for identifier, _ in self.one.flushed], [5])
+        self.assertEqual([each.length for each in self.one.received], [_LENGTH])
+        self.assertFalse(self.put(6))
+        self.assertEqual(self.one.lane.takeMessages(64), ())
+
+    def test_spoilt(self) -> None:
+        """A record of impossible length in the place of a message ends this queue pair, nothing else."""
+        self.put(1)
+        words = self.one.box.cast("Q")
+        words[4096 // 8] = 1 << 24 | 1 << 23
+        self.assertEqual(self.take(), [])
+        self.assertEqual(len(self.other.events), 1)
+
+    def test_sizes(self) -> None:
+        """One cache line holds a message."""
+        self.put(1)
+        self.assertEqual(self.one.lane._boxes.produced, LINE)

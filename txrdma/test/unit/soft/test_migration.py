@@ -1,0 +1,485 @@
+"""
+Tests for L{txrdma.soft.rc._migration} and L{txrdma.soft.rc.routes}: alternate paths, on a simulated network.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import BTH, Opcode
+from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.times import ackTimeoutSeconds
+from txrdma.iba.types import DEFAULT_PKEY, GID
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    MigrationState,
+    Operation,
+    QPAttributes,
+    QPState,
+    Status,
+)
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc._migration import Migration
+from txrdma.test.support.soft.pairs import connected, End
+
+A1, A2, B1, B2, B3 = "10.0.1.1", "10.0.2.1", "10.0.1.2", "10.0.2.2", "10.0.3.2"
+MIGRATED, REARM, ARMED = MigrationState
+FAILED = AsyncEventKind.PATH_MIGRATION_FAILED
+DONE = AsyncEventKind.PATH_MIGRATED
+
+
+class StateTests(SynchronousTestCase):
+    """What the bit of the peer's packets leads to (IBA 17.2.8)."""
+
+    def lead(self, state: MigrationState) -> dict[tuple[bool, str], MigrationState]:
+        """From this state, with MigReq or without, by which path."""
+        migration = Migration()
+        migration.state = state
+        found = {}
+        for request in (False, True):
+            for path in ("path", "alternate", "former"):
+                target = migration.heard(request, path == "path", path == "alternate")
+                if target is not None:
+                    found[request, path] = target
+        return found
+
+    def test_all(self) -> None:
+        """Who has migrated is not moved; who is ready goes where the peer has gone."""
+        self.assertEqual(self.lead(MIGRATED), {})
+        self.assertEqual(self.lead(REARM), {(False, "path"): ARMED, (True, "alternate"): MIGRATED})
+        self.assertEqual(self.lead(ARMED), {(True, "alternate"): MIGRATED})
+
+    def test_request(self) -> None:
+        """MigReq is set by who has migrated."""
+        migration = Migration()
+        self.assertTrue(migration.request)
+        for state in (REARM, ARMED):
+            migration.state = state
+            self.assertFalse(migration.request)
+
+
+class MigrationCase(SynchronousTestCase):
+    """Two devices with two ports each, an RC connection between their first ones."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock, seed=7)
+        self.one, self.other = self.network.device(A1, A2), self.network.device(B1, B2)
+        for device in (self.one, self.other):
+            self.addCleanup(device.close)
+        self.alice, self.bob = connected(self.one, self.other)
+        self.ends = (self.alice, self.bob)
+
+    def run_(self, seconds: float = 1.0) -> None:
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+        self.clock.advance(max(0.0, end - self.clock.seconds()))
+
+    def way(self, device: SoftDevice, port: int) -> AddressVector:
+        """From our port of that number to the same one there."""
+        return AddressVector(device.gids(port)[0], port=port, dmac=device.ports[port - 1].mac)
+
+    def rearm(self, end: End, peer: End, port: int = 2, **more: Any) -> None:
+        """Load the path between the second ports, and make it ready."""
+        way = more.pop("way", self.way(peer.device, port))
+        end.qp.modify(QPAttributes(alternateAddress=way, migrationState=REARM, **more))
+
+    def arm(self) -> None:
+        """Both, until both are ready."""
+        self.rearm(self.alice, self.bob)
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.assertEqual(self.states(), [ARMED, ARMED])
+
+    def states(self) -> list[MigrationState | None]:
+        return [end.qp.query().migrationState for end in self.ends]
+
+    def paths(self) -> list[int | None]:
+        """The ports that are in use."""
+        return [end.qp.query().port for end in self.ends]
+
+    def kinds(self, end: End) -> list[AsyncEventKind]:
+        return [event.kind for event in end.events]
+
+    def write(self, length: int = 100_000) -> None:
+        """Alice writes to Bob, and it arrives."""
+        data = os.urandom(length)
+        self.alice.region.view[:length] = data
+        self.alice.write(self.bob, 1, 0, length)
+        self.run_(3.0)
+        self.assertEqual([(c.identifier, c.status) for c in self.alice.poll()], [(1, Status.SUCCESS)])
+        self.assertEqual(bytes(self.bob.region.view[:length]), data)
+
+    def cut(self) -> None:
+        """The first ports can't reach each other any more."""
+        self.network.partition(A1, B1)
+
+    def watch(self) -> list[tuple[str, RoCEPacket]]:
+        """See all packets from now on, with the address that they come from."""
+        seen: list[tuple[str, RoCEPacket]] = []
+        carry = self.network.carry
+
+        def watched(data: bytes, segment: int, source: Any, destination: Any) -> None:
+            for at in range(0, len(data), segment):
+                seen.append((source.address, RoCEPacket.decode(data[at : at + segment])))
+            carry(data, segment, source, destination)
+
+        self.network.carry = watched  # type: ignore[method-assign]  # it looks, and passes on
+        return seen
+
+
+class ArmingTests(MigrationCase):
+    """Both ends make their alternate path ready."""
+
+    def test_bothSides(self) -> None:
+        """When both were asked both are armed, without any traffic of the application."""
+        self.rearm(self.alice, self.bob)
+        self.run_()
+        self.assertEqual(self.states(), [REARM, MIGRATED])
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.assertEqual(self.states(), [ARMED, ARMED])
+        self.assertEqual(self.kinds(self.alice) + self.kinds(self.bob), [])
+
+    def test_bits(self) -> None:
+        """MigReq is set before, clear while armed, and set again by the one that has migrated."""
+        seen = self.watch()
+        self.write(10)
+        self.assertEqual({packet.bth.migration for _, packet in seen}, {True})
+        self.arm()
+        seen.clear()
+        self.write(10)
+        self.assertEqual({packet.bth.migration for _, packet in seen}, {False})
+        seen.clear()
+        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+        self.write(10)
+        self.assertEqual(
+            {(source, packet.bth.migration) for source, packet in seen}, {(A2, True), (B2, True)}
+        )
+
+    def test_lostHandshake(self) -> None:
+        """Where the acknowledgements that tell it are lost, traffic tells it."""
+        self.network.drop(lambda packet: True, times=3)
+        self.rearm(self.alice, self.bob)
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.write(10)
+        self.write(10)
+        self.assertEqual(self.states(), [ARMED, ARMED])
+
+    def test_kernelPeer(self) -> None:
+        """A peer whose packets never have the bit, like the Linux kernel's, counts as ready."""
+        self.rearm(self.alice, self.bob)
+        route = self.other.ports[0].routes[0]._routes[self.bob.qp.number]  # type: ignore[attr-defined]
+        route._heading &= ~(1 << 54)
+        self.write(10)
+        self.assertEqual(self.states(), [ARMED, MIGRATED])
+
+    def test_wrongFamily(self) -> None:
+        """An alternate path that leads nowhere from its port is told to have failed."""
+        way = AddressVector(GID.fromIP("2001:db8::1"), port=2)
+        self.rearm(self.alice, self.bob, way=way)
+        self.run_()
+        self.assertEqual(self.kinds(self.alice), [FAILED])
+        self.write(10)
+
+    def test_asConnected(self) -> None:
+        """It may be loaded on the way to RTR, and made ready on the way to RTS."""
+        alice, bob = End(self.one), End(self.other)
+        for end, peer in ((alice, bob), (bob, alice)):
+            end.join(peer, alternateAddress=self.way(peer.device, 2), migrationState=REARM)
+        self.run_()
+        self.ends = alice, bob
+        self.assertEqual(self.states(), [ARMED, ARMED])
+
+
+class CommandTests(MigrationCase):
+    """Migration by C{modify}."""
+
+    def test_both(self) -> None:
+        """Both sides take the other path and say so, without traffic; what is sent then goes there."""
+        self.arm()
+        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+        self.run_()
+        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
+        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
+        self.cut()
+        self.write()
+
+    def test_query(self) -> None:
+        """The alternate path with its timeout is the path afterwards, and none is loaded."""
+        way = self.way(self.other, 2)
+        self.rearm(self.alice, self.bob, alternateTimeout=9)
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+        found = self.alice.qp.query()
+        self.assertEqual((found.address, found.port, found.timeout), (way, 2, 9))
+        self.assertIsNone(found.alternateAddress)
+
+    def test_underWay(self) -> None:
+        """In the midst of a message nothing is lost and nothing comes twice: the numbers go on."""
+        self.arm()
+        data = os.urandom(1 << 20)
+        self.alice.region.view[:] = data
+        seen = self.watch()
+        self.alice.write(self.bob, 1, 0, 1 << 20)
+        self.clock.advance(1e-5)
+        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
+        self.assertEqual(bytes(self.bob.region.view), data)
+        sent = {
+            source: [p.bth.psn for s, p in seen if s == source and p.bth.opcode < Opcode.RC_ACKNOWLEDGE]
+            for source in (A1, A2)
+        }
+        self.assertTrue(sent[A1])
+        self.assertEqual(sent[A2][0], sent[A1][-1] + 1 & 0xFFFFFF)
+
+    def test_thereAndBack(self) -> None:
+        """The first path may be loaded again as the alternate one, many times over."""
+        self.arm()
+        for turn in range(4):
+            self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+            self.write(5000)
+            port = 1 + turn % 2
+            self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [3 - port, 3 - port]))
+            self.rearm(self.alice, self.bob, port)
+            self.rearm(self.bob, self.alice, port)
+            self.run_()
+            self.assertEqual(self.states(), [ARMED, ARMED])
+        self.assertEqual(self.kinds(self.bob), [DONE] * 4)
+
+    def test_portDown(self) -> None:
+        """To a port that was taken down it is refused, and the connection stays where it is."""
+        self.arm()
+        self.one.setPortEnabled(2, False)
+        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
+        self.run_()
+        self.assertIn(FAILED, self.kinds(self.alice))
+        self.assertEqual((self.states(), self.paths()), ([ARMED, ARMED], [1, 1]))
+        self.write()
+
+
+class FailureTests(MigrationCase):
+    """Migration because nothing comes back."""
+
+    def test_retries(self) -> None:
+        """When all tries on the first path were for nothing the other one is taken, by both sides."""
+        self.arm()
+        self.cut()
+        self.write()
+        self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [2, 2]))
+        self.assertEqual((self.kinds(self.alice), self.kinds(self.bob)), ([DONE], [DONE]))
+
+    def test_answersLost(self) -> None:
+        """The same when only the answers are lost; nothing is executed twice."""
+        self.arm()
+        self.network.drop(
+            lambda packet: packet.bth.opcode == Opcode.RC_ATOMIC_ACKNOWLEDGE and self.paths() == [1, 1],
+            times=1 << 20,
+        )
+        for number in range(3):
+            self.alice.post(
+                number,
+                Operation.FETCH_AND_ADD,
+                [self.alice.segment(8 * number, 8)],
+                remoteAddress=self.bob.region.address,
+                rkey=self.bob.region.rkey,
+                operand=1,
+            )
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * 3)
+        self.assertEqual(self.paths(), [2, 2])
+        self.assertEqual(sum(self.bob.region.view[:8]), 3)
+
+    def test_fromBothSides(self) -> None:
+        """Both may find out at the same time."""
+        self.arm()
+        for end in self.ends:
+            for number in range(5):
+                end.receive(100 + number, 1000 * number, 1000)
+        self.cut()
+        for end in self.ends:
+            for number in range(5):
+                end.post(number, Operation.SEND, inline=[b"x" * 1000])
+        self.run_(3.0)
+        for end in self.ends:
+            found = [(c.identifier, c.status) for c in end.poll()]
+            self.assertEqual(sorted(found), [(n, Status.SUCCESS) for n in (*range(5), *range(100, 105))])
+            self.assertEqual(self.kinds(end), [DONE])
+
+    def test_freshTries(self) -> None:
+        """The other path has all tries, by its own timeout; then the connection has failed."""
+        self.rearm(self.alice, self.bob, alternateTimeout=13)
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.cut()
+        self.network.partition(A2, B2)
+        seen = self.watch()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(8 * (ackTimeoutSeconds(14) + ackTimeoutSeconds(13)) - 0.01)
+        self.assertEqual(self.alice.poll(), [])
+        self.run_(0.02)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
+        sources = [source for source, _ in seen]
+        self.assertEqual(sources, sorted(sources))
+        self.assertGreaterEqual(min(sources.count(A1), sources.count(A2)), 8)
+        self.assertIs(self.alice.qp.state, QPState.ERR)
+        self.assertFalse(self.clock.calls)
+
+    def test_notArmed(self) -> None:
+        """Before the peer is ready there is nowhere to go."""
+        self.rearm(self.alice, self.bob)
+        self.run_()
+        self.cut()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
+        self.assertEqual(self.paths(), [1, 1])
+
+    def test_peerNotYetArmed(self) -> None:
+        """A peer that has not heard that we are ready follows us, too, if it is ready itself."""
+        self.rearm(self.bob, self.alice)
+        self.run_()
+        self.network.drop(lambda packet: not packet.bth.migration, times=1)
+        # Alice hears of Bob; what she says is lost, and then the path.
+        self.rearm(self.alice, self.bob)
+        route = self.one.ports[0].routes[0]._routes[self.alice.qp.number]  # type: ignore[attr-defined]
+        route._become(ARMED)
+        self.cut()
+        self.write()
+        self.assertEqual(self.paths(), [2, 2])
+
+    def test_bothPortsDown(self) -> None:
+        """When the alternate port is down, too, it is told, and the connection fails."""
+        self.arm()
+        self.cut()
+        self.one.setPortEnabled(2, False)
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
+        self.assertIn(FAILED, self.kinds(self.alice))
+        self.assertNotIn(DONE, self.kinds(self.alice))
+
+    def test_otherAddress(self) -> None:
+        """The alternate path may begin at the same port, and lead to another address."""
+        other = self.network.device(B1.replace("0.1.2", "0.1.7"), B3)
+        self.addCleanup(other.close)
+        self.alice, self.bob = self.ends = connected(self.one, other)
+        self.rearm(self.alice, self.bob, way=AddressVector(GID.fromIP(B3), dmac=other.ports[1].mac))
+        self.rearm(
+            self.bob, self.alice, way=AddressVector(GID.fromIP(A1), port=2, dmac=self.one.ports[0].mac)
+        )
+        self.run_()
+        self.network.partition(A1, "10.0.1.7")
+        self.write()
+        self.assertEqual(self.paths(), [1, 2])
+
+    def test_atomicsAndReads(self) -> None:
+        """Reads and atomics that were outstanding go on by the other path."""
+        self.arm()
+        self.bob.region.view[8:300_008] = data = os.urandom(300_000)
+        there: dict[str, Any] = {"rkey": self.bob.region.rkey}
+        address = self.bob.region.address
+        for number in range(4):
+            self.alice.post(
+                number,
+                Operation.FETCH_AND_ADD,
+                [self.alice.segment(8 * number, 8)],
+                remoteAddress=address,
+                operand=1,
+                **there,
+            )
+        self.alice.post(
+            4, Operation.RDMA_READ, [self.alice.segment(100, 300_000)], remoteAddress=address + 8, **there
+        )
+        self.clock.advance(1e-5)
+        self.cut()
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * 5)
+        self.assertEqual([self.alice.region.view[8 * n : 8 * n + 8].tobytes().strip(b"\0") for n in range(4)],
+                         [b"", b"\1", b"\2", b"\3"])  # fmt: skip
+        self.assertEqual(bytes(self.alice.region.view[100:300_100]), data)
+        self.assertEqual(self.paths(), [2, 2])
+
+
+class StrangerTests(MigrationCase):
+    """Packets from where they should not come from."""
+
+    def test_notBefore(self) -> None:
+        """The alternate path is closed until it is loaded."""
+        self.arm()
+        alice, _bob = connected(self.one, self.other)
+        self.assertNotIn(alice.qp.number, self.one.ports[1].routes[0]._routes)  # type: ignore[attr-defined]
+        self.assertIn(self.alice.qp.number, self.one.ports[1].routes[0]._routes)  # type: ignore[attr-defined]
+
+    def test_unknownPath(self) -> None:
+        """A peer that migrates to an address that we don't know is not followed; it is told once."""
+        self.rearm(self.alice, self.bob)
+        self.rearm(self.bob, self.alice, way=AddressVector(GID.fromIP("10.0.2.77"), port=2))
+        self.run_()
+        self.assertEqual(self.states(), [ARMED, ARMED])
+        self.cut()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(3.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
+        self.assertEqual(self.kinds(self.bob), [FAILED])
+        self.assertEqual(self.paths(), [2, 1])
+
+    def test_garbage(self) -> None:
+        """Whatever comes by either path, with the bit or without, ends at most its own connection."""
+        random = self.network.random
+        self.arm()
+        armed = 0
+        for number in range(600):
+            if self.bob.qp.state is not QPState.RTS or self.states()[1] is not ARMED:
+                self.alice, self.bob = self.ends = connected(self.one, self.other)
+                self.arm()
+                armed += 1
+            guard = bytes(self.bob.region.view)
+            source, target = random.choice(((A1, B1), (A2, B2), (A2, B1), (A1, B2)))
+            bth = BTH(
+                opcode=Opcode(random.choice((random.randrange(32), 0x0A, 0x11))),
+                migration=random.random() < 0.3,
+                pkey=DEFAULT_PKEY,
+                destination=self.bob.qp.number,
+                psn=0xFFFFF0 + random.randrange(-2, 3) & 0xFFFFFF,
+                acknowledge=True,
+            )
+            packet = bth.encode() + random.randbytes(4 * random.randrange(12))
+            port: Any = self.other.ports[0 if target == B1 else 1].routes[0]
+            datagram = Flow(source, 4791, target, 4791).seal(packet)
+            port.received(memoryview(datagram), len(datagram), (source, 4791))
+            port.turnEnded()
+            self.assertEqual(bytes(self.bob.region.view), guard, number)
+        self.assertGreater(armed, 20)
+
+    def test_closed(self) -> None:
+        """A closed queue pair is forgotten by all ports, with all timers."""
+        self.arm()
+        self.cut()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.alice.qp.close()
+        for port in self.one.ports:
+            route: Any = port.routes[0]
+            self.assertEqual((dict(route._routes), route._deadlines), ({}, {}))
+
+    def test_overtaken(self) -> None:
+        """A packet from before the peer was ready, that comes late, changes nothing."""
+        self.arm()
+        self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_ACKNOWLEDGE, times=1)
+        self.alice.write(self.bob, 1, 0, 10)
+        self.clock.advance(1e-4)
+        route: Any = self.other.ports[0].routes[0]._routes[self.bob.qp.number]  # type: ignore[attr-defined]
+        route._heading |= 1 << 54
+        self.run_()
+        self.assertEqual((self.states(), self.paths()), ([ARMED, ARMED], [1, 1]))
+        self.assertEqual(self.kinds(self.alice), [])

@@ -1,0 +1,220 @@
+"""
+READs and atomics at once: tests for L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder} together.
+
+Every packet of a small exchange is lost, doubled or overtaken in its turn, and every two of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from itertools import combinations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Access, Operation, ReceiveRequest, SendRequest, Status
+from txrdma.soft.rc._packets import Incoming, Outgoing
+from txrdma.soft.rc._requester import READ_CHUNK, Requester
+from txrdma.soft.rc._responder import Responder
+from txrdma.test.support.soft.cores import arrived, completions, Memory
+
+MTU = 256
+PSN = 0xFFFFFC
+RIGHTS = int(Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
+LOST, DOUBLED, OVERTAKEN = "lost", "doubled", "overtaken"
+
+
+def native(number: int) -> bytes:
+    """As this host has it in memory."""
+    return number.to_bytes(8, sys.byteorder)
+
+
+class Exchange:
+    """
+    A requester, a responder, and the packets between them.
+
+    @ivar faults: what happens to the n-th packet of all.
+    @ivar outstanding: the most requests of READs and atomics that were on their way.
+    """
+
+    def __init__(self, faults: dict[int, str], most: int = 3) -> None:
+        self.here, self.there = Memory(1 << 18), Memory(1 << 18)
+        self.faults = faults
+        self.sent = 0
+        self.now = 0.0
+        self.outstanding = 0
+        self.way: deque[tuple[bool, Incoming]] = deque()
+        self.receives: deque[ReceiveRequest] = deque()
+        self.requester = Requester(
+            QPN(7),
+            self.here.keys,
+            self.here.domain,
+            mtu=MTU,
+            psn=PSN,
+            timeout=14,
+            retryCount=7,
+            rnrRetry=7,
+            maxRDAtomic=most,
+        )
+        self.responder = Responder(
+            QPN(8),
+            self.there.keys,
+            self.there.domain,
+            self.receives,
+            mtu=MTU,
+            psn=PSN,
+            access=RIGHTS,
+            maxDestRDAtomic=most,
+            minRNRTimer=1,
+        )
+        self.ended: list[tuple[int, Status]] = []
+
+    def request(
+        self, identifier: int, operation: Operation, here: int, there: int, length: int
+    ) -> SendRequest:
+        """One that is answered into C{here}."""
+        return SendRequest(
+            identifier,
+            operation,
+            [self.here.segment(here, length)],
+            remoteAddress=self.there.region.address + there,
+            rkey=self.there.region.rkey,
+        )
+
+    def put(self, toResponder: bool, runs: list[Outgoing]) -> None:
+        """On their way, each packet by itself."""
+        for run in runs:
+            whole = arrived(run)
+            for number in range(whole.packets):
+                begin = number * whole.stride
+                packet = whole._replace(data=whole.data[begin : begin + whole.stride], packets=1)
+                fault = self.faults.get(self.sent)
+                self.sent += 1
+                if fault != LOST:
+                    self.way.append((toResponder, packet))
+                if fault == DOUBLED:
+                    self.way.append((toResponder, packet))
+        for place in range(len(self.way) - 1):
+            if self.faults.get(self.sent - len(self.way) + place) == OVERTAKEN:
+                self.way[place], self.way[place + 1] = self.way[place + 1], self.way[place]
+
+    def run(self) -> None:
+        """Until nothing is on its way and nobody waits."""
+        for _ in range(5000):
+            self.put(True, self.requester.outgoing(self.now))
+            self.outstanding = max(self.outstanding, len(self.requester._reads))
+            self.ended += [(c.identifier, c.status) for c in completions(self.requester.events())]
+            if self.way:
+                toResponder, packet = self.way.popleft()
+                if toResponder:
+                    self.responder.received(packet, self.now)
+                else:
+                    self.requester.received(packet, self.now)
+                self.put(False, self.responder.outgoing(self.now))
+            elif self.responder.pending:
+                self.put(False, self.responder.outgoing(self.now))
+            else:
+                deadline = self.requester.deadline()
+                if deadline is None:
+                    return
+                self.now = deadline
+                self.requester.expired(deadline)
+        raise AssertionError(f"it never ends: {self.faults}")
+
+
+class FaultTests(SynchronousTestCase):
+    """A READ of three packets, an addition, a READ of what it made, a SEND, a swap, a READ behind a fence."""
+
+    def play(self, faults: dict[int, str]) -> int:
+        """
+        Everything ends once, in order, and has the effect that it should have.
+
+        @return: how many packets there were.
+        """
+        exchange = Exchange(faults)
+        exchange.there.put(0, native(1000) + bytes(range(256)) * 4)
+        exchange.receives.append(ReceiveRequest(1, [exchange.there.segment(5000, 300)]))
+        exchange.here.put(4000, b"s" * 300)
+        requests = [
+            exchange.request(0, Operation.RDMA_READ, 0, 8, 2 * MTU + 5),
+            exchange.request(1, Operation.FETCH_AND_ADD, 1000, 0, 8),
+            exchange.request(2, Operation.RDMA_READ, 2000, 0, 8),
+            exchange.request(3, Operation.SEND, 4000, 0, 300),
+            exchange.request(4, Operation.COMPARE_AND_SWAP, 1008, 0, 8),
+            exchange.request(5, Operation.RDMA_READ, 3000, 0, 8),
+        ]
+        requests[1].operand = 23
+        requests[4].compare, requests[4].operand = 1023, 5
+        requests[5].fence = True
+        exchange.requester.post(requests, 0.0)
+        exchange.run()
+        self.assertEqual(exchange.ended, [(number, Status.SUCCESS) for number in range(6)])
+        here, there = exchange.here, exchange.there
+        self.assertEqual(here.get(0, 2 * MTU + 5), (bytes(range(256)) * 4)[: 2 * MTU + 5])
+        self.assertEqual(here.get(1000, 16), native(1000) + native(1023))
+        # What is behind a READ may be done before it is read, so it may find either; not so behind a fence.
+        self.assertIn(here.get(2000, 8), (native(1023), native(5)))
+        self.assertEqual((here.get(3000, 8), there.get(0, 8)), (native(5), native(5)))
+        self.assertEqual(there.get(5000, 300), b"s" * 300)
+        self.assertEqual(len(exchange.receives), 0)
+        self.assertLessEqual(exchange.outstanding, 3)
+        return exchange.sent
+
+    def test_none(self) -> None:
+        """Without a fault each packet is sent once."""
+        self.assertEqual(self.play({}), 6 + 2 + 5 + 2)
+
+    def test_one(self) -> None:
+        """One packet is lost, doubled or overtaken."""
+        for number in range(self.play({})):
+            for fault in (LOST, DOUBLED, OVERTAKEN):
+                with self.subTest(packet=number, fault=fault):
+                    self.play({number: fault})
+
+    def test_two(self) -> None:
+        """Two packets are, of those that the first fault has made, too."""
+        for first, second in combinations(range(24), 2):
+            for one in (LOST, DOUBLED, OVERTAKEN):
+                for other in (LOST, DOUBLED, OVERTAKEN):
+                    with self.subTest(packets=(first, second), faults=(one, other)):
+                        self.play({first: one, second: other})
+
+    def test_row(self) -> None:
+        """Several packets in a row are lost, as many as there are tries."""
+        for first in range(24):
+            for last in range(first + 3, first + 8):
+                with self.subTest(lost=(first, last)):
+                    self.play(dict.fromkeys(range(first, last), LOST))
+
+
+class OutstandingTests(SynchronousTestCase):
+    """How many are on their way."""
+
+    def test_asMany(self) -> None:
+        """As many as are allowed are, and not one more, whatever they are."""
+        for most in (1, 2, 4, 16):
+            with self.subTest(most=most):
+                exchange = Exchange({}, most)
+                operations = [Operation.RDMA_READ, Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP] * 10
+                exchange.requester.post(
+                    [exchange.request(n, operation, 8 * n, 0, 8) for n, operation in enumerate(operations)],
+                    0.0,
+                )
+                self.assertEqual(len(exchange.requester.outgoing(0.0)), most)
+                exchange.put(True, [])
+                self.assertEqual(len(exchange.requester._reads), most)
+
+    def test_longOnes(self) -> None:
+        """The requests of one long READ are outstanding together, and those of the next one with them."""
+        exchange = Exchange({}, 4)
+        length = READ_CHUNK + 10
+        exchange.there.put(0, data := bytes(range(256)) * (-(-2 * length // 256)))
+        exchange.requester.window.size = 1 << 20
+        exchange.requester.post(
+            [exchange.request(n, Operation.RDMA_READ, n * length, n * length, length) for n in range(3)], 0.0
+        )
+        exchange.run()
+        self.assertEqual(exchange.outstanding, 4)
+        self.assertEqual(exchange.ended, [(n, Status.SUCCESS) for n in range(3)])
+        self.assertEqual(exchange.here.get(0, 2 * length), data[: 2 * length])

@@ -1,0 +1,242 @@
+"""
+Ports of the software device: what they tell of themselves, and what commands and the host make of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.types import DEFAULT_PKEY, GID, MTU
+from txrdma.iba.verbs import (
+    AddressVector,
+    AsyncEventKind,
+    GIDEntry,
+    GIDType,
+    LinkLayer,
+    PhysicalState,
+    PortState,
+    QPAttributes,
+)
+from txrdma.interfaces import AsyncEvent
+from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.soft._netdev import softMAC
+from txrdma.soft._route import Owner, Route
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import NO_GID, SoftPort
+
+ACTIVE, ERROR, GIDS = AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE
+
+ETHERNET = NetworkInterface(
+    2, "eth0", 9000, True, True, False, bytes(6), (InterfaceAddress("192.0.2.1", 24),)
+)
+
+
+class Host:
+    """The interfaces of a host that a test changes."""
+
+    def __init__(self) -> None:
+        self.interface: NetworkInterface | None = ETHERNET
+        self.isSilent = False
+
+    def interfaceOf(self, address: str) -> NetworkInterface | None:
+        if self.isSilent:
+            raise DeviceUnavailable("no answer")
+        return self.interface if address == "192.0.2.1" else None
+
+    def rate(self, name: str) -> int:
+        return {"eth0": 25_000_000_000}[name]
+
+
+class Beginning:
+    """Where routes begin: keeps what it is told."""
+
+    resting = None
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def connect(self, owner: Owner) -> Route | None:
+        return None
+
+    def drive(self) -> bool:
+        """Nothing comes here."""
+        return False
+
+    def setEnabled(self, isEnabled: bool) -> None:
+        self.told.append(isEnabled)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+class PortTests(SynchronousTestCase):
+    """A port is what its interface is, unless it was taken down."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.host = Host()
+        self.route = Beginning()
+        other = SoftPort("127.0.0.1", 4791, [])
+        self.port = SoftPort("192.0.2.1", 4791, [self.route], None, self.host)
+        self.device = SoftDevice(self.clock, [other, self.port])
+        self.addCleanup(self.device.close)
+        self.events: list[AsyncEvent] = []
+        self.device.subscribe(self.events.append)
+
+    def told(self) -> list[AsyncEventKind]:
+        """Events since the last time: all of this port."""
+        self.clock.advance(0)
+        events, self.events[:] = self.events[:], []
+        self.assertEqual({event.port for event in events} - {2}, set())
+        return [event.kind for event in events]
+
+    def change(self, **changes: object) -> None:
+        """Another state of the interface, of which we hear."""
+        self.host.interface = replace(ETHERNET, **changes)  # type: ignore[arg-type]  # whatever they are
+        self.device.look()
+
+    def test_attributes(self) -> None:
+        """State, link layer, MTU, name and rate are those of the interface."""
+        port = self.device.portAttributes(2)
+        self.assertEqual((port.state, port.physicalState), (PortState.ACTIVE, PhysicalState.LINK_UP))
+        self.assertEqual((port.linkLayer, port.netdev, port.lid), (LinkLayer.ETHERNET, "eth0", 0))
+        self.assertEqual((port.activeMTU, port.maxMTU), (MTU.MTU_4096, MTU.MTU_4096))
+        self.assertEqual((port.rate, port.width), (25_000_000_000, 1))
+        self.assertEqual((port.mac, port.maxMessageLength), (softMAC("192.0.2.1", 4791), 1 << 31))
+
+    def test_tables(self) -> None:
+        """Each port has its own GID, and the default partition."""
+        gid = GID.fromIP("192.0.2.1")
+        self.assertEqual(self.device.gids(2), (gid,))
+        self.assertEqual(self.device.gidTable(2), (GIDEntry(gid, GIDType.ROCE_V2, "eth0"),))
+        self.assertEqual(self.device.gids(1), (GID.fromIP("127.0.0.1"),))
+        self.assertEqual(self.device.pkeys(2), (DEFAULT_PKEY,))
+        for ask in (
+            self.device.gids,
+            self.device.gidTable,
+            self.device.pkeys,
+            self.device.portAttributes,
+        ):
+            for number in (0, 3, -1):
+                self.assertRaises(InvalidRequest, ask, number)
+
+    def test_command(self) -> None:
+        """Taken down by command, a port is disabled, its routes know, and both are told once."""
+        self.device.setPortEnabled(2, False)
+        self.device.setPortEnabled(2, False)
+        port = self.device.portAttributes(2)
+        self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
+        self.assertEqual(self.device.portAttributes(1).state, PortState.ACTIVE)
+        self.assertEqual((self.route.told, self.told()), ([False], [ERROR]))
+        self.device.setPortEnabled(2, True)
+        self.assertEqual(self.device.portAttributes(2).state, PortState.ACTIVE)
+        self.assertEqual((self.route.told, self.told()), ([False, True], [ACTIVE]))
+        self.assertRaises(InvalidRequest, self.device.setPortEnabled, 3, True)
+        self.device.close()
+        self.assertRaises(DeviceUnavailable, self.device.setPortEnabled, 2, False)
+
+    def test_noCarrier(self) -> None:
+        """An interface that lost its link polls for it; its GID stays."""
+        self.change(hasCarrier=False)
+        port = self.device.portAttributes(2)
+        self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.POLLING))
+        self.assertEqual((self.told(), self.device.gids(2)[0].ip), ([ERROR], "192.0.2.1"))
+        self.change()
+        self.assertEqual(self.told(), [ACTIVE])
+
+    def test_interfaceDown(self) -> None:
+        """An interface that was taken down is disabled."""
+        self.change(isUp=False, hasCarrier=False)
+        port = self.device.portAttributes(2)
+        self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
+        self.assertEqual(self.told(), [ERROR])
+
+    def test_addressGone(self) -> None:
+        """Without its address a port has no GID and is down; with it, everything is as before."""
+        self.host.interface = None
+        self.device.look()
+        self.assertEqual(self.told(), [ERROR, GIDS])
+        self.assertEqual(self.device.gidTable(2), (GIDEntry(NO_GID, GIDType.ROCE_V2, ""),))
+        port = self.device.portAttributes(2)
+        self.assertEqual((port.state, port.netdev, port.rate), (PortState.DOWN, "", 0))
+        way = AddressVector(GID.fromIP("192.0.2.2"), port=2)
+        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=way), QPAttributes())
+        self.host.interface = ETHERNET
+        self.device.look()
+        self.assertEqual(self.told(), [GIDS, ACTIVE])
+        self.assertEqual(self.device.gids(2)[0].ip, "192.0.2.1")
+        self.device.admit(QPAttributes(address=way), QPAttributes())
+
+    def test_atOnce(self) -> None:
+        """Who asks sees a change before anybody was told, and then it is told once."""
+        self.host.interface = None
+        self.assertEqual(self.device.gids(2), (NO_GID,))
+        self.device.look()
+        self.assertEqual(self.told(), [ERROR, GIDS])
+
+    def test_downTwice(self) -> None:
+        """A port that is down already by command has no second event when its link goes, too."""
+        self.device.setPortEnabled(2, False)
+        self.change(hasCarrier=False)
+        self.assertEqual(self.told(), [ERROR])
+        self.device.setPortEnabled(2, True)
+        self.assertEqual(self.told(), [])
+        self.change()
+        self.assertEqual(self.told(), [ACTIVE])
+
+    def test_otherMTU(self) -> None:
+        """A change of the MTU is seen, and is no event."""
+        self.change(mtu=1500)
+        self.assertEqual((self.device.portAttributes(2).activeMTU, self.told()), (MTU.MTU_1024, []))
+        wrong = QPAttributes(pathMTU=MTU.MTU_2048)
+        self.assertRaises(InvalidRequest, self.device.admit, wrong, QPAttributes(port=2))
+
+    def test_noAnswer(self) -> None:
+        """While the system does not answer, a port stays what it was."""
+        self.host.isSilent = True
+        self.assertEqual((self.device.portAttributes(2).state, self.told()), (PortState.ACTIVE, []))
+
+    def test_ofNoHost(self) -> None:
+        """A port of no host, such as a simulated one, is up for ever, and nothing is ever told of it."""
+        self.device.look()
+        port = self.device.portAttributes(1)
+        self.assertEqual((port.state, port.netdev, port.rate), (PortState.ACTIVE, "", 0))
+        self.assertEqual(port.activeMTU, MTU.MTU_1024)
+        self.assertEqual(self.told(), [])
+
+    def test_closed(self) -> None:
+        """The ports of a closed device are down, and the host is asked no more."""
+        self.device.close()
+        self.host.interface = None
+        self.assertEqual(self.device.portAttributes(2).state, PortState.DOWN)
+        self.assertEqual((self.route.told, self.device.gids(2)[0].ip), (["closed"], "192.0.2.1"))
+
+    def test_samePort(self) -> None:
+        """The way of a queue pair begins at the queue pair's port."""
+        other = AddressVector(GID.fromIP("192.0.2.2"), port=1)
+        own = replace(other, port=2)
+        onSecond = QPAttributes(port=2)
+        self.device.admit(QPAttributes(address=own), onSecond)
+        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=other), onSecond)
+        connected = QPAttributes(port=2, address=own)
+        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(port=1), connected)
+        self.device.admit(QPAttributes(port=1, address=other), connected)
+
+    def test_alternateElsewhere(self) -> None:
+        """An alternate path may begin at another port, if there is one."""
+        current = QPAttributes(port=2, address=AddressVector(GID.fromIP("192.0.2.2"), port=2))
+        for number in (1, 2):
+            way = AddressVector(GID.fromIP("192.0.2.3"), port=number)
+            self.device.admit(QPAttributes(alternateAddress=way), current)
+        nowhere = AddressVector(GID.fromIP("192.0.2.3"), port=3)
+        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(alternateAddress=nowhere), current)
+        narrow = QPAttributes(alternateAddress=replace(way, port=1))
+        large = replace(current, pathMTU=MTU.MTU_4096)
+        self.device.admit(QPAttributes(alternateAddress=way), large)
+        self.assertRaises(InvalidRequest, self.device.admit, narrow, large)
+        wrong = QPAttributes(alternateAddress=way, alternatePKeyIndex=1)
+        self.assertRaises(InvalidRequest, self.device.admit, wrong, current)

@@ -1,0 +1,692 @@
+"""
+Tests for L{txrdma.soft.rc._requester}.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH
+from txrdma.iba.times import rnrTimerSeconds
+from txrdma.iba.types import LKey, QPN, RKey
+from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.soft._patience import EXPECTED_AT_FIRST, LONGEST_TIMEOUT, SHORTEST_TIMEOUT
+from txrdma.soft.rc._packets import Failed, Outgoing, PSN_MASK, Retired
+from txrdma.soft.rc._requester import READ_CHUNK, Requester
+from txrdma.soft.rc._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS
+from txrdma.test.support.soft.cores import ack, completions, incoming, Memory, nak, rnr
+
+MTU = 256
+PSN = 1000
+TIMEOUT = 0.067108864  # the code 14
+_READ_ONLY = Opcode.RC_RDMA_READ_RESPONSE_ONLY
+
+
+class RequesterCase(SynchronousTestCase):
+    """A requester, some memory, and a time that the test sets."""
+
+    def setUp(self) -> None:
+        self.memory = Memory(1 << 20)
+        self.memory.put(0, bytes(range(256)) * 4096)
+        self.now = 0.0
+        self.requester = self.make()
+
+    def make(self, **changes: Any) -> Requester:  # arguments of different types
+        arguments = {
+            "mtu": MTU,
+            "psn": PSN,
+            "timeout": 14,
+            "retryCount": 7,
+            "rnrRetry": 7,
+            "maxRDAtomic": 4,
+            **changes,
+        }
+        return Requester(QPN(7), self.memory.keys, self.memory.domain, **arguments)
+
+    def request(self, operation: Operation, length: int, identifier: int = 1, **more: Any) -> SendRequest:
+        return SendRequest(
+            identifier,
+            operation,
+            [self.memory.segment(0, length)],
+            remoteAddress=0x1000,
+            rkey=RKey(0x77),
+            **more,
+        )
+
+    def post(self, *requests: SendRequest) -> list[Outgoing]:
+        self.requester.post(requests, self.now)
+        return self.out()
+
+    def send(self, length: int, identifier: int = 1, **more: Any) -> list[Outgoing]:
+        return self.post(self.request(Operation.SEND, length, identifier, **more))
+
+    def out(self) -> list[Outgoing]:
+        return self.requester.outgoing(self.now)
+
+    def expire(self) -> list[Outgoing]:
+        """Let the requester's time come."""
+        deadline = self.requester.deadline()
+        assert deadline is not None
+        self.now = deadline
+        self.requester.expired(self.now)
+        return self.out()
+
+    def hear(self, *runs: Any) -> list[Outgoing]:
+        for run in runs:
+            self.requester.received(run, self.now)
+        return self.out()
+
+    def ended(self) -> list[tuple[int, Status]]:
+        """Completions since the last time."""
+        return [(c.identifier, c.status) for c in completions(self.requester.events())]
+
+
+def psns(runs: list[Outgoing]) -> list[int]:
+    """The sequence numbers of all packets."""
+    return [run.psn + number for run in runs for number in range(run.packets)]
+
+
+class SegmentationTests(RequesterCase):
+    """Messages become packets (IBA 9.7.2.2, 9.4.1)."""
+
+    def opcodes(self, runs: list[Outgoing]) -> list[tuple[Opcode, int]]:
+        return [(Opcode(run.opcode), run.packets) for run in runs]
+
+    def test_only(self) -> None:
+        """A message of at most the path MTU is one packet that asks for an acknowledgement."""
+        for length in (0, 1, MTU):
+            with self.subTest(length=length):
+                self.requester = self.make()
+                [run] = self.send(length)
+                self.assertEqual((run.opcode, run.psn, run.acknowledge), (Opcode.RC_SEND_ONLY, PSN, True))
+                self.assertEqual(bytes(run.payload), self.memory.get(0, length))
+
+    def test_several(self) -> None:
+        """A longer one has a first, middle ones and a last packet, with all its bytes."""
+        runs = self.send(4 * MTU + 1)
+        self.assertEqual(
+            self.opcodes(runs),
+            [(Opcode.RC_SEND_FIRST, 1), (Opcode.RC_SEND_MIDDLE, 3), (Opcode.RC_SEND_LAST, 1)],
+        )
+        self.assertEqual(psns(runs), list(range(PSN, PSN + 5)))
+        self.assertEqual(b"".join(bytes(run.payload) for run in runs), self.memory.get(0, 4 * MTU + 1))
+        self.assertEqual([run.acknowledge for run in runs], [False, False, True])
+
+    def test_twoPackets(self) -> None:
+        """Two full packets have nothing between them."""
+        runs = self.send(2 * MTU)
+        self.assertEqual(self.opcodes(runs), [(Opcode.RC_SEND_FIRST, 1), (Opcode.RC_SEND_LAST, 1)])
+
+    def test_immediateAndSolicited(self) -> None:
+        """Immediate data and the solicited event bit are in the last packet."""
+        runs = self.post(
+            self.request(Operation.SEND_WITH_IMMEDIATE, 2 * MTU, immediate=0x01020304, solicited=True)
+        )
+        self.assertEqual([run.extension for run in runs], [b"", b"\1\2\3\4"])
+        self.assertEqual([run.solicited for run in runs], [False, True])
+        self.assertEqual(runs[1].opcode, Opcode.RC_SEND_LAST_WITH_IMMEDIATE)
+        [run] = self.post(self.request(Operation.SEND_WITH_IMMEDIATE, 0, immediate=9))
+        self.assertEqual(run.opcode, Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
+
+    def test_write(self) -> None:
+        """An RDMA WRITE says in its first packet where all of it goes."""
+        runs = self.post(self.request(Operation.RDMA_WRITE, 2 * MTU))
+        self.assertEqual(runs[0].opcode, Opcode.RC_RDMA_WRITE_FIRST)
+        self.assertEqual(
+            RETH.decode(runs[0].extension), RETH(address=0x1000, rkey=RKey(0x77), length=2 * MTU)
+        )
+        self.assertEqual((runs[1].opcode, runs[1].extension), (Opcode.RC_RDMA_WRITE_LAST, b""))
+
+    def test_writeWithImmediate(self) -> None:
+        """In a single packet the immediate data stand behind the RETH."""
+        [run] = self.post(self.request(Operation.RDMA_WRITE_WITH_IMMEDIATE, 3, immediate=5))
+        self.assertEqual(run.opcode, Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)
+        self.assertEqual(run.extension[16:], b"\0\0\0\5")
+        runs = self.post(self.request(Operation.RDMA_WRITE_WITH_IMMEDIATE, 2 * MTU, immediate=5))
+        self.assertEqual(runs[1].opcode, Opcode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE)
+
+    def test_segmentsAreGathered(self) -> None:
+        """Segments follow each other without a seam, packets cross their ends."""
+        request = self.request(Operation.SEND, 0)
+        pieces = [(0, 100), (1000, 300), (5, 0), (2000, 200)]
+        request.segments = [self.memory.segment(*piece) for piece in pieces]
+        runs = self.post(request)
+        self.assertEqual(
+            b"".join(bytes(run.payload) for run in runs),
+            b"".join(self.memory.get(*piece) for piece in pieces),
+        )
+
+    def test_inlineIsTakenWhenPosted(self) -> None:
+        """Inline bytes may change as soon as they are posted, and are sent again as they were."""
+        data = bytearray(b"x" * 300)
+        request = SendRequest(1, Operation.SEND, inline=(data, b"y"))
+        self.requester.post([request], 0.0)
+        data[:] = bytes(300)
+        request.identifier = 2
+        for runs in (self.out(), self.expire() + self.hear(ack(PSN))):
+            self.assertEqual(b"".join(bytes(run.payload) for run in runs), b"x" * 300 + b"y")
+        self.hear(ack(PSN + 1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_psnWraps(self) -> None:
+        """After 2^24 - 1 comes 0, for what is sent and for what is acknowledged."""
+        self.requester = self.make(psn=PSN_MASK)
+        runs = self.send(3 * MTU)
+        self.assertEqual([psn & PSN_MASK for psn in psns(runs)], [PSN_MASK, 0, 1])
+        self.hear(ack(0))
+        self.assertEqual(self.ended(), [])
+        self.hear(ack(1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+
+class CompletionTests(RequesterCase):
+    """Requests end in the order in which they were posted."""
+
+    def test_coalesced(self) -> None:
+        """One acknowledgement ends everything before it."""
+        self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
+        self.hear(ack(PSN + 2))
+        self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_unsignaled(self) -> None:
+        """An unsignaled request gives its place back, without a completion."""
+        self.send(1, signaled=False)
+        self.hear(ack(PSN))
+        self.assertEqual(self.requester.events(), [Retired(1)])
+
+    def test_completion(self) -> None:
+        """It says what has ended, and for which queue pair."""
+        self.post(self.request(Operation.RDMA_WRITE, 5, 42))
+        self.hear(ack(PSN))
+        self.assertEqual(
+            self.requester.events(),
+            [Completion(42, Status.SUCCESS, CompletionOpcode.RDMA_WRITE, QPN(7), 5), Retired(1)],
+        )
+
+    def test_partOfAMessage(self) -> None:
+        """A message is not done before its last packet is."""
+        self.send(3 * MTU)
+        self.hear(ack(PSN + 1))
+        self.assertEqual(self.requester.events(), [])
+
+    def test_ghosts(self) -> None:
+        """Acknowledgements of what was never sent, or long ago, change nothing (IBA 9.7.5.1.4)."""
+        self.send(1)
+        for psn in (PSN + 1, PSN + 5000, PSN - 1, PSN - 5000):
+            self.assertEqual(self.hear(ack(psn), nak(psn, NAKCode.REMOTE_ACCESS_ERROR), rnr(psn)), [])
+        self.assertEqual(self.requester.events(), [])
+        self.hear(ack(PSN))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_flush(self) -> None:
+        """What is not done is handed back, oldest first, and nothing is sent any more."""
+        self.send(1, 1)
+        self.send(1, 2)
+        self.post(self.request(Operation.RDMA_READ, 1, 3))
+        self.hear(ack(PSN))
+        self.requester.events()
+        self.assertEqual(
+            self.requester.flush(), [(2, CompletionOpcode.SEND), (3, CompletionOpcode.RDMA_READ)]
+        )
+        self.assertEqual((self.out(), self.requester.deadline()), ([], None))
+        self.hear(ack(PSN + 1))
+        self.assertEqual(self.requester.events(), [])
+
+
+class LossTests(RequesterCase):
+    """What is lost is sent again (IBA 9.7.6.1.3, 9.9.2.1)."""
+
+    def test_deadline(self) -> None:
+        """Who waits for nothing has no deadline; an acknowledgement sets it anew."""
+        self.assertIsNone(self.requester.deadline())
+        self.send(1)
+        self.assertAlmostEqual(self.requester.deadline() or 0, TIMEOUT)
+        self.now = 0.05
+        self.send(1)
+        self.assertAlmostEqual(self.requester.deadline() or 0, TIMEOUT)
+        self.hear(ack(PSN))
+        self.assertAlmostEqual(self.requester.deadline() or 0, 0.05 + TIMEOUT)
+        self.hear(ack(PSN + 1))
+        self.assertIsNone(self.requester.deadline())
+
+    def test_timeoutZero(self) -> None:
+        """The timeout of code 0 never ends the connection; packets are sent again all the same."""
+        self.requester = self.make(timeout=0, retryCount=1)
+        self.send(1)
+        for _ in range(1000):
+            before = self.now
+            self.assertEqual(psns(self.expire()), [PSN])
+            self.assertLessEqual(self.now - before, LONGEST_TIMEOUT)
+        self.hear(ack(PSN))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_lostPacket(self) -> None:
+        """Without an answer the oldest packet is sent again; when it has arrived, the others behind it."""
+        first = self.send(3 * MTU)
+        again = self.expire()
+        self.assertEqual((psns(again), again[0].acknowledge), ([PSN], True))
+        again += self.hear(ack(PSN))
+        self.assertEqual(psns(first), psns(again))
+        self.assertEqual([bytes(run.payload) for run in first], [bytes(run.payload) for run in again])
+        self.hear(ack(PSN + 2))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_lostAcknowledgement(self) -> None:
+        """Where only the acknowledgement was lost, the oldest packet alone is sent twice."""
+        self.send(100 * MTU)
+        size = self.requester.window.size
+        self.expire()
+        self.assertEqual(self.hear(ack(PSN + 99)), [])
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+        self.assertEqual((self.requester.resent, self.requester.window.size), (1, size))
+
+    def test_silence(self) -> None:
+        """While a peer is silent it gets one packet at a time, whatever is posted, and ever less often."""
+        self.requester = self.make(timeout=25)
+        self.send(100 * MTU)
+        times = []
+        while self.now < 120:
+            self.assertEqual(psns(self.expire()), [PSN])
+            self.assertEqual(self.send(1), [])
+            times.append(self.now)
+        steps = [later - earlier for earlier, later in pairwise(times)]
+        self.assertEqual(steps, sorted(steps))
+        self.assertLess(len(times), 130)
+        runs = self.hear(ack(PSN + 9))
+        self.assertEqual(psns(runs)[0], PSN + 10)
+        self.assertGreater(len(psns(runs)), FEWEST_PACKETS)
+
+    def test_tooEarly(self) -> None:
+        """A call before the deadline does nothing."""
+        self.send(1)
+        self.requester.expired(TIMEOUT / 2)
+        self.assertEqual(self.out(), [])
+
+    def test_retriesEnd(self) -> None:
+        """After so many timeouts the oldest request fails, signaled or not, and the connection with it."""
+        for retryCount in (1, 2, 7):
+            with self.subTest(retryCount=retryCount):
+                self.requester, self.now = self.make(retryCount=retryCount), 0.0
+                self.send(1, 1, signaled=False)
+                self.send(1, 2)
+                tries = 0
+                while self.expire():
+                    tries += 1
+                self.assertAlmostEqual(self.now, TIMEOUT * (retryCount + 1))
+                self.assertGreaterEqual(tries, retryCount)
+                self.assertEqual(
+                    self.requester.events(),
+                    [
+                        Completion(1, Status.RETRY_EXC_ERR, CompletionOpcode.SEND, QPN(7)),
+                        Retired(1),
+                        Failed(None),
+                    ],
+                )
+                self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
+
+    def test_noRetries(self) -> None:
+        """With a count of 0 nothing is sent again: the first timeout, or NAK of the sequence, is the end."""
+        self.requester = self.make(retryCount=0)
+        self.send(1)
+        self.assertEqual(self.expire(), [])
+        self.assertAlmostEqual(self.now, TIMEOUT)
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
+        self.requester = self.make(retryCount=0)
+        self.send(1)
+        self.assertEqual(self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR)), [])
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
+
+    def test_progressRenewsTries(self) -> None:
+        """Each acknowledgement of something new gives all the time back."""
+        self.requester = self.make(retryCount=1)
+        self.post(*[self.request(Operation.SEND, 1, number) for number in range(5)])
+        for number in range(5):
+            heard = self.now
+            while self.now < heard + 0.9 * TIMEOUT:
+                self.expire()
+            self.hear(ack(PSN + number))
+        self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])
+
+    def test_idle(self) -> None:
+        """The time in which nothing was to be sent does not count."""
+        self.send(1)
+        self.hear(ack(PSN))
+        self.now = 1000.0
+        self.send(1)
+        self.expire()
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_slept(self) -> None:
+        """A process that has slept through the end tries as often as it would have, before it gives up."""
+        self.requester = self.make(retryCount=3)
+        self.send(1)
+        self.now = 100.0
+        self.requester.expired(self.now)
+        self.assertEqual(psns(self.out()), [PSN])
+        for _ in range(2):
+            self.assertEqual(psns(self.expire()), [PSN])
+        self.assertEqual(self.ended(), [])
+        self.assertEqual(self.expire(), [])
+        self.assertGreater(self.now, 100 + 3 * SHORTEST_TIMEOUT)
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
+
+    def test_sooner(self) -> None:
+        """Once the round trip is known, a lost packet is sent again long before the timeout."""
+        for number in range(20):
+            self.send(1, number)
+            self.now += 0.001
+            self.hear(ack(PSN + number))
+        self.ended()
+        sent = self.now
+        self.send(1, 20)
+        self.assertEqual(psns(self.expire()), [PSN + 20])
+        self.assertLess(self.now - sent, 0.01)
+
+    def test_sequenceError(self) -> None:
+        """A NAK of the sequence acknowledges what is before it and has the rest sent again, once."""
+        self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
+        self.assertEqual(
+            psns(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))), [PSN + 1, PSN + 2, PSN + 3]
+        )
+        self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
+        self.assertEqual(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR)), [])
+
+    def test_resumesWithinAMessage(self) -> None:
+        """A long message goes on from the packet that was missed."""
+        self.send(4 * MTU)
+        runs = self.hear(nak(PSN + 2, NAKCode.PSN_SEQUENCE_ERROR))
+        self.assertEqual(
+            [(Opcode(run.opcode), run.psn) for run in runs],
+            [(Opcode.RC_SEND_MIDDLE, PSN + 2), (Opcode.RC_SEND_LAST, PSN + 3)],
+        )
+        self.assertEqual(bytes(runs[0].payload), self.memory.get(2 * MTU, MTU))
+
+    def test_lateAnswer(self) -> None:
+        """An acknowledgement that comes while things are about to be sent again saves that."""
+        self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
+        self.now = self.requester.deadline() or 0
+        self.requester.expired(self.now)
+        self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN + 2])
+
+    def test_deregistered(self) -> None:
+        """Memory that is deregistered before its request is done fails the request."""
+        self.send(1)
+        self.memory.region.close()
+        self.expire()
+        self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
+
+
+class NotReadyTests(RequesterCase):
+    """A receiver without a receive is tried again after its pause (IBA 9.7.5.2.8)."""
+
+    def test_pause(self) -> None:
+        """Nothing is sent until the pause is over, then all from there on."""
+        self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
+        self.assertEqual(self.hear(rnr(PSN + 1, timer=20)), [])
+        self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
+        self.assertAlmostEqual(self.requester.deadline() or 0, rnrTimerSeconds(20))
+        self.assertEqual(self.send(1, 3), [])
+        self.assertEqual(psns(self.expire()), [PSN + 1, PSN + 2, PSN + 3])
+
+    def test_forEver(self) -> None:
+        """The count 7 never ends."""
+        self.send(1)
+        for _ in range(50):
+            self.hear(rnr(PSN))
+            self.assertEqual(psns(self.expire()), [PSN])
+        self.assertEqual(self.ended(), [])
+
+    def test_countEnds(self) -> None:
+        """Any other count does."""
+        self.requester = self.make(rnrRetry=2)
+        self.send(1)
+        for _ in range(2):
+            self.hear(rnr(PSN))
+            self.expire()
+        self.hear(rnr(PSN))
+        self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
+
+    def test_doubled(self) -> None:
+        """One that comes twice counts once."""
+        self.requester = self.make(rnrRetry=1)
+        self.send(1)
+        self.hear(rnr(PSN), rnr(PSN), rnr(PSN))
+        self.assertEqual(self.ended(), [])
+
+
+class RefusalTests(RequesterCase):
+    """NAKs end the request with the status of their code (IBA 9.9.2.4.2)."""
+
+    def test_statuses(self) -> None:
+        """Each has its own; those before succeed, those behind are flushed."""
+        for code, status in [
+            (NAKCode.INVALID_REQUEST, Status.REM_INV_REQ_ERR),
+            (NAKCode.REMOTE_ACCESS_ERROR, Status.REM_ACCESS_ERR),
+            (NAKCode.REMOTE_OPERATIONAL_ERROR, Status.REM_OP_ERR),
+        ]:
+            with self.subTest(code=code):
+                self.requester = self.make()
+                self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
+                self.hear(nak(PSN + 1, code))
+                self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, status)])
+                self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
+
+    def test_localKey(self) -> None:
+        """A wrong local key fails its request when those before are done, and nothing of it is sent."""
+        bad = self.request(Operation.SEND, 1, 2)
+        bad.segments = [self.memory.segment(0, 1)._replace(lkey=LKey(1))]
+        self.assertEqual(psns(self.post(self.request(Operation.SEND, 1, 1), bad)), [PSN])
+        self.assertEqual(self.ended(), [])
+        self.hear(ack(PSN))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)])
+
+    def test_answerToNothing(self) -> None:
+        """The answer to a READ where no READ was is an error."""
+        self.send(1)
+        self.hear(incoming(_READ_ONLY, PSN, b"x", AETH.ack(1).encode()))
+        self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+
+
+class WindowTests(RequesterCase):
+    """What is in the air is bounded."""
+
+    def test_bounded(self) -> None:
+        """A long message stops at the window, asks for an acknowledgement, and goes on with it."""
+        runs = self.send(200 * MTU)
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS)
+        self.assertTrue(runs[-1].acknowledge)
+        more = self.hear(ack(PSN + 9))
+        self.assertEqual(psns(more), list(range(PSN + FIRST_PACKETS, PSN + FIRST_PACKETS + 10 + 2)))
+
+    def test_bytes(self) -> None:
+        """Large packets are bounded by their bytes."""
+        self.requester = self.make(mtu=4096)
+        self.assertEqual(len(psns(self.send(1 << 20))) * 4096, FIRST)
+
+    def test_shrinks(self) -> None:
+        """Each loss halves what is sent at once, down to a few packets."""
+        self.send(200 * MTU)
+        runs = self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR))
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS // 2)
+        self.expire()
+        runs = self.hear(ack(PSN))
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS // 4)
+        for number in range(1, 6):
+            runs = self.hear(nak(PSN + number, NAKCode.PSN_SEQUENCE_ERROR))
+        self.assertEqual(len(psns(runs)), FEWEST_PACKETS)
+
+    def test_widens(self) -> None:
+        """Acknowledgements open it, while there is more to send than it allows."""
+        self.send(1000 * MTU)
+        self.hear(*[ack(PSN + number) for number in range(100)])
+        self.assertGreater(self.requester.window.size, FIRST_PACKETS)
+        self.requester = self.make()
+        for number in range(1000):
+            self.send(1)
+            self.hear(ack(PSN + number))
+        self.assertEqual(self.requester.window.size, FIRST_PACKETS)
+
+    def test_asksOnTheWay(self) -> None:
+        """Within a long message some packets ask, so that the window moves on before it is used up."""
+        asking = [run for run in self.send(200 * MTU) if run.acknowledge]
+        self.assertGreater(len(asking), 2)
+
+
+class ReadTests(RequesterCase):
+    """RDMA READ (IBA 9.4.4, 9.7.5.1.3)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.memory.put(0, bytes(1 << 20))
+
+    def read(self, length: int, identifier: int = 1, **more: Any) -> list[Outgoing]:
+        return self.post(self.request(Operation.RDMA_READ, length, identifier, **more))
+
+    def answer(self, place: str, psn: int, payload: bytes, packets: int = 1) -> list[Outgoing]:
+        opcode = Opcode[f"RC_RDMA_READ_RESPONSE_{place}"]
+        extension = b"" if place == "MIDDLE" else AETH.ack(1).encode()
+        return self.hear(incoming(opcode, psn, payload, extension, packets=packets))
+
+    def test_request(self) -> None:
+        """It has one packet, and takes the numbers of its answers."""
+        [run] = self.read(3 * MTU)
+        self.assertEqual((run.opcode, run.psn), (Opcode.RC_RDMA_READ_REQUEST, PSN))
+        self.assertEqual(RETH.decode(run.extension).length, 3 * MTU)
+        self.assertEqual(psns(self.send(1)), [PSN + 3])
+
+    def test_answers(self) -> None:
+        """Their bytes end up in the segments, and the last one completes it."""
+        request = self.request(Operation.RDMA_READ, 0)
+        request.segments = [self.memory.segment(0, 100), self.memory.segment(500, 4 * MTU)]
+        self.post(request)
+        data = bytes(range(256)) * 4 + b"z" * 100
+        self.answer("FIRST", PSN, data[:MTU])
+        self.answer("MIDDLE", PSN + 1, data[MTU : 4 * MTU], packets=3)
+        self.assertEqual(self.ended(), [])
+        self.answer("LAST", PSN + 4, data[4 * MTU :])
+        self.assertEqual(
+            completions(self.requester.events()),
+            [Completion(1, Status.SUCCESS, CompletionOpcode.RDMA_READ, QPN(7), len(data))],
+        )
+        self.assertEqual(self.memory.get(0, 100) + self.memory.get(500, 4 * MTU), data)
+
+    def test_empty(self) -> None:
+        """A READ of nothing has one answer, too."""
+        self.read(0)
+        self.answer("ONLY", PSN, b"")
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_lostAnswer(self) -> None:
+        """A gap between answers has the rest asked for again, from the gap, once."""
+        self.read(4 * MTU)
+        self.answer("FIRST", PSN, b"a" * MTU)
+        [run] = self.answer("MIDDLE", PSN + 2, b"c" * MTU)
+        self.assertEqual(
+            (run.psn, RETH.decode(run.extension)),
+            (PSN + 1, RETH(address=0x1000 + MTU, rkey=RKey(0x77), length=3 * MTU)),
+        )
+        self.assertEqual(self.answer("LAST", PSN + 3, b"d" * MTU), [])
+        self.answer("FIRST", PSN + 1, b"b" * MTU)
+        self.answer("MIDDLE", PSN + 2, b"c" * MTU)
+        self.answer("LAST", PSN + 3, b"d" * MTU)
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+        self.assertEqual(self.memory.get(0, 4 * MTU), b"".join(c * MTU for c in (b"a", b"b", b"c", b"d")))
+
+    def test_answersInDisorder(self) -> None:
+        """Answers in disorder have the rest asked for again once in a round trip, however many these are."""
+        count = 64
+        self.read(count * MTU)
+        asked = 0
+        for number in range(0, count - 2, 2):  # pairs change places
+            asked += len(self.answer("MIDDLE", PSN + number + 1, b"x" * MTU))
+            asked += len(self.answer("MIDDLE" if number else "FIRST", PSN + number, b"x" * MTU))
+        self.assertEqual(asked, 1)
+        self.now += EXPECTED_AT_FIRST
+        self.assertEqual(len(self.answer("LAST", PSN + count - 1, b"x" * MTU)), 1)
+
+    def test_acknowledgementBeyond(self) -> None:
+        """An acknowledgement of something behind a READ means that the answer was lost, not that it came."""
+        self.read(MTU)
+        self.send(1, 2)
+        self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN, PSN + 1])
+        self.assertEqual(self.ended(), [])
+        self.answer("ONLY", PSN, b"r" * MTU)
+        self.hear(ack(PSN + 1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_answerAcknowledges(self) -> None:
+        """An answer acknowledges the requests before it."""
+        self.send(1, 1)
+        self.read(1, 2)
+        self.answer("ONLY", PSN + 1, b"r")
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_secondAnswer(self) -> None:
+        """An answer that comes again, after its READ is done, writes nothing."""
+        self.read(4)
+        self.answer("ONLY", PSN, b"good")
+        self.memory.put(0, b"mine")
+        self.answer("ONLY", PSN, b"late")
+        self.assertEqual(self.memory.get(0, 4), b"mine")
+
+    def test_wrongLength(self) -> None:
+        """An answer of another length than was asked for is an error, and is not written."""
+        for payload in (b"", b"x" * 9, b"x" * MTU):
+            with self.subTest(length=len(payload)):
+                self.requester = self.make()
+                self.read(8)
+                self.answer("ONLY", PSN, payload)
+                self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+                self.assertEqual(self.memory.get(0, MTU), bytes(MTU))
+
+    def test_chunks(self) -> None:
+        """A long READ goes out as several requests, no more at once than the peer holds."""
+        self.requester = self.make(maxRDAtomic=2, mtu=4096)
+        runs = self.read(READ_CHUNK * 3 + 5)
+        step = READ_CHUNK // 4096
+        self.assertEqual([run.psn for run in runs], [PSN, PSN + step])
+        self.assertEqual([RETH.decode(run.extension).length for run in runs], [READ_CHUNK] * 2)
+        more = self.answer("MIDDLE", PSN, b"x" * READ_CHUNK, packets=step)
+        self.assertEqual([run.psn for run in more], [PSN + 2 * step])
+
+    def test_sameChunksAgain(self) -> None:
+        """When a READ is repeated its requests end where they ended before."""
+        self.requester = self.make(maxRDAtomic=2, mtu=4096)
+        self.read(READ_CHUNK * 2)
+        self.answer("FIRST", PSN, b"x" * 4096)
+        runs = self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))
+        self.assertEqual(
+            [(run.psn, RETH.decode(run.extension).length) for run in runs],
+            [(PSN + 1, READ_CHUNK - 4096), (PSN + READ_CHUNK // 4096, READ_CHUNK)],
+        )
+
+    def test_limit(self) -> None:
+        """No more READs are outstanding than C{maxRDAtomic}; what is behind waits, too."""
+        self.requester = self.make(maxRDAtomic=1)
+        self.read(1, 1)
+        self.assertEqual(self.read(1, 2), [])
+        self.assertEqual(self.send(1, 3), [])
+        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 1, PSN + 2])
+
+    def test_noneAllowed(self) -> None:
+        """With C{maxRDAtomic} 0 a READ fails."""
+        self.requester = self.make(maxRDAtomic=0)
+        self.read(1)
+        self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
+
+    def test_fence(self) -> None:
+        """A request with a fence waits for the READs before it; others don't (IBA 10.8.3.3)."""
+        self.read(1, 1)
+        self.assertEqual(psns(self.send(1, 2)), [PSN + 1])
+        self.assertEqual(self.send(1, 3, fence=True), [])
+        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 2])
+
+    def test_protection(self) -> None:
+        """An answer into memory that is gone fails the READ."""
+        self.read(1)
+        self.memory.region.close()
+        self.answer("ONLY", PSN, b"r")
+        self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])

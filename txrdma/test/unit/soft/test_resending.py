@@ -1,0 +1,361 @@
+"""
+Lost packets, late ones and silent peers: L{txrdma.soft._patience} in connections over a simulated network.
+"""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.times import ackTimeoutSeconds
+from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
+from txrdma.soft._patience import Patience, SHORTEST_TIMEOUT
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.test.support.soft.pairs import connected, End
+
+ALICE, BOB = "10.0.0.1", "10.0.0.2"
+PATIENT = {"timeout": 25, "retryCount": 7}
+"""Eighteen minutes: what SMC-R asks for where programs acknowledge."""
+
+
+def isRequest(packet: RoCEPacket) -> bool:
+    return packet.bth.opcode < Opcode.RC_RDMA_READ_RESPONSE_FIRST
+
+
+def isAnswer(packet: RoCEPacket) -> bool:
+    return not isRequest(packet)
+
+
+class ResendingCase(SynchronousTestCase):
+    """Alice writes to Bob over a network whose faults a test sets."""
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+        self.tries = 0  # timeouts, on both sides
+
+        def tried(patience: Patience) -> None:
+            self.tries += 1
+            original(patience)
+
+        original = Patience.tried
+        self.patch(Patience, "tried", tried)
+
+    def connect(self, delay: float = 0.001, seed: int = 1, **attributes: int) -> None:
+        """Two devices with so long a way between them, and a connection."""
+        self.network = SimulatedNetwork(self.clock, seed, Faults(delaySeconds=delay))
+        self.carriers = [self.network.carrier(address) for address in (ALICE, BOB)]
+        one, other = [self.device(self.clock, carrier) for carrier in self.carriers]
+        self.alice, self.bob = connected(one, other, **(attributes or PATIENT))
+
+    def device(self, clock: Clock, carrier: SimulatedCarrier) -> SoftDevice:
+        """The device of a process with a clock of its own."""
+        port = SoftPort(carrier.address, carrier.port, [RoCEPort(clock, carrier)], None)
+        device = SoftDevice(clock, [port], name=carrier.address)
+        self.addCleanup(device.close)
+        return device
+
+    def step(self) -> None:
+        self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+
+    def pass_(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.step()
+        self.clock.advance(max(0.0, end - self.clock.seconds()))
+
+    def transfer(self, messages: int, length: int, atOnce: int = 16) -> float:
+        """
+        Write so many messages, some of them at once, and look that they arrive.
+
+        @return: how long it took.
+        """
+        begun = self.clock.seconds()
+        data = os.urandom(length)
+        self.alice.region.view[:length] = data
+        left, waiting = messages, 0
+        while left or waiting:
+            while left and waiting < atOnce:
+                self.alice.write(self.bob, left, 0, length)
+                left, waiting = left - 1, waiting + 1
+            self.step()
+            for completion in self.alice.poll():
+                self.assertEqual(completion.status, Status.SUCCESS)
+                waiting -= 1
+        self.assertEqual(bytes(self.bob.region.view[:length]), data)
+        return self.clock.seconds() - begun
+
+
+class LossTests(ResendingCase):
+    """What is lost is sent again soon."""
+
+    def test_tail(self) -> None:
+        """The last packet, its acknowledgement or the NAK before it: within three round trips and a turn."""
+        for delay in (0.00005, 0.001, 0.02):
+            for lost in (isRequest, isAnswer):
+                with self.subTest(delay=delay, lost=lost):
+                    self.connect(delay)
+                    self.transfer(40, 100, 1)
+                    self.network.drop(lost)
+                    took = self.transfer(1, 100)
+                    self.assertEqual(self.network.dropped, 1)
+                    self.assertLess(took, 3 * 2 * delay + 1.1 * SHORTEST_TIMEOUT)
+
+    def test_tailOfAMessage(self) -> None:
+        """A long message whose last packets are lost is whole within three round trips and a turn."""
+        self.connect(0.001)
+        self.transfer(40, 20_000, 1)
+        self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_RDMA_WRITE_LAST)
+        self.assertLess(self.transfer(1, 20_000), 3 * 0.002 + 1.1 * SHORTEST_TIMEOUT)
+
+    def test_first(self) -> None:
+        """The first packet of a connection is sent again after a tenth of a second."""
+        self.connect()
+        self.network.drop(isRequest)
+        self.assertLess(self.transfer(1, 100), 0.11)
+
+    def test_rates(self) -> None:
+        """However much is lost a MiB arrives, in at most twice the time that was measured."""
+        # Means of ten seeds. When what was lost waited for a timeout of 134 ms they were 0.14 s, 2.3 s and,
+        # for the eight of ten that arrived, 32 s.
+        for loss, seconds, packets in ((0.01, 0.015, 1492), (0.05, 0.36, 1702), (0.25, 17, 3173)):
+            with self.subTest(loss=loss):
+                took = sent = 0.0
+                for seed in range(3):
+                    self.connect(0.00005, seed)
+                    self.network.faults = Faults(delaySeconds=0.00005, loss=loss)
+                    took += self.transfer(16, 1 << 16) / 3
+                    sent += self.network.sent / 3
+                self.assertLess(took, 2 * seconds)
+                self.assertLess(sent, 1.2 * packets)
+
+
+class SilenceTests(ResendingCase):
+    """A peer that says nothing for a while is not gone."""
+
+    def sleeping(self, length: int, posted: int) -> int:
+        """
+        Bob's process sleeps for two minutes, and Alice writes.
+
+        @return: how many packets there were until he woke up.
+        """
+        self.transfer(100, 1000)
+        self.network.sleep(BOB)
+        data = os.urandom(length)
+        self.alice.region.view[:length] = data
+        sent = self.network.sent
+        for number in range(posted):
+            self.alice.write(self.bob, number, 0, length)
+        self.pass_(120)
+        sent = self.network.sent - sent
+        self.assertEqual(self.alice.poll(), [])
+        self.network.wake(BOB)
+        begun = self.clock.seconds()
+        self.pass_(1.5)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * posted)
+        self.assertLess(self.clock.seconds() - begun, 1.6)
+        self.assertEqual(bytes(self.bob.region.view[:length]), data)
+        return sent
+
+    def test_busy(self) -> None:
+        """A peer that is busy for two minutes gets a packet a second, and then everything."""
+        self.connect()
+        self.assertLess(self.sleeping(100, 1), 130)
+
+    def test_fullBuffer(self) -> None:
+        """So does one whose socket can't hold what was on its way."""
+        self.connect()
+        before = self.network.dropped
+        self.assertLess(self.sleeping(1 << 20, 5), 130 + 256)
+        self.assertGreater(self.network.dropped, before)
+
+    def test_soonAfter(self) -> None:
+        """When it is back, and one more packet was acknowledged, the timeout is as short as before."""
+        self.connect()
+        self.sleeping(100, 1)
+        self.transfer(1, 100)
+        self.network.drop(isRequest)
+        self.assertLess(self.transfer(1, 100), 0.05)
+
+    def test_ownSleep(self) -> None:
+        """A process that was busy itself hears what has come meanwhile before it sends anything again."""
+        self.network = SimulatedNetwork(self.clock)
+        carriers = [self.network.carrier(address) for address in (ALICE, BOB)]
+        own = Clock()
+        alice, bob = connected(self.device(own, carriers[0]), self.device(self.clock, carriers[1]))
+        alice.write(bob, 1, 0, 100)
+        self.network.sleep(ALICE)
+        self.pass_(120)
+        sent = self.network.sent
+        own.callLater(1, self.network.wake, ALICE)  # a reactor reads behind calls that are due
+        own.advance(120)
+        self.assertEqual([c.status for c in alice.poll()], [Status.SUCCESS])
+        self.assertEqual((self.network.sent, self.tries), (sent, 0))
+
+    def test_verdict(self) -> None:
+        """A peer that stays silent is given up when the attributes say so, after few packets."""
+        for timeout, retryCount in ((14, 7), (18, 1), (20, 7), (25, 7)):
+            with self.subTest(timeout=timeout, retryCount=retryCount):
+                self.connect(timeout=timeout, retryCount=retryCount)
+                self.transfer(100, 1000)
+                self.network.partition(ALICE, BOB)
+                limit = ackTimeoutSeconds(timeout) * (retryCount + 1)
+                sent = self.network.sent
+                self.alice.write(self.bob, 1, 0, 1000)
+                self.pass_(limit - 0.001)
+                self.assertEqual(self.alice.poll(), [])
+                self.pass_(0.002)
+                self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
+                packets = self.network.sent - sent
+                self.assertTrue(
+                    retryCount < packets < 12 + limit / min(1, ackTimeoutSeconds(timeout)), packets
+                )
+
+    def test_asTCP(self) -> None:
+        """The attributes that SMC-R asks for give up no sooner than TCP: tcp_retries2 is 924 s."""
+        limit = ackTimeoutSeconds(PATIENT["timeout"]) * (PATIENT["retryCount"] + 1)
+        self.assertTrue(924.6 < limit < 2 * 924.6)
+
+
+class LateTests(ResendingCase):
+    """What is only late is hardly ever sent again."""
+
+    def test_stable(self) -> None:
+        """A way that always takes as long needs no timeout, however long it is."""
+        for delay in (0.00001, 0.001, 0.03):
+            for messages, length, atOnce in ((200, 100, 1), (100, 1 << 16, 16)):
+                with self.subTest(delay=delay, length=length):
+                    self.connect(delay)
+                    self.transfer(messages, length, atOnce)
+                    self.assertEqual(self.tries, 0)
+
+    def test_farAway(self) -> None:
+        """Where the first guess is too short for a way, few packets are sent twice before that is known."""
+        self.connect(0.3)
+        self.transfer(100, 1000, 1)
+        self.assertLess(self.tries, 8)
+
+    def test_longerWay(self) -> None:
+        """A way that becomes much longer is measured again, though packets were sent twice at first."""
+        for length, atOnce in ((1000, 1), (1000, 16), (1 << 16, 16)):
+            with self.subTest(length=length, atOnce=atOnce):
+                self.connect(0.001)
+                self.transfer(100, length, atOnce)
+                self.network.faults = Faults(delaySeconds=0.15)
+                self.transfer(100, length, atOnce)
+                self.assertLess(self.tries, 30)
+                self.tries = 0
+                self.transfer(200, length, atOnce)
+                self.assertLess(self.tries, 2)
+
+    def test_jitter(self) -> None:
+        """One message at a time, each as late as it likes: few of a hundred are sent twice."""
+        for jitter in (0.001, 0.01, 0.05):
+            with self.subTest(jitter=jitter):
+                self.connect(0.001)
+                self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=jitter)
+                self.tries = 0
+                self.transfer(1000, 100, 1)
+                self.assertLess(self.tries, 30)
+
+    def test_reordering(self) -> None:
+        """
+        Packets that change places have others sent again for NAKs, and few for timeouts.
+
+        Those few are last ones, that a responder dropped behind a gap and misses without knowing.
+        """
+        self.connect(0.001)
+        self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=0.002, merging=0.0)
+        took = self.transfer(500, 5000, 16)
+        self.assertLess(self.tries, 80)
+        self.assertLess(took, 10)
+
+    def test_hiccups(self) -> None:
+        """A peer that does something else for 30 ms, again and again, loses no time by that but its own."""
+        self.connect(0.0001)
+        self.transfer(50, 1 << 16)
+
+        def work() -> None:
+            self.network.sleep(BOB)
+            self.clock.callLater(0.03, rest)
+
+        def rest() -> None:
+            self.network.wake(BOB)
+            self.again = self.clock.callLater(0.01, work)
+
+        rest()
+        took = self.transfer(1000, 1 << 16)
+        self.again.cancel()
+        alone = self.transfer(1000, 1 << 16)
+        self.assertLess(took, 1.2 * alone * (0.03 + 0.01) / 0.01)
+
+
+class EndTests(ResendingCase):
+    """A queue pair that ends has acknowledged what it received."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.connect()
+        self.bob.receive(1, 0, 100)
+
+    def fill(self) -> None:
+        """Bob's socket has no room."""
+        self.carriers[1]._waiting = True
+        self.bob.write(self.alice, 99, 0, 100)
+
+    def isTold(self) -> None:
+        """Alice's request is acknowledged, with nothing sent again."""
+        self.pass_(0.005)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
+        self.assertEqual(self.tries, 0)
+
+    def test_noRoom(self) -> None:
+        """An acknowledgement that waits for room in the socket leaves, though its queue pair is closed."""
+        for end in (self.bob.qp.close, lambda: self.bob.qp.modify(QPAttributes(state=QPState.ERR))):
+            self.setUp()
+            self.fill()
+            self.alice.post(1, Operation.SEND, inline=[b"hello"])
+            self.pass_(0.005)
+            self.assertEqual([c.status for c in self.bob.poll()], [Status.SUCCESS])
+            end()
+            self.carriers[1]._ready()
+            self.isTold()
+
+    def test_inTheSameTurn(self) -> None:
+        """A queue pair that another one's completion has closed acknowledges what came in the same turn."""
+        carol, dave = End(self.alice.device), End(self.bob.device)
+        carol.join(dave)
+        dave.join(carol)
+        dave.receive(1, 0, 100)
+        dave.qp.receiveCompleted = lambda completion, solicited: self.bob.qp.close()  # type: ignore[attr-defined]
+        self.network.sleep(BOB)
+        for end in (carol, self.alice):
+            end.post(1, Operation.SEND, inline=[b"hello"])
+        self.pass_(0.005)
+        self.network.wake(BOB)
+        self.isTold()
+
+    def test_afterRead(self) -> None:
+        """A READ that will not be answered any more is not acknowledged, nor what is behind it."""
+        self.fill()
+        self.alice.post(
+            1,
+            Operation.RDMA_READ,
+            [self.alice.segment(0, 100)],
+            remoteAddress=self.bob.region.address,
+            rkey=self.bob.region.rkey,
+        )
+        self.alice.post(2, Operation.SEND, inline=[b"hello"])
+        self.pass_(0.005)
+        self.bob.qp.close()
+        self.carriers[1]._ready()
+        self.pass_(0.005)
+        self.assertEqual(self.alice.poll(), [])

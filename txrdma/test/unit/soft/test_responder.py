@@ -1,0 +1,534 @@
+"""
+Tests for L{txrdma.soft.rc._responder}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import AETH, AETHKind, NAKCode, Opcode
+from txrdma.iba.types import LKey, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    ReceiveRequest,
+    Segment,
+    Status,
+)
+from txrdma.soft.rc._packets import Failed, Incoming, Outgoing, PSN_MASK, Received
+from txrdma.soft.rc._responder import MOST_AT_ONCE, Responder
+from txrdma.test.support.soft.cores import incoming, Memory, reth
+
+MTU = 256
+PSN = 500
+RIGHTS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
+
+SEND_ONLY = Opcode.RC_SEND_ONLY
+WRITE_ONLY = Opcode.RC_RDMA_WRITE_ONLY
+
+
+class ResponderCase(SynchronousTestCase):
+    """A responder with some memory."""
+
+    def setUp(self) -> None:
+        self.memory = Memory()
+        self.receives: deque[ReceiveRequest] = deque()
+        self.responder = self.make()
+
+    def make(self, **changes: Any) -> Responder:  # arguments of different types
+        arguments = {
+            "mtu": MTU,
+            "psn": PSN,
+            "access": RIGHTS,
+            "maxDestRDAtomic": 2,
+            "minRNRTimer": 12,
+            **changes,
+        }
+        return Responder(QPN(7), self.memory.keys, self.memory.domain, self.receives, **arguments)
+
+    def receive(self, identifier: int, *pieces: tuple[int, int]) -> None:
+        self.receives.append(
+            ReceiveRequest(identifier, [self.memory.segment(offset, length) for offset, length in pieces])
+        )
+
+    def hear(self, *runs: Incoming) -> list[Outgoing]:
+        """Requests that arrive together, and what is answered."""
+        for run in runs:
+            self.responder.received(run, 0.0)
+        return self.responder.outgoing(0.0)
+
+    def answers(self, *runs: Incoming) -> list[tuple[int, AETHKind, int, int]]:
+        """The same, as PSN, kind, value and MSN."""
+        found = []
+        for run in self.hear(*runs):
+            aeth = AETH.decode(run.extension)
+            found.append((run.psn, aeth.kind, aeth.value, aeth.msn))
+        return found
+
+    def write(self, psn: int, offset: int, data: bytes, **more: Any) -> Incoming:
+        """An RDMA WRITE of one packet."""
+        return incoming(WRITE_ONLY, psn, data, self.reth(offset, len(data)), **more)
+
+    def reth(self, offset: int, length: int) -> bytes:
+        region = self.memory.region
+        return reth(region.address + offset, region.rkey, length)
+
+    def read(self, psn: int, offset: int, length: int) -> Incoming:
+        return incoming(Opcode.RC_RDMA_READ_REQUEST, psn, b"", self.reth(offset, length), acknowledge=True)
+
+    def assertRefused(self, psn: int, code: NAKCode, kind: AsyncEventKind | None, *runs: Incoming) -> None:
+        """These end the connection, and leave memory alone."""
+        before = bytes(self.memory.bytes)
+        self.assertEqual([answer[:3] for answer in self.answers(*runs)], [(psn, AETHKind.NAK, code)])
+        self.assertEqual(bytes(self.memory.bytes), before)
+        self.assertEqual(self.responder.events()[-1], Failed(kind))
+        self.assertEqual(self.hear(incoming(SEND_ONLY, psn, b"x", acknowledge=True)), [])
+
+    def assertInvalid(self, *runs: Incoming, psn: int = PSN) -> None:
+        self.assertRefused(psn, NAKCode.INVALID_REQUEST, AsyncEventKind.QP_REQUEST_ERROR, *runs)
+
+    def assertForbidden(self, *runs: Incoming, psn: int = PSN) -> None:
+        self.assertRefused(psn, NAKCode.REMOTE_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR, *runs)
+
+
+def flushed(identifier: int) -> Completion:
+    """What becomes of a receive that is not filled to its end."""
+    return Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, QPN(7))
+
+
+ACK = AETHKind.ACK, 31
+"""Kind and value of an acknowledgement that counts no credits."""
+
+
+class SendTests(ResponderCase):
+    """SENDs fill receives."""
+
+    def test_only(self) -> None:
+        """A message of one packet is in the receive, its completion has the length."""
+        self.receive(1, (0, 100))
+        self.assertEqual(self.answers(incoming(SEND_ONLY, PSN, b"hello", acknowledge=True)), [(PSN, *ACK, 1)])
+        self.assertEqual(
+            self.responder.events(),
+            [Received(Completion(1, Status.SUCCESS, CompletionOpcode.RECEIVE, QPN(7), 5), False)],
+        )
+        self.assertEqual(self.memory.get(0, 6), b"hello\xee")
+
+    def test_several(self) -> None:
+        """A long message goes over the segments of its receive, and completes with its last packet."""
+        self.receive(1, (0, 100), (1000, 5000))
+        data = bytes(range(256)) * 4 + b"end"
+        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, data[:MTU]))
+        self.hear(incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, data[MTU : 4 * MTU], packets=3))
+        self.assertEqual(self.responder.events(), [])
+        last = incoming(
+            Opcode.RC_SEND_LAST_WITH_IMMEDIATE, PSN + 4, b"end", b"\0\0\1\0", solicited=True, acknowledge=True
+        )
+        self.assertEqual(self.answers(last), [(PSN + 4, *ACK, 1)])
+        [event] = self.responder.events()
+        assert isinstance(event, Received)
+        self.assertTrue(event.solicited)
+        self.assertEqual((event.completion.length, event.completion.immediate), (len(data), 256))
+        self.assertEqual(self.memory.get(0, 100) + self.memory.get(1000, len(data) - 100), data)
+
+    def test_oneAnswer(self) -> None:
+        """What arrives together is acknowledged together."""
+        for number in range(3):
+            self.receive(number, (number * 10, 10))
+        runs = [incoming(SEND_ONLY, PSN + number, b"x", acknowledge=True) for number in range(3)]
+        self.assertEqual(self.answers(*runs), [(PSN + 2, *ACK, 3)])
+
+    def test_silence(self) -> None:
+        """Nobody asked: nobody is answered."""
+        self.receive(1, (0, 10))
+        self.assertEqual(self.hear(incoming(SEND_ONLY, PSN, b"x")), [])
+
+    def test_psnWraps(self) -> None:
+        """After 2^24 - 1 comes 0."""
+        self.responder = self.make(psn=PSN_MASK)
+        for number in range(3):
+            self.receive(number, (0, 10))
+        runs = [incoming(SEND_ONLY, PSN_MASK + number, b"x", acknowledge=True) for number in range(3)]
+        [answer] = self.answers(*runs)
+        self.assertEqual(answer[0] & PSN_MASK, 1)
+        self.assertEqual(len(self.responder.events()), 3)
+
+    def test_notReady(self) -> None:
+        """Without a receive the sender is told to wait, once; later it is welcome."""
+        asks = incoming(SEND_ONLY, PSN, b"x", acknowledge=True)
+        behind = incoming(SEND_ONLY, PSN + 1, b"y", acknowledge=True)
+        self.assertEqual(self.answers(asks, behind), [(PSN, AETHKind.RNR_NAK, 12, 0)])
+        self.assertEqual(self.answers(behind), [])
+        self.receive(1, (0, 10))
+        self.receive(2, (10, 10))
+        self.assertEqual(self.answers(asks, behind), [(PSN + 1, *ACK, 2)])
+
+    def test_tooLong(self) -> None:
+        """A message longer than its receive fails on both sides, and not a byte too much is written."""
+        self.receive(1, (0, 300))
+        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        answers = self.answers(incoming(Opcode.RC_SEND_LAST, PSN + 1, b"b" * 45))
+        self.assertEqual(answers, [(PSN + 1, AETHKind.NAK, NAKCode.INVALID_REQUEST, 0)])
+        failed = Completion(1, Status.LOC_LEN_ERR, CompletionOpcode.RECEIVE, QPN(7))
+        self.assertEqual(self.responder.events(), [Received(failed, True), Failed(None)])
+        self.assertEqual(self.memory.get(MTU, 100), b"\xee" * 100)
+
+    def test_wrongLocalKey(self) -> None:
+        """A receive whose key is wrong fails, and the sender hears of an operational error."""
+        self.receives.append(ReceiveRequest(1, [Segment(self.memory.region.address, 10, LKey(3))]))
+        answers = self.answers(incoming(SEND_ONLY, PSN, b"x", acknowledge=True))
+        self.assertEqual(answers, [(PSN, AETHKind.NAK, NAKCode.REMOTE_OPERATIONAL_ERROR, 0)])
+        failed = Completion(1, Status.LOC_PROT_ERR, CompletionOpcode.RECEIVE, QPN(7))
+        self.assertEqual(self.responder.events(), [Received(failed, True), Failed(None)])
+
+    def test_readOnlyMemory(self) -> None:
+        """A receive needs the right of local writing."""
+        self.memory = Memory(access=Access.REMOTE_READ)
+        self.responder = self.make()
+        self.receive(1, (0, 10))
+        self.hear(incoming(SEND_ONLY, PSN, b"x"))
+        self.assertEqual(self.responder.events()[-1], Failed(None))
+
+    def test_flush(self) -> None:
+        """A receive that is half filled fails; the receive queue, which may be others', is left alone."""
+        self.receive(1, (0, 1000))
+        self.receive(2, (0, 1000))
+        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        self.responder.flush()
+        self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
+        self.assertEqual([receive.identifier for receive in self.receives], [2])
+
+    def test_refusedWithinAMessage(self) -> None:
+        """The same when the peer breaks off its message with something invalid."""
+        self.receive(1, (0, 1000))
+        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        self.assertInvalid(self.read(PSN + 1, 0, 1), psn=PSN + 1)
+        self.responder.flush()
+        self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
+
+
+class OrderTests(ResponderCase):
+    """Packets that are missing or come again (IBA 9.7.4.1.2, 9.7.5.1.2)."""
+
+    def test_gap(self) -> None:
+        """A gap is told once, what is behind it is dropped, until the missing packet comes."""
+        for number in range(3):
+            self.receive(number, (0, 10))
+        first, second, third = (
+            incoming(SEND_ONLY, PSN + number, b"%d" % number, acknowledge=True) for number in range(3)
+        )
+        self.assertEqual(self.answers(second), [(PSN, AETHKind.NAK, NAKCode.PSN_SEQUENCE_ERROR, 0)])
+        self.assertEqual(self.answers(third), [])
+        self.assertEqual(self.answers(first), [(PSN, *ACK, 1)])
+        self.assertEqual(self.answers(third), [(PSN + 1, AETHKind.NAK, NAKCode.PSN_SEQUENCE_ERROR, 1)])
+        self.assertEqual(self.answers(second, third), [(PSN + 2, *ACK, 3)])
+        self.assertEqual(len(self.responder.events()), 3)
+
+    def test_duplicate(self) -> None:
+        """A SEND or WRITE that comes again is acknowledged as far as we are, and not executed."""
+        self.receive(1, (0, 10))
+        self.receive(2, (10, 10))
+        send = incoming(SEND_ONLY, PSN, b"x", acknowledge=True)
+        write = self.write(PSN + 1, 100, b"first", acknowledge=True)
+        self.hear(send, write)
+        self.memory.put(100, b"newer")
+        self.assertEqual(self.answers(send), [(PSN + 1, *ACK, 2)])
+        self.assertEqual(self.answers(write), [(PSN + 1, *ACK, 2)])
+        self.assertEqual(self.memory.get(100, 5), b"newer")
+        self.assertEqual((len(self.receives), self.responder.duplicates), (1, 2))
+
+    def test_runWithAGap(self) -> None:
+        """Within a run only what follows without a gap is taken."""
+        self.receive(1, (0, 4000))
+        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        run = incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, b"b" * MTU + b"c" * MTU + b"d" * MTU, packets=3)
+        data = bytearray(run.data)
+        data[run.stride + 11] += 1  # the second's PSN, as if one between were lost
+        answers = self.answers(run._replace(data=memoryview(data)))
+        self.assertEqual(answers, [(PSN + 2, AETHKind.NAK, NAKCode.PSN_SEQUENCE_ERROR, 0)])
+        self.assertEqual(self.memory.get(MTU, 2 * MTU), b"b" * MTU + b"\xee" * MTU)
+
+    def test_duplicateRead(self) -> None:
+        """A READ that comes again is executed again, from where the peer wants it."""
+        self.memory.put(0, b"a" * MTU + b"b" * MTU + b"c" * 10)
+        self.hear(self.read(PSN, 0, 2 * MTU + 10))
+        runs = self.hear(self.read(PSN + 1, MTU, MTU + 10))
+        self.assertEqual(
+            [(Opcode(run.opcode), run.psn, bytes(run.payload)) for run in runs],
+            [
+                (Opcode.RC_RDMA_READ_RESPONSE_FIRST, PSN + 1, b"b" * MTU),
+                (Opcode.RC_RDMA_READ_RESPONSE_LAST, PSN + 2, b"c" * 10),
+            ],
+        )
+
+    def test_duplicateReadBeyond(self) -> None:
+        """One that would answer with numbers that were never asked for is not answered."""
+        self.hear(self.read(PSN, 0, 2 * MTU))
+        self.assertEqual(self.hear(self.read(PSN + 1, 0, 2 * MTU)), [])
+        self.assertEqual(self.responder.events(), [])
+
+    def test_beforeTheBeginning(self) -> None:
+        """A packet from before the first one is a duplicate of nothing: an acknowledgement does no harm."""
+        self.assertEqual(self.answers(incoming(SEND_ONLY, PSN - 1, b"x")), [(PSN - 1, *ACK, 0)])
+
+
+class WriteTests(ResponderCase):
+    """RDMA WRITEs go where they may."""
+
+    def test_only(self) -> None:
+        """One packet is written where it says, and takes no receive."""
+        self.receive(1, (0, 10))
+        self.assertEqual(self.answers(self.write(PSN, 100, b"hello", acknowledge=True)), [(PSN, *ACK, 1)])
+        self.assertEqual(self.memory.get(99, 7), b"\xeehello\xee")
+        self.assertEqual((len(self.receives), self.responder.events()), (1, []))
+
+    def test_several(self) -> None:
+        """A long one is written without a seam."""
+        data = bytes(range(256)) * 3 + b"end!"
+        self.hear(
+            incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, data[:MTU], self.reth(10, len(data))),
+            incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, data[MTU : 3 * MTU], packets=2),
+            incoming(Opcode.RC_RDMA_WRITE_LAST, PSN + 3, data[3 * MTU :]),
+        )
+        self.assertEqual(self.memory.get(9, len(data) + 2), b"\xee" + data + b"\xee")
+
+    def test_immediate(self) -> None:
+        """With immediate data it takes a receive, and the completion says how much was written."""
+        self.receive(4, (0, 0))
+        self.hear(
+            incoming(Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, PSN, b"abc", self.reth(0, 3) + b"\0\0\0\x11")
+        )
+        kind = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+        self.assertEqual(
+            self.responder.events(),
+            [Received(Completion(4, Status.SUCCESS, kind, QPN(7), 3, 0x11), False)],
+        )
+
+    def test_immediateNotReady(self) -> None:
+        """Without a receive only the packet with the immediate data has to wait."""
+        data = b"a" * (MTU + 4)
+        first = incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, data[:MTU], self.reth(0, len(data)))
+        last = incoming(
+            Opcode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE, PSN + 1, data[MTU:], bytes(4), acknowledge=True
+        )
+        self.assertEqual(self.answers(first, last), [(PSN + 1, AETHKind.RNR_NAK, 12, 0)])
+        self.receive(1)
+        self.assertEqual(self.answers(last), [(PSN + 1, *ACK, 1)])
+
+    def test_empty(self) -> None:
+        """A WRITE of nothing needs no key (IBA 9.7.4.1.6)."""
+        run = incoming(WRITE_ONLY, PSN, b"", reth(0, 0, 0), acknowledge=True)
+        self.assertEqual(self.answers(run), [(PSN, *ACK, 1)])
+
+    def test_wrongKey(self) -> None:
+        """A key that nobody gave is refused."""
+        region = self.memory.region
+        self.assertForbidden(incoming(WRITE_ONLY, PSN, b"x", reth(region.address, region.rkey ^ 1, 1)))
+
+    def test_outOfBounds(self) -> None:
+        """What begins before the region or ends behind it is refused, all of it."""
+        for offset, length in ((-1, 4), (65533, 4), (65536, 1), (0, 65537)):
+            with self.subTest(offset=offset):
+                self.responder = self.make()
+                opcode = WRITE_ONLY if length <= MTU else Opcode.RC_RDMA_WRITE_FIRST
+                data = b"x" * min(length, MTU)
+                self.assertForbidden(incoming(opcode, PSN, data, self.reth(offset, length)))
+
+    def test_withoutTheRight(self) -> None:
+        """Memory that peers may only read is not written."""
+        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_READ)
+        self.responder = self.make()
+        self.assertForbidden(self.write(PSN, 0, b"x"))
+
+    def test_anotherDomain(self) -> None:
+        """The key of another protection domain is worth nothing."""
+        other = Memory()
+        self.memory.domain = other.domain
+        self.responder = self.make()
+        self.assertForbidden(self.write(PSN, 0, b"x"))
+
+    def test_queuePairForbids(self) -> None:
+        """A queue pair that was not opened for WRITEs takes none (IBA 9.7.4.1.3)."""
+        self.responder = self.make(access=int(Access.REMOTE_READ))
+        self.assertInvalid(self.write(PSN, 0, b"x"))
+
+    def test_moreThanAnnounced(self) -> None:
+        """Packets beyond the length in the RETH are refused, though the region would hold them."""
+        first = incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, MTU + 4))
+        self.hear(first)
+        self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
+
+    def test_lessThanAnnounced(self) -> None:
+        """A message that ends too early is refused."""
+        self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
+        self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_LAST, PSN + 1, b"b" * 4), psn=PSN + 1)
+
+    def test_deregisteredMeanwhile(self) -> None:
+        """Memory that is deregistered within a message is not written any more."""
+        self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
+        self.memory.region.close()
+        self.assertForbidden(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
+
+
+class ReadTests(ResponderCase):
+    """RDMA READs are answered."""
+
+    def test_answers(self) -> None:
+        """The bytes come in packets; the numbers behind them are expected next."""
+        data = bytes(range(256)) * 20 + b"tail"
+        self.memory.put(0, data)
+        runs = self.hear(self.read(PSN, 0, len(data)))
+        self.assertEqual(
+            [(Opcode(run.opcode), run.packets) for run in runs],
+            [
+                (Opcode.RC_RDMA_READ_RESPONSE_FIRST, 1),
+                (Opcode.RC_RDMA_READ_RESPONSE_MIDDLE, 15),
+                (Opcode.RC_RDMA_READ_RESPONSE_MIDDLE, 4),
+                (Opcode.RC_RDMA_READ_RESPONSE_LAST, 1),
+            ],
+        )
+        self.assertEqual(b"".join(bytes(run.payload) for run in runs), data)
+        self.assertEqual(self.answers(self.write(PSN + 21, 0, b"x", acknowledge=True)), [(PSN + 21, *ACK, 2)])
+
+    def test_shapes(self) -> None:
+        """One packet is an ONLY, two have no middle, and nothing is one, too."""
+        for length, opcodes in ((0, [0x10]), (MTU, [0x10]), (MTU + 1, [0x0D, 0x0F])):
+            with self.subTest(length=length):
+                self.responder = self.make()
+                self.assertEqual([run.opcode for run in self.hear(self.read(PSN, 0, length))], opcodes)
+
+    def test_order(self) -> None:
+        """Answers come in the order of the requests; an answer acknowledges what was before it."""
+        self.receive(1, (100, 10))
+        runs = self.hear(
+            incoming(SEND_ONLY, PSN, b"x", acknowledge=True),
+            self.read(PSN + 1, 0, 4),
+            self.read(PSN + 2, 4, 4),
+            self.write(PSN + 3, 50, b"w", acknowledge=True),
+        )
+        self.assertEqual(
+            [(run.psn, run.opcode) for run in runs], [(PSN + 1, 0x10), (PSN + 2, 0x10), (PSN + 3, 0x11)]
+        )
+
+    def test_turns(self) -> None:
+        """A long answer is given in several turns; an acknowledgement behind it waits."""
+        runs = self.hear(self.read(PSN, 0, 200 * MTU), self.write(PSN + 200, 0, b"w", acknowledge=True))
+        packets = sum(run.packets for run in runs)
+        self.assertEqual((packets, self.responder.pending), (MOST_AT_ONCE, True))
+        while self.responder.pending:
+            runs += self.responder.outgoing(0.0)
+        self.assertEqual(sum(run.packets for run in runs), 201)
+        self.assertEqual(runs[-1].opcode, Opcode.RC_ACKNOWLEDGE)
+
+    def test_askedAgainMeanwhile(self) -> None:
+        """A READ that is repeated while it is being answered is answered once, from there."""
+        self.hear(self.read(PSN, 0, 200 * MTU))
+        runs = self.hear(self.read(PSN + 30, 30 * MTU, 170 * MTU))
+        while self.responder.pending:
+            runs += self.responder.outgoing(0.0)
+        self.assertEqual(
+            [run.psn + number for run in runs for number in range(run.packets)],
+            list(range(PSN + 30, PSN + 200)),
+        )
+
+    def test_refusals(self) -> None:
+        """A wrong key, a range outside, or memory that is not for reading."""
+        region = self.memory.region
+        request = Opcode.RC_RDMA_READ_REQUEST
+        self.assertForbidden(incoming(request, PSN, b"", reth(region.address, region.rkey ^ 1, 1)))
+        self.responder = self.make()
+        self.assertForbidden(self.read(PSN, 65530, 7))
+        self.memory = Memory(access=Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+        self.responder = self.make()
+        self.assertForbidden(self.read(PSN, 0, 1))
+        self.responder = self.make(access=int(Access.REMOTE_WRITE))
+        self.assertInvalid(self.read(PSN, 0, 1))
+
+    def test_tooMany(self) -> None:
+        """More READs at once than agreed are refused (IBA 9.7.4.1.8)."""
+        reads = [self.read(PSN + number, 0, 1) for number in range(3)]
+        for run in reads[:2]:
+            self.responder.received(run, 0.0)
+        runs = self.hear(reads[2])
+        self.assertEqual([run.opcode for run in runs], [0x10, 0x10, 0x11])
+        self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
+
+    def test_deregisteredMeanwhile(self) -> None:
+        """Memory that goes away while it is being read is not sent: a NAK ends the answer."""
+        self.hear(self.read(PSN, 0, 200 * MTU))
+        self.memory.region.close()
+        [answer] = self.answers()
+        self.assertEqual(answer[:3], (PSN + MOST_AT_ONCE, AETHKind.NAK, NAKCode.REMOTE_ACCESS_ERROR))
+
+
+class InvalidTests(ResponderCase):
+    """What a peer must not send (IBA 9.7.4.1.3, 9.7.4.1.4)."""
+
+    def test_strangeOpcodes(self) -> None:
+        """Atomics, sends with invalidate and opcodes of nothing are refused."""
+        for opcode in (0x13, 0x14, 0x15, 0x16, 0x17, 0x1F):
+            with self.subTest(opcode=opcode):
+                self.responder = self.make()
+                self.assertInvalid(incoming(opcode, PSN, bytes(28)))
+
+    def test_middleOfNothing(self) -> None:
+        """A message begins with its first packet, and ends before another one begins."""
+        self.receive(1, (0, 4000))
+        full = b"x" * MTU
+        first = incoming(Opcode.RC_SEND_FIRST, PSN, full)
+        for runs in (
+            [incoming(Opcode.RC_SEND_MIDDLE, PSN, full)],
+            [incoming(Opcode.RC_SEND_LAST, PSN, b"x")],
+            [incoming(Opcode.RC_RDMA_WRITE_LAST, PSN, b"x")],
+            [first, incoming(Opcode.RC_SEND_FIRST, PSN + 1, full)],
+            [first, incoming(SEND_ONLY, PSN + 1, b"x")],
+            [first, incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, full)],
+            [first, self.write(PSN + 1, 0, b"x")],
+            [first, self.read(PSN + 1, 0, 1)],
+        ):
+            with self.subTest(opcodes=[Opcode(run.opcode).name for run in runs]):
+                self.setUp()
+                self.receive(1, (0, 4000))
+                self.hear(*runs[:-1])
+                self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
+
+    def test_lengths(self) -> None:
+        """First and middle packets are full, last ones not empty, none is longer than the path MTU."""
+        first = incoming(Opcode.RC_SEND_FIRST, PSN, b"x" * MTU)
+        for runs in (
+            [incoming(Opcode.RC_SEND_FIRST, PSN, b"x" * (MTU - 4))],
+            [incoming(Opcode.RC_SEND_FIRST, PSN, b"x" * (MTU - 1))],
+            [incoming(SEND_ONLY, PSN, b"x" * (MTU + 4))],
+            [first, incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, b"x" * (MTU - 4))],
+            [first, incoming(Opcode.RC_SEND_LAST, PSN + 1, b"")],
+        ):
+            with self.subTest(opcodes=[Opcode(run.opcode).name for run in runs]):
+                self.setUp()
+                self.receive(1, (0, 4000))
+                self.hear(*runs[:-1])
+                self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
+
+    def test_cutOff(self) -> None:
+        """Packets too short for their headers are refused; nothing is read beyond them."""
+        for opcode in range(0x18):
+            if 0x0D <= opcode <= 0x12:
+                continue  # answers are the requester's
+            for size in (0, 4, 12):
+                with self.subTest(opcode=opcode, size=size):
+                    self.responder = self.make()
+                    self.receives.clear()
+                    self.receive(1, (0, 4000))
+                    run = incoming(opcode, PSN, b"", bytes(size))
+                    self.responder.received(run, 0.0)
+                    self.responder.outgoing(0.0)
+                    self.assertEqual(bytes(self.memory.bytes[:64]), b"\xee" * 64)
+
+    def test_padAlone(self) -> None:
+        """Padding that is more than there is payload is refused."""
+        run = incoming(SEND_ONLY, PSN, b"")
+        self.receive(1, (0, 10))
+        self.assertInvalid(run._replace(pad=3))

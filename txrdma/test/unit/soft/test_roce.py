@@ -1,0 +1,603 @@
+"""
+Tests for L{txrdma.soft.rc.roce}, its routes, and L{txrdma.soft.rc._datagram}, over a simulated network.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from io import BytesIO
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import BTH, DETH, Opcode
+from txrdma.iba.pcap import Datagram, PcapReader, RoCECapture
+from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    SendRequest,
+    Status,
+)
+from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.test.support.captures import packets
+from txrdma.test.support.soft.pairs import connected, End, QKEY
+
+ALICE, BOB = "10.0.0.1", "10.0.0.2"
+
+
+def portOf(device: SoftDevice) -> RoCEPort:
+    """The RoCE port of a simulated device."""
+    [port] = device.routes
+    assert isinstance(port, RoCEPort)
+    return port
+
+
+class NetworkCase(SynchronousTestCase):
+    """Two devices on a simulated network."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock, seed=7)
+        self.one, self.other = self.devices(ALICE, BOB)
+
+    def devices(self, *addresses: str, **more: Any) -> list[SoftDevice]:
+        devices = [self.network.device(address, **more) for address in addresses]
+        for device in devices:
+            self.addCleanup(device.close)
+        return devices
+
+    def run_(self, seconds: float = 1.0) -> None:
+        """Let time pass, by as little as possible each time."""
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+        self.clock.advance(max(0.0, end - self.clock.seconds()))
+
+    def statuses(self, end: End) -> list[tuple[int, Status]]:
+        return [(completion.identifier, completion.status) for completion in end.poll()]
+
+
+class ConnectionTests(NetworkCase):
+    """RC queue pairs by UDP."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.alice, self.bob = connected(self.one, self.other)
+
+    def test_route(self) -> None:
+        """The queue pair says which way it takes."""
+        self.assertEqual(self.alice.qp.route, "rocev2")
+
+    def test_write(self) -> None:
+        """A long RDMA WRITE arrives, across the end of the sequence numbers."""
+        data = os.urandom(300_001)
+        self.alice.region.view[: len(data)] = data
+        self.alice.write(self.bob, 1, 0, len(data), there=11)
+        self.run_()
+        self.assertEqual(
+            self.alice.poll(),
+            [Completion(1, Status.SUCCESS, CompletionOpcode.RDMA_WRITE, self.alice.qp.number, len(data))],
+        )
+        self.assertEqual(bytes(self.bob.region.view[: len(data) + 12]), bytes(11) + data + bytes(1))
+
+    def test_read(self) -> None:
+        """A long RDMA READ fetches."""
+        data = os.urandom(300_001)
+        self.bob.region.view[: len(data)] = data
+        self.alice.post(
+            1,
+            Operation.RDMA_READ,
+            [self.alice.segment(0, len(data))],
+            remoteAddress=self.bob.region.address,
+            rkey=self.bob.region.rkey,
+        )
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+        self.assertEqual(bytes(self.alice.region.view[: len(data)]), data)
+
+    def test_bothWaysAtOnce(self) -> None:
+        """Messages of both sides cross each other."""
+        for number in range(20):
+            self.alice.receive(100 + number, 1000 * number, 1000)
+            self.bob.receive(100 + number, 1000 * number, 1000)
+        for number in range(20):
+            self.alice.post(number, Operation.SEND, inline=[b"a" * number])
+            self.bob.post(number, Operation.SEND, inline=[b"b" * number])
+        self.run_()
+        for end in (self.alice, self.bob):
+            found = self.statuses(end)
+            for first in (0, 100):
+                numbers = [identifier for identifier, _status in found if identifier // 100 == first // 100]
+                self.assertEqual(numbers, list(range(first, first + 20)))
+
+    def test_lostAcknowledgement(self) -> None:
+        """A send whose acknowledgement is lost completes once, after one resend, and is received once."""
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, times=1)
+        self.bob.receive(9, 0, 10)
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.run_(2.0)
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+        self.assertEqual(self.statuses(self.bob), [(9, Status.SUCCESS)])
+
+    def test_partition(self) -> None:
+        """A peer that is not there any more ends the connection after all tries, and flushes."""
+        self.network.partition(ALICE, BOB)
+        self.alice.receive(5, 0, 10)
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.alice.post(2, Operation.SEND, inline=[b"hello"], signaled=False)
+        self.run_(2.0)
+        self.assertEqual(
+            self.statuses(self.alice),
+            [(1, Status.RETRY_EXC_ERR), (2, Status.WR_FLUSH_ERR), (5, Status.WR_FLUSH_ERR)],
+        )
+        self.assertIs(self.alice.qp.state, QPState.ERR)
+        self.assertFalse(self.clock.calls)
+
+    def test_accessError(self) -> None:
+        """A wrong key fails on both sides: a completion here, an event there, and the NAK was sent before."""
+        self.bob.receive(5, 0, 10)
+        self.alice.post(
+            1,
+            Operation.RDMA_WRITE,
+            [self.alice.segment(0, 8)],
+            remoteAddress=self.bob.region.address - 1,
+            rkey=self.bob.region.rkey,
+        )
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.REM_ACCESS_ERR)])
+        self.assertEqual(self.statuses(self.bob), [(5, Status.WR_FLUSH_ERR)])
+        self.assertEqual([event.kind for event in self.bob.events], [AsyncEventKind.QP_ACCESS_ERROR])
+        self.assertEqual((self.alice.qp.state, self.bob.qp.state), (QPState.ERR, QPState.ERR))
+
+    def test_placesComeBack(self) -> None:
+        """Unsignaled sends give their places back when they are acknowledged."""
+        for _ in range(4):
+            for number in range(256):
+                self.alice.write(self.bob, number, 0, 1, signaled=False)
+            self.run_()
+        self.assertEqual(self.alice.poll(), [])
+
+    def test_anotherHost(self) -> None:
+        """Packets for a connection from a host that is not its peer are dropped, whatever their ICRC."""
+        bth = BTH(
+            opcode=Opcode.RC_ACKNOWLEDGE, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=0xFFFFF0
+        )
+        stranger = self.network.carrier("10.0.0.66")
+        flow = Flow("10.0.0.66", stranger.port, BOB, 4791)
+        datagram = flow.seal(RoCEPacket(bth).encode() + bytes(4))
+        stranger.send(memoryview(datagram), len(datagram), (BOB, 4791))
+        self.run_()
+        self.assertEqual(portOf(self.other).counters.strays, 1)
+        self.assertEqual(self.bob.events, [])
+
+    def test_closed(self) -> None:
+        """A closed queue pair hears nothing, and its peer runs out of tries."""
+        self.bob.qp.close()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(2.0)
+        self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
+        self.assertGreater(portOf(self.other).counters.strays, 5)
+
+    def test_nothingRemains(self) -> None:
+        """When a device is closed no timer of it is left."""
+        self.network.partition(ALICE, BOB)
+        self.alice.write(self.bob, 1, 0, 1 << 20)
+        self.one.close()
+        self.other.close()
+        self.assertEqual(self.clock.calls, [])
+
+    def test_congestion(self) -> None:
+        """What the system has no room for is sent later, all of it, without a loss."""
+        self.network.faults = Faults(congestion=0.5)
+        data = os.urandom(1 << 20)
+        self.alice.region.view[:] = data
+        self.alice.write(self.bob, 1, 0, 1 << 20)
+        self.run_(0.06)  # before any timer
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+        self.assertEqual(bytes(self.bob.region.view), data)
+
+    def test_longAnswer(self) -> None:
+        """The answer to a READ by a peer that asks for much at once is given in turns."""
+        self.bob.region.view[:] = data = os.urandom(1 << 20)
+        self.alice.qp.modify(QPAttributes(state=QPState.RTS))
+        self.alice.post(
+            1,
+            Operation.RDMA_READ,
+            [self.alice.segment()],
+            remoteAddress=self.bob.region.address,
+            rkey=self.bob.region.rkey,
+        )
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+        self.assertEqual(bytes(self.alice.region.view), data)
+
+    def test_ipv6(self) -> None:
+        """The same by IPv6, where there is no identification."""
+        one, other = self.devices("2001:db8::1", "2001:db8::2")
+        alice, bob = connected(one, other)
+        alice.region.view[:] = data = os.urandom(1 << 20)
+        alice.write(bob, 1, 0, 1 << 20)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
+        self.assertEqual(bytes(bob.region.view), data)
+        self.assertEqual(portOf(other).counters.wrongICRC, 0)
+
+    def test_otherPort(self) -> None:
+        """A second device at one address has another port, and is reached by its MAC address."""
+        [third] = self.devices(BOB)
+        self.assertEqual((self.other.port, third.port), (4791, 4792))
+        alice, carol = connected(self.one, third)
+        alice.write(carol, 1, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
+        self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
+
+    def test_families(self) -> None:
+        """An address of the other IP family leads nowhere."""
+        from txrdma.error import DeviceUnavailable
+
+        [sixth] = self.devices("2001:db8::1")
+        alice, bob = End(self.one), End(sixth)
+        self.assertRaises(DeviceUnavailable, alice.join, bob)
+
+
+class FrameTests(NetworkCase):
+    """Many packets go out in one piece."""
+
+    def test_batches(self) -> None:
+        """A long message makes few system calls, a message behind it rides along."""
+        alice, bob = connected(self.one, self.other)
+        bob.receive(1, 0, 100)
+        length = 64 * 1024
+        requests = [
+            SendRequest(
+                1,
+                Operation.RDMA_WRITE,
+                [alice.segment(0, length)],
+                remoteAddress=bob.region.address,
+                rkey=bob.region.rkey,
+            ),
+            SendRequest(2, Operation.SEND, inline=[b"x" * 44]),
+        ]
+        alice.qp.postSend(requests)
+        self.run_()
+        counters = portOf(self.one).counters
+        self.assertEqual(counters.packetsSent, 65)
+        # The first packet is longer than the others; then 16 at a time, the short one at the end.
+        self.assertEqual(counters.writes, 1 + 4)
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_single(self) -> None:
+        """Where the system takes one datagram at a time each goes alone."""
+        one, other = self.devices("10.0.0.3", "10.0.0.4", segments=1)
+        alice, bob = connected(one, other)
+        alice.region.view[:] = data = os.urandom(1 << 20)
+        alice.write(bob, 1, 0, 1 << 20)
+        self.run_()
+        counters = portOf(one).counters
+        self.assertEqual(counters.writes, counters.packetsSent)
+        self.assertEqual(bytes(bob.region.view), data)
+
+    def test_split(self) -> None:
+        """What was sent in one piece may arrive one by one: the identifications are found out."""
+        self.network.faults = Faults(merging=0.0)
+        alice, bob = connected(self.one, self.other)
+        alice.region.view[:] = data = os.urandom(1 << 20)
+        alice.write(bob, 1, 0, 1 << 20)
+        self.run_()
+        self.assertEqual(bytes(bob.region.view), data)
+        self.assertEqual(portOf(self.other).counters.wrongICRC, 0)
+
+
+class SpoiltTests(NetworkCase):
+    """Datagrams that are not what they should be."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.alice, self.bob = connected(self.one, self.other)
+        self.sent: list[bytes] = []
+
+    def hear(self, datagram: bytes) -> None:
+        """Give this to Bob's port, as if it came from Alice."""
+        port = portOf(self.other)
+        port.received(memoryview(datagram), max(len(datagram), 1), (ALICE, 4791))
+        port.turnEnded()
+
+    def sealed(self, packet: bytes) -> bytes:
+        return Flow(ALICE, 4791, BOB, 4791).seal(packet)
+
+    def write(self, **changes: Any) -> bytes:
+        """An RDMA WRITE of C{x}, without ICRC."""
+        bth = BTH(
+            opcode=Opcode.RC_RDMA_WRITE_ONLY,
+            pkey=DEFAULT_PKEY,
+            destination=self.bob.qp.number,
+            psn=0xFFFFF0,
+            acknowledge=True,
+        ).replace(**changes)
+        region = self.bob.region
+        reth = region.address.to_bytes(8, "big") + region.rkey.to_bytes(4, "big") + (4).to_bytes(4, "big")
+        return bth.encode() + reth + b"xxxx"
+
+    def test_right(self) -> None:
+        """What these tests send would be taken."""
+        self.hear(self.sealed(self.write()))
+        self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
+
+    def test_wrongICRC(self) -> None:
+        """Any byte that is changed makes the packet disappear, but for the one that routers may change."""
+        good = self.sealed(self.write())
+        for place in range(len(good)):
+            spoilt = bytearray(good)
+            spoilt[place] ^= 0x11
+            self.hear(bytes(spoilt))
+            if place == 4:
+                self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
+                self.setUp()
+                good = self.sealed(self.write())
+        self.assertEqual(bytes(self.bob.region.view[:4]), bytes(4))
+        self.assertEqual(self.bob.events, [])
+        self.assertGreater(portOf(self.other).counters.wrongICRC, 30)
+
+    def test_malformed(self) -> None:
+        """Packets that are cut off, of another version or partition are dropped."""
+        for packet in (
+            self.write(version=1),
+            self.write(pkey=0x8001),
+            bytes(12) + b"",
+            BTH(
+                opcode=Opcode.RC_SEND_ONLY, pad=3, pkey=DEFAULT_PKEY, destination=self.bob.qp.number
+            ).encode(),
+        ):
+            before = portOf(self.other).counters.malformed
+            self.hear(self.sealed(packet))
+            self.assertEqual(portOf(self.other).counters.malformed, before + 1)
+        for datagram in (b"", b"x", bytes(15), bytes(16)[:13], bytes(17)):
+            self.hear(datagram)
+        self.assertEqual(bytes(self.bob.region.view[:4]), bytes(4))
+        self.assertIs(self.bob.qp.state, QPState.RTS)
+
+    def test_garbage(self) -> None:
+        """Whatever the bytes, nothing happens."""
+        self.alice.write(self.bob, 1, 0, 10)
+        for seed in range(2000):
+            self.hear(self.network.random.randbytes(seed % 90))
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+
+    def test_hostilePackets(self) -> None:
+        """Any opcode with any headers ends at most its own connection; memory stays whole."""
+        random = self.network.random
+        for number in range(1500):
+            if self.bob.qp.state is not QPState.RTS:
+                self.bob = End(self.other)
+                self.bob.join(self.alice)
+            guard = bytes(self.bob.region.view)
+            bth = BTH(
+                opcode=Opcode(random.randrange(256)),
+                pkey=DEFAULT_PKEY,
+                pad=random.randrange(4),
+                destination=self.bob.qp.number,
+                psn=0xFFFFF0 + random.randrange(-2, 3) & 0xFFFFFF,
+                acknowledge=True,
+            )
+            packet = bth.encode() + random.randbytes(4 * random.randrange(12))
+            self.hear(self.sealed(packet))
+            self.assertEqual(bytes(self.bob.region.view), guard, number)
+
+
+class CaptureTests(NetworkCase):
+    """C{pcap=} records what was sent and what came."""
+
+    def test_both(self) -> None:
+        """Every packet of both directions is there, once, with addresses and a right ICRC."""
+        file = BytesIO()
+        [one] = self.devices("10.0.0.3", capture=RoCECapture(file))
+        alice, bob = connected(one, self.other)
+        bob.receive(1, 0, 100)
+        alice.write(bob, 1, 0, 5000)
+        alice.post(2, Operation.SEND, inline=[b"hello"])
+        self.run_()
+        counters = portOf(one).counters
+        file.seek(0)
+        found = [Datagram.decode(record.data) for record in PcapReader(file)]
+        self.assertEqual(len(found), counters.packetsSent + counters.packetsReceived)
+        directions = set()
+        for datagram in found:
+            assert datagram is not None
+            source, destination = (
+                str(ipaddress.ip_address(raw)) for raw in (datagram.ip.source, datagram.ip.destination)
+            )
+            flow = Flow(source, datagram.udp.sourcePort, destination, datagram.udp.destinationPort)
+            self.assertEqual(flow.identification(datagram.payload), 0)
+            directions.add((source, destination))
+        self.assertEqual(directions, {("10.0.0.3", BOB), (BOB, "10.0.0.3")})
+
+
+class DatagramTests(NetworkCase):
+    """UD queue pairs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        self.alice.open()
+        self.bob.open()
+
+    def send(self, identifier: int, data: bytes, **more: Any) -> None:
+        handle = self.alice.domain.createAddressHandle(self.bob.way())
+        arguments = {
+            "inline": [data],
+            "address": handle,
+            "remoteQPN": self.bob.qp.number,
+            "remoteQKey": QKEY,
+            **more,
+        }
+        self.alice.post(identifier, more.pop("operation", Operation.SEND), **arguments)
+
+    def test_waysInTurn(self) -> None:
+        """Datagrams of one queue pair reach each of several peers, whose ways are asked for in turn."""
+        [third] = self.devices("10.0.0.3")
+        carol = End(third, QPKind.UD)
+        carol.open()
+        ends = (self.bob, carol)
+        handles = [self.alice.domain.createAddressHandle(end.way()) for end in ends]
+        numbers = [0, 0, 1, 0, 1, 1]
+        for end in ends:
+            for identifier in range(3):
+                end.receive(identifier, 200 * identifier, 200)
+        for which in numbers:
+            to = {"address": handles[which], "remoteQPN": ends[which].qp.number}
+            self.send(which, b"%d" % which, **to)
+        self.run_()
+        for which, end in enumerate(ends):
+            self.assertEqual([each[0] for each in self.statuses(end)], [0, 1, 2])
+            found = {bytes(end.region.view[200 * each + 40 : 200 * each + 41]) for each in range(3)}
+            self.assertEqual(found, {b"%d" % which})
+
+    def test_received(self) -> None:
+        """A datagram is behind 40 bytes, whose latter half is the IPv4 header."""
+        self.bob.receive(1, 0, 200)
+        self.send(2, b"hello")
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS)])
+        [completion] = self.bob.poll()
+        self.assertEqual(
+            completion,
+            Completion(
+                1,
+                Status.SUCCESS,
+                CompletionOpcode.RECEIVE,
+                self.bob.qp.number,
+                45,
+                None,
+                self.alice.qp.number,
+                True,
+            ),
+        )
+        raw = bytes(self.bob.region.view[:46])
+        self.assertEqual(raw[40:], b"hello\0")
+        self.assertEqual(raw[:20], bytes(20))
+        self.assertEqual((raw[20], raw[29]), (0x45, 17))
+        self.assertEqual(raw[32:40], bytes((10, 0, 0, 1, 10, 0, 0, 2)))
+
+    def test_immediate(self) -> None:
+        """Immediate data are in the completion."""
+        self.bob.receive(1, 0, 200)
+        handle = self.alice.domain.createAddressHandle(self.bob.way())
+        self.alice.post(
+            2,
+            Operation.SEND_WITH_IMMEDIATE,
+            [self.alice.segment(0, 100)],
+            immediate=77,
+            address=handle,
+            remoteQPN=self.bob.qp.number,
+            remoteQKey=QKEY,
+        )
+        self.run_()
+        [completion] = self.bob.poll()
+        self.assertEqual((completion.immediate, completion.length), (77, 140))
+
+    def test_qkey(self) -> None:
+        """A wrong Q_Key is dropped; one with the highest bit stands for the sender's own."""
+        self.bob.receive(1, 0, 200)
+        self.send(2, b"wrong", remoteQKey=QKEY + 1)
+        self.send(3, b"own", remoteQKey=0x80000000)
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS), (3, Status.SUCCESS)])
+        self.assertEqual([completion.length for completion in self.bob.poll()], [43])
+
+    def test_noReceive(self) -> None:
+        """A datagram without a receive is lost; so is one that does not fit, and its receive waits on."""
+        self.send(1, b"lost")
+        self.run_()
+        self.bob.receive(1, 0, 44)
+        self.send(2, b"too long")
+        self.send(3, b"fits")
+        self.run_()
+        self.assertEqual([(c.identifier, c.length) for c in self.bob.poll()], [(1, 44)])
+
+    def test_limit(self) -> None:
+        """A datagram has at most the port's MTU; a longer one ends sending, not receiving."""
+        self.send(1, b"x" * 1024)
+        self.send(2, b"x" * 1025)
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS), (2, Status.LOC_LEN_ERR)])
+        self.assertIs(self.alice.qp.state, QPState.SQE)
+
+    def test_wrongKey(self) -> None:
+        """So does a wrong local key."""
+        segment = self.alice.segment(0, 4)
+        self.send(1, b"", inline=(), segments=[segment._replace(address=segment.address - 1)])
+        self.assertEqual(self.statuses(self.alice), [(1, Status.LOC_PROT_ERR)])
+        self.assertIs(self.alice.qp.state, QPState.SQE)
+
+    def test_ipv6Header(self) -> None:
+        """By IPv6 the 40 bytes are its header."""
+        self.one, self.other = self.devices("2001:db8::1", "2001:db8::2")
+        self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        self.alice.open()
+        self.bob.open()
+        self.bob.receive(1, 0, 200)
+        self.send(2, b"hello")
+        self.run_()
+        raw = bytes(self.bob.region.view[:45])
+        self.assertEqual(raw[0] >> 4, 6)
+        self.assertEqual(raw[8:24], ipaddress.ip_address("2001:db8::1").packed)
+        self.assertEqual(raw[40:], b"hello")
+
+    def test_connectionsIgnored(self) -> None:
+        """Packets of connections for a UD queue pair are dropped."""
+        bth = BTH(opcode=Opcode.RC_SEND_ONLY, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=1)
+        port = portOf(self.other)
+        datagram = Flow(ALICE, 4791, BOB, 4791).seal(bth.encode())
+        port.received(memoryview(datagram), len(datagram), (ALICE, 4791))
+        port.turnEnded()
+        self.assertEqual(port.counters.strays, 1)
+
+
+class RecordedTests(SynchronousTestCase):
+    """Datagrams of the kernel's rxe, as they were on the wire."""
+
+    def device(self, address: str) -> tuple[SoftDevice, SimulatedCarrier]:
+        network = SimulatedNetwork(Clock())
+        device = network.device(address, mtu=MTU.MTU_1024)
+        self.addCleanup(device.close)
+        return device, network.carrier("10.0.0.9")
+
+    def test_datagrams(self) -> None:
+        """Their ICRC is right for some identification, and they are received."""
+        device, _carrier = self.device("10.77.0.2")
+        end = End(device, QPKind.UD)
+        end.open()
+        taken = 0
+        for captured in packets("ud-pingpong"):
+            if captured.destination != "10.77.0.2":
+                continue
+            deth = captured.packet.get(DETH)
+            assert deth is not None
+            port = portOf(device)
+            # The queue pair of the recording had another number.
+            for route in list(port._routes.values()):
+                port._routes[QPN(captured.packet.bth.destination)] = route
+            end.receive(taken, 0, 600)
+            data = memoryview(captured.payload)
+            port.received(data, len(data), (captured.source, captured.udp.sourcePort))
+            port.turnEnded()
+            [completion] = end.poll()
+            self.assertEqual((completion.length, completion.sourceQPN), (552, deth.source))
+            self.assertEqual(bytes(end.region.view[40:552]), b"\x7b" * 512)
+            self.assertEqual(bytes(end.region.view[32:40]), bytes((10, 77, 0, 1, 10, 77, 0, 2)))
+            taken += 1
+        self.assertEqual(taken, 2)
+        self.assertEqual(portOf(device).counters.wrongICRC, 0)

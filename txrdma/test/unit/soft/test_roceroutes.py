@@ -1,0 +1,371 @@
+"""
+Tests for L{txrdma.soft.rc.routes} and L{txrdma.soft.rc.roce}: ports that are down, shared receives, events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.iba.headers import BTH, Opcode
+from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.types import DEFAULT_PKEY, QPN
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Capacity,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Status,
+)
+from txrdma.interfaces import ISharedReceiveQueue
+from txrdma.sim.network import Faults
+from txrdma.test.support.soft.cores import reth
+from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR, RTS
+from txrdma.test.unit.soft.test_roce import ALICE, BOB, NetworkCase, portOf
+
+ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
+
+
+class SharedEnd(End):
+    """An end whose queue pairs take their receives from one queue."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.shared: ISharedReceiveQueue = self.domain.createSharedReceiveQueue(64, 4)
+        self.renew(self.qp.kind)
+
+    def renew(self, kind: QPKind = QPKind.RC) -> None:
+        """Another queue pair of the same sort."""
+        capacity = Capacity(256, 0, 4, 4, 4096)
+        self.qp = self.domain.createQueuePair(kind, self.queue, self.queue, capacity, self.shared)
+
+    def share(self, identifier: int, offset: int, length: int) -> None:
+        """Post one receive."""
+        self.shared.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
+
+
+class PortTests(NetworkCase):
+    """Ports that are taken down."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.alice, self.bob = connected(self.one, self.other)
+
+    def test_down(self) -> None:
+        """Nothing goes out of a port that is down, and nothing comes in."""
+        for down in (self.one, self.other):
+            with self.subTest(down=down.name):
+                sent, taken = self.network.sent, portOf(self.other).counters.packetsReceived
+                portOf(down).setEnabled(False)
+                self.alice.write(self.bob, 1, 0, 5000)
+                self.run_(0.1)
+                self.assertEqual(self.alice.poll(), [])
+                self.assertEqual(self.network.sent > sent, down is self.other)
+                self.assertEqual(portOf(self.other).counters.packetsReceived, taken)
+                portOf(down).setEnabled(True)
+                self.run_(1.0)
+                self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+
+    def test_patience(self) -> None:
+        """When it stays down the connection has its usual tries."""
+        portOf(self.other).setEnabled(False)
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(2.0)
+        self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
+
+    def test_waitingForRoom(self) -> None:
+        """What waited for room when the port went down is not sent later."""
+        self.network.faults = Faults(congestion=1.0)
+        self.alice.write(self.bob, 1, 0, 5000)
+        portOf(self.one).setEnabled(False)
+        self.network.faults = Faults()
+        self.run_(0.05)
+        self.assertEqual(self.network.sent, 0)
+        portOf(self.one).setEnabled(True)
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+
+    def test_datagrams(self) -> None:
+        """Datagrams of a port that is down are lost, and their sends complete."""
+        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        alice.open()
+        bob.open()
+        portOf(self.one).setEnabled(False)
+        bob.receive(1, 0, 100)
+        handle = alice.domain.createAddressHandle(bob.way())
+        more: dict[str, Any] = {"address": handle, "remoteQPN": bob.qp.number, "remoteQKey": QKEY}
+        alice.post(2, Operation.SEND, inline=[b"x"], **more)
+        self.run_()
+        self.assertEqual((self.statuses(alice), self.statuses(bob)), ([(2, Status.SUCCESS)], []))
+
+    def test_closed(self) -> None:
+        """A closed port stays closed."""
+        port = portOf(self.one)
+        self.one.close()
+        port.setEnabled(True)
+        self.assertFalse(port.isEnabled)
+
+
+class EstablishedTests(NetworkCase):
+    """The first message may come before a queue pair is ready to send (IBA 11.6.3.1)."""
+
+    def halfway(self, **more: Any) -> tuple[End, End]:
+        """Alice is ready, Bob is in RTR."""
+        alice, bob = End(self.one), End(self.other)
+        bob.qp.modify(INIT)
+        attributes = {name: getattr(RTR, name) for name in RTR.given()}
+        bob.qp.modify(QPAttributes(**attributes, address=alice.way(), destinationQPN=alice.qp.number))
+        alice.join(bob)
+        return alice, bob
+
+    def kinds(self, end: End) -> list[AsyncEventKind]:
+        return [event.kind for event in end.events]
+
+    def test_told(self) -> None:
+        """It is told once, with the queue pair."""
+        alice, bob = self.halfway()
+        self.run_()
+        self.assertEqual(bob.events, [])
+        alice.write(bob, 1, 0, 5000)
+        alice.write(bob, 2, 0, 10)
+        self.run_()
+        self.assertEqual(self.kinds(bob), [ESTABLISHED])
+        self.assertIs(bob.events[0].queuePair, bob.qp)
+        self.assertEqual(len(self.statuses(alice)), 2)
+
+    def test_notTaken(self) -> None:
+        """What is not taken, for want of a receive, establishes nothing."""
+        alice, bob = self.halfway()
+        alice.post(1, Operation.SEND, inline=[b"x"])
+        self.run_(0.01)
+        self.assertEqual(self.kinds(bob), [])
+        bob.receive(1, 0, 10)
+        self.run_()
+        self.assertEqual(self.kinds(bob), [ESTABLISHED])
+
+    def test_ready(self) -> None:
+        """In RTS nobody needs to be told."""
+        alice, bob = self.halfway()
+        bob.qp.modify(RTS)
+        alice.write(bob, 1, 0, 10)
+        self.run_()
+        self.assertEqual(self.kinds(bob), [])
+
+
+class SharedReceiveTests(NetworkCase):
+    """Queue pairs that take their receives from one queue (IBA 10.2.9)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.bob = SharedEnd(self.other)
+        self.alice = End(self.one)
+        self.join(self.alice, self.bob)
+
+    def join(self, alice: End, bob: End, **changes: Any) -> None:
+        alice.join(bob, **changes)
+        bob.join(alice)
+
+    def test_taken(self) -> None:
+        """Messages of different peers take from it as they come; completions say for whom."""
+        first = self.bob.qp.number
+        self.bob.renew()
+        carol = End(self.one)
+        self.join(carol, self.bob)
+        for number in range(4):
+            self.bob.share(number, 100 * number, 100)
+        for number, (end, text) in enumerate([(carol, b"c"), (self.alice, b"a"), (carol, b"d")]):
+            end.post(number, Operation.SEND, inline=[text])
+            self.run_(0.01)
+        second = self.bob.qp.number
+        found = [(c.identifier, c.qpn, c.length) for c in self.bob.poll()]
+        self.assertEqual(found, [(0, second, 1), (1, first, 1), (2, second, 1)])
+        self.assertEqual([bytes(self.bob.region.view[n : n + 1]) for n in (0, 100, 200)], [b"c", b"a", b"d"])
+
+    def test_empty(self) -> None:
+        """While it is empty senders are told to wait, and come again."""
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.run_(0.05)
+        self.assertEqual(self.alice.poll(), [])
+        self.bob.share(7, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
+        self.assertEqual(self.statuses(self.bob), [(7, Status.SUCCESS)])
+
+    def test_noPatience(self) -> None:
+        """They give up where they were told to."""
+        self.alice = End(self.one)
+        self.bob.renew()
+        self.join(self.alice, self.bob, rnrRetry=1)
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.RNR_RETRY_EXC_ERR)])
+
+    def test_immediate(self) -> None:
+        """An RDMA WRITE with immediate data takes one, too."""
+        self.bob.share(7, 0, 0)
+        self.alice.post(
+            1,
+            Operation.RDMA_WRITE_WITH_IMMEDIATE,
+            inline=[b"x" * 2000],
+            immediate=9,
+            remoteAddress=self.bob.region.address,
+            rkey=self.bob.region.rkey,
+        )
+        self.run_()
+        [completion] = self.bob.poll()
+        self.assertEqual((completion.identifier, completion.immediate), (7, 9))
+
+    def test_flushed(self) -> None:
+        """A queue pair that fails flushes the receive that it has begun, and leaves the others."""
+        for number in range(3):
+            self.bob.share(number, 4000 * number, 4000)
+
+        def isLast(packet: RoCEPacket) -> bool:
+            return packet.bth.opcode is Opcode.RC_SEND_LAST
+
+        self.network.drop(isLast, times=100)
+        self.alice.post(1, Operation.SEND, [self.alice.segment(0, 3000)])
+        self.run_(0.01)
+        first = self.bob.qp
+        first.modify(QPAttributes(state=QPState.ERR))
+        self.run_(0.01)
+        [completion] = self.bob.poll()
+        self.assertEqual(
+            (completion.identifier, completion.status, completion.qpn), (0, Status.WR_FLUSH_ERR, first.number)
+        )
+        self.assertEqual([event.kind for event in self.bob.events], [AsyncEventKind.QP_LAST_WQE_REACHED])
+        self.network._filters.clear()
+        self.alice = End(self.one)
+        self.bob.renew()
+        self.join(self.alice, self.bob)
+        for number in range(2):
+            self.alice.post(number, Operation.SEND, inline=[b"next"])
+        self.run_()
+        self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_tooShort(self) -> None:
+        """One that is too short fails with its queue pair; others take the next one."""
+        self.bob.share(0, 0, 3)
+        self.bob.share(1, 0, 100)
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(1, Status.REM_INV_REQ_ERR)])
+        self.assertEqual(self.statuses(self.bob), [(0, Status.LOC_LEN_ERR)])
+        self.alice = End(self.one)
+        self.bob.renew()
+        self.join(self.alice, self.bob)
+        self.alice.post(1, Operation.SEND, inline=[b"hello"])
+        self.run_()
+        self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS)])
+
+    def test_datagrams(self) -> None:
+        """UD queue pairs take from it, too; a datagram that finds it empty is lost."""
+        alice, bob = End(self.one, QPKind.UD), SharedEnd(self.other, QPKind.UD)
+        alice.open()
+        bob.open()
+        handle = alice.domain.createAddressHandle(bob.way())
+        more: dict[str, Any] = {"address": handle, "remoteQPN": bob.qp.number, "remoteQKey": QKEY}
+        alice.post(1, Operation.SEND, inline=[b"lost"], **more)
+        self.run_()
+        bob.share(5, 0, 100)
+        self.run_()
+        self.assertEqual(bob.poll(), [])
+        alice.post(2, Operation.SEND, inline=[b"taken"], **more)
+        self.run_()
+        self.assertEqual(self.statuses(bob), [(5, Status.SUCCESS)])
+        self.assertEqual(bytes(bob.region.view[40:45]), b"taken")
+
+
+class RouteTests(NetworkCase):
+    """What else connections and datagrams do."""
+
+    def test_atomics(self) -> None:
+        """Both atomic operations, from end to end."""
+        alice, bob = connected(self.one, self.other)
+        there: dict[str, Any] = {"remoteAddress": bob.region.address, "rkey": bob.region.rkey}
+        alice.post(1, Operation.FETCH_AND_ADD, [alice.segment(0, 8)], operand=5, **there)
+        alice.post(2, Operation.COMPARE_AND_SWAP, [alice.segment(8, 8)], compare=5, operand=9, **there)
+        alice.post(3, Operation.COMPARE_AND_SWAP, [alice.segment(16, 8)], compare=5, operand=7, **there)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(n, Status.SUCCESS) for n in (1, 2, 3)])
+        self.assertEqual(alice.region.view[:24].cast("Q").tolist(), [0, 5, 9])
+        self.assertEqual(bob.region.view[:8].cast("Q").tolist(), [9])
+
+    def test_failsInOrder(self) -> None:
+        """What was complete before a queue pair is brought down completes before what is flushed."""
+        alice, bob = connected(self.one, self.other)
+        self.failWhileReceiving(alice, bob)
+
+    def test_datagramsFailInOrder(self) -> None:
+        """The same for datagrams."""
+        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        alice.open()
+        bob.open()
+        handle = alice.domain.createAddressHandle(bob.way())
+        self.failWhileReceiving(alice, bob, address=handle, remoteQPN=bob.qp.number, remoteQKey=QKEY)
+
+    def failWhileReceiving(self, alice: End, bob: End, **more: Any) -> None:
+        """Bob's queue pair is brought down between a packet and its turn."""
+        bob.receive(1, 0, 100)
+        bob.receive(2, 0, 100)
+        port = portOf(self.other)
+        alice.post(1, Operation.SEND, inline=[b"x"], **more)
+        ended = port.turnEnded
+
+        def first() -> None:
+            bob.qp.modify(QPAttributes(state=QPState.ERR))
+            ended()
+
+        port.turnEnded = first  # type: ignore[method-assign]  # that is where we get between
+        self.run_(0.01)
+        self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
+
+    def test_anotherPort(self) -> None:
+        """Packets of the peer may come from any of its UDP ports, as those of kernels do."""
+        alice, bob = connected(self.one, self.other)
+        kernel = self.network.carrier(ALICE, 54321)
+        bth = BTH(
+            opcode=Opcode.RC_RDMA_WRITE_ONLY, pkey=DEFAULT_PKEY, destination=bob.qp.number, psn=0xFFFFF0
+        )
+        packet = bth.encode() + reth(bob.region.address, bob.region.rkey, 4) + b"here"
+        datagram = Flow(ALICE, kernel.port, BOB, 4791).seal(packet)
+        kernel.send(memoryview(datagram), len(datagram), (BOB, 4791))
+        self.run_()
+        self.assertEqual(bytes(bob.region.view[:4]), b"here")
+
+    def test_readdressed(self) -> None:
+        """In SQD a queue pair may get another address for its peer, and goes on there."""
+        [third] = self.devices("10.0.0.3")
+        alice, bob = connected(self.one, self.other)
+        carol = End(third)
+        carol.join(alice, rqPSN=0xFFFFF0)
+        routes = portOf(third)._routes
+        routes[bob.qp.number] = routes[carol.qp.number]  # the same queue pair, so to say, on another host
+        alice.qp.modify(QPAttributes(state=QPState.SQD))
+        alice.qp.modify(QPAttributes(state=QPState.SQD, address=carol.way()))
+        alice.qp.modify(QPAttributes(state=QPState.RTS))
+        alice.write(carol, 1, 0, 10)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
+        self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
+
+    def test_wideNumbers(self) -> None:
+        """Numbers of a datagram that are wider than their fields are cut to them."""
+        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        alice.open()
+        bob.open()
+        bob.receive(1, 0, 100)
+        alice.post(
+            2,
+            Operation.SEND_WITH_IMMEDIATE,
+            inline=[b"x"],
+            immediate=-1,
+            address=alice.domain.createAddressHandle(bob.way()),
+            remoteQPN=QPN(bob.qp.number | 1 << 24),
+            remoteQKey=QKEY | 1 << 33,
+        )
+        self.run_()
+        [completion] = bob.poll()
+        self.assertEqual((completion.status, completion.immediate), (Status.SUCCESS, 0xFFFFFFFF))

@@ -1,0 +1,65 @@
+"""
+Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, QPN, RKey
+from txrdma.soft.shared._rendezvous import (
+    Access,
+    Answer,
+    Bell,
+    decode,
+    Hello,
+    Join,
+    MAGIC,
+    MessageKind,
+    Note,
+    Reach,
+    Region,
+    Want,
+)
+from txrdma.wire import Layout
+
+
+class MessageTests(SynchronousTestCase):
+    """What processes say to each other."""
+
+    def test_roundTrip(self) -> None:
+        """Each message is read as it was written."""
+        names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
+        messages: list[tuple[Layout, bytes]] = [
+            (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
+            (Join(kind=MessageKind.JOIN, firstPSN=5, receives=1, sends=1 << 31, **names), b""),
+            (Bell(kind=MessageKind.BELL, number=0xFFFFFFFF), b""),
+            (Note(kind=MessageKind.LEAVE, **names), b""),
+            (Note(kind=MessageKind.NUDGE, **names), b""),
+            (Want(kind=MessageKind.WANT, rkey=RKey(0xFFFFFFFF), **names), b""),
+            (Region(kind=MessageKind.REGION, reach=Reach.MAPPED, address=1 << 63, length=5, **names), b""),
+            (Access(kind=MessageKind.ACCESS, writing=True, length=3, **names), b"abc"),
+            (Access(kind=MessageKind.ACCESS, length=300, **names), b""),
+            (Answer(kind=MessageKind.ANSWER, allowed=True, length=3, **names), b"abc"),
+        ]
+        for message, rest in messages:
+            decoded, content = decode(message.encode() + rest)
+            self.assertEqual((decoded, bytes(content)), (message, rest))
+            for length in range(len(message.encode() + rest)):
+                self.assertRaises(WireError, decode, (message.encode() + rest)[:length])
+            self.assertRaises(WireError, decode, message.encode() + rest + b"x")
+
+    @settings(max_examples=300)
+    @given(st.binary(max_size=100))
+    def test_anything(self, message: bytes) -> None:
+        """Other bytes raise what bad bytes raise."""
+        try:
+            decode(message)
+        except WireError:
+            pass

@@ -1,0 +1,238 @@
+"""
+Shared receive queues of the software device, and the queue pairs that take from them.
+"""
+
+from __future__ import annotations
+
+from zope.interface.verify import verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest, QueueFull
+from txrdma.iba.types import LKey, QPN
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    Status,
+)
+from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
+from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.memory import Domain
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+from txrdma.test.support.soft.sharedreceives import ERR, INIT, LAST, LIMIT, RESET, RTR, RTS
+from txrdma.test.unit.soft.test_queuepair import Host, required, Route
+
+
+class Hosts(Host):
+    """A device of several queue pairs, each with a route of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routes: dict[QPN, Route] = {}
+
+    def connect(self, queuePair: SoftQueuePair) -> Route:
+        return self.routes.setdefault(queuePair.number, Route())
+
+
+class SharedReceiveTests(SynchronousTestCase):
+    """A shared receive queue does its part, whatever the routes do."""
+
+    def setUp(self) -> None:
+        self.channel = SoftCompletionChannel()
+        self.addCleanup(self.channel.close)
+        self.host = Hosts()
+        self.domain = Domain()
+        self.receives = SoftCompletionQueue(100, self.channel, self.host.notify)
+        self.closed: list[SoftSharedReceiveQueue] = []
+        self.shared = SoftSharedReceiveQueue(self.domain, 8, 2, self.host.notify, self.closed.append)
+
+    def make(self, number: int, kind: QPKind = QPKind.RC, upTo: QPState = RTR) -> SoftQueuePair:
+        """A queue pair that takes from it."""
+        queuePair = SoftQueuePair(
+            self.host,
+            self.domain,
+            kind,
+            QPN(number),
+            self.receives,
+            self.receives,
+            Capacity(4, 0, 2, 0),
+            self.shared,
+        )
+        states = [RESET, INIT, RTR, RTS]
+        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
+            queuePair.modify(required(kind, before, after))
+        return queuePair
+
+    def post(self, *identifiers: int) -> None:
+        self.shared.postReceive([ReceiveRequest(identifier) for identifier in identifiers])
+
+    def told(self) -> list[AsyncEventKind]:
+        """Events since the last time."""
+        events, self.host.events = self.host.events, []
+        return [event.kind for event in events]
+
+    def left(self) -> list[int]:
+        """What is in the queue."""
+        return [receive.identifier for receive in self.shared.receives]
+
+    def test_interface(self) -> None:
+        """It provides the interface."""
+        self.assertTrue(verifyObject(ISharedReceiveQueue, self.shared))
+        self.assertEqual((self.shared.maxReceive, self.shared.maxSegments, self.shared.limit()), (8, 2, 0))
+
+    def test_oneQueueForAll(self) -> None:
+        """All queue pairs take from one queue; the route of each hears of new receives, once connected."""
+        one, other = self.make(2), self.make(3, QPKind.UD)
+        early = self.make(4, upTo=INIT)
+        self.post(1, 2)
+        for number in (2, 3):
+            self.assertEqual(self.host.routes[QPN(number)].calls.count("receivesPosted"), 1)
+        early.modify(required(QPKind.RC, INIT, RTR))
+        self.assertEqual(self.host.routes[QPN(4)].calls.count("receivesPosted"), 1)
+        self.assertEqual(one.receives.popleft().identifier, 1)
+        self.assertEqual(other.receives.popleft().identifier, 2)
+        self.assertEqual(len(early.receives), 0)
+
+    def test_ownPostIsRefused(self) -> None:
+        """A queue pair that takes from a shared queue has none of its own."""
+        queuePair = self.make(2)
+        self.assertRaises(InvalidRequest, queuePair.postReceive, [ReceiveRequest(1)])
+        self.assertEqual(self.left(), [])
+
+    def test_refused(self) -> None:
+        """Too many receives are too many for now; too many segments for ever; none of either is posted."""
+        self.post(*range(6))
+        self.assertRaises(QueueFull, self.post, 7, 8, 9)
+        three = [Segment(1, 1, LKey(1))] * 3
+        posted = [ReceiveRequest(7), ReceiveRequest(8, three)]
+        self.assertRaises(InvalidRequest, self.shared.postReceive, posted)
+        self.assertEqual(self.left(), list(range(6)))
+        self.post(7, 8)
+
+    def test_limit(self) -> None:
+        """The event comes once, when fewer than the limit are left, as soon as a receive is taken."""
+        queuePair = self.make(2)
+        self.post(1, 2, 3, 4)
+        self.shared.arm(3)
+        self.assertEqual(self.shared.limit(), 3)
+        queuePair.receives.popleft()
+        self.assertEqual(self.told(), [])
+        queuePair.receives.popleft()
+        queuePair.receives.popleft()
+        self.assertEqual([event.sharedReceiveQueue for event in self.host.events], [self.shared])
+        self.assertEqual((self.told(), self.shared.limit()), ([LIMIT], 0))
+        self.shared.arm(1)
+        self.assertEqual(self.told(), [])
+        queuePair.receives.popleft()
+        self.assertEqual(self.told(), [LIMIT])
+
+    def test_limitBelow(self) -> None:
+        """Armed for more than there are, it tells at once; disarmed, never; too much is refused."""
+        queuePair = self.make(2)
+        self.post(1, 2)
+        self.shared.arm(3)
+        self.assertEqual(self.told(), [LIMIT])
+        self.shared.arm(2)
+        self.shared.arm(0)
+        queuePair.receives.popleft()
+        self.assertEqual(self.told(), [])
+        for wrong in (-1, 9):
+            self.assertRaises(InvalidRequest, self.shared.arm, wrong)
+
+    def test_error(self) -> None:
+        """A queue pair in ERR leaves receives to the others, says so once, and hears of no more."""
+        one, _other = self.make(2), self.make(3)
+        self.post(1, 2)
+        one.failed()
+        one.failed()
+        self.assertEqual([event.queuePair for event in self.host.events], [one])
+        self.assertEqual((self.told(), self.left()), ([LAST], [1, 2]))
+        self.assertEqual(list(self.receives.poll(10)), [])
+        self.post(3)
+        calls = [self.host.routes[QPN(number)].calls.count("receivesPosted") for number in (2, 3)]
+        self.assertEqual(calls, [1, 2])
+
+    def test_begunIsFlushed(self) -> None:
+        """A receive that the route has begun ends as the queue pair does, before the event."""
+        queuePair = self.make(2)
+        self.post(1, 2)
+        begun = queuePair.receives.popleft()
+
+        class Busy(Route):
+            def flush(self) -> list[tuple[int, CompletionOpcode]]:
+                completion = Completion(
+                    begun.identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, queuePair.number
+                )
+                queuePair.receiveCompleted(completion, True)
+                return super().flush()
+
+        queuePair._route = Busy()
+        queuePair.failed()
+        found = [(c.identifier, c.status) for c in self.receives.poll(10)]
+        self.assertEqual(found, [(1, Status.WR_FLUSH_ERR)])
+        self.assertEqual((self.told(), self.left()), ([LAST], [2]))
+
+    def test_reset(self) -> None:
+        """RESET, or closing, of one queue pair leaves the receives to the others."""
+        one, other = self.make(2), self.make(3)
+        self.post(1, 2)
+        one.modify(QPAttributes(state=RESET))
+        other.close()
+        self.assertEqual((self.left(), self.told()), ([1, 2], []))
+        self.post(3)
+        for number in (2, 3):
+            self.assertEqual(self.host.routes[QPN(number)].calls.count("receivesPosted"), 1)
+
+    def test_close(self) -> None:
+        """Closing it fails the queue pairs that still take from it; it holds nothing, and takes nothing."""
+        one, other, unused = self.make(2), self.make(3), self.make(4, upTo=RESET)
+        other.close()
+        self.post(1, 2)
+        self.shared.arm(1)
+        self.shared.close()
+        self.shared.close()
+        self.assertEqual((one.state, unused.state), (ERR, RESET))
+        self.assertEqual((self.left(), self.closed), ([], [self.shared]))
+        self.assertEqual(self.told(), [LAST])
+        for attempt in (
+            lambda: self.post(3),
+            lambda: self.shared.arm(1),
+            lambda: self.make(5),
+            lambda: unused.modify(required(QPKind.RC, RESET, INIT)),
+        ):
+            self.assertRaises(InvalidRequest, attempt)
+        one.close()
+
+    def test_postedWhileTaken(self) -> None:
+        """A route that takes all it gets at once finds what was posted, and the places are free again."""
+        queuePair = self.make(2)
+        taken: list[int] = []
+
+        class Hungry(Route):
+            def receivesPosted(self) -> None:
+                while queuePair.receives:
+                    taken.append(queuePair.receives.popleft().identifier)
+
+        queuePair._route = Hungry()
+        self.post(*range(8))
+        self.post(*range(8, 16))
+        self.assertEqual(taken, list(range(16)))
+
+
+class LimitEventTests(SynchronousTestCase):
+    """An event of a queue names the queue."""
+
+    def test_event(self) -> None:
+        """The event says which queue it is, and nothing else."""
+        events: list[AsyncEvent] = []
+        shared = SoftSharedReceiveQueue(Domain(), 2, 1, events.append)
+        shared.arm(1)
+        self.assertEqual(events, [AsyncEvent(LIMIT, sharedReceiveQueue=shared)])

@@ -1,0 +1,114 @@
+"""
+What is told of a run: failures with both transcripts, tables, results for programs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support.streams.written import CONVERSATION, overTCP, written
+from txrdma.testing.streams import report
+from txrdma.testing.streams.catalogue import chosen
+from txrdma.testing.streams.comparison import complaints
+from txrdma.testing.streams.conversation import Unlike
+from txrdma.testing.streams.matrix import Matrix, Verdict
+from txrdma.testing.streams.provider import ROCEV2, RSOCKET, SHARED_MEMORY
+
+ONLY_REASON = ("made", "data 5", "lost ConnectionLost", "- ended exit 0")
+LOST = ("made", "lost ConnectionLost", "- ended exit 0")
+
+
+def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll") -> Verdict:
+    """A verdict about a conversation of the catalogue."""
+    [conversation] = chosen([name])
+    tcp = overTCP(conversation=conversation)
+    ours = written(conversation=conversation) if isGood else written(server=LOST, conversation=conversation)
+    return Verdict(conversation, reactor, SHARED_MEMORY, tuple(complaints([tcp], ours)), (tcp,), ours)
+
+
+class FailureTests(SynchronousTestCase):
+    """What is told of one failure."""
+
+    def test_text(self) -> None:
+        """A failure has its complaints, both transcripts of both ends, and what repeats it."""
+        text = report.failure(verdict(False))
+        self.assertIn("!! server: heard 0 bytes; over TCP 5", text)
+        rows = [line for line in text.splitlines() if "lost Connection" in line and "!!" not in line]
+        self.assertEqual([line.count("lost Connection") for line in rows], [2, 2])
+        self.assertEqual(sum("| " in line for line in rows), 1)
+        self.assertIn("data 5 bytes", text)
+        self.assertIn(
+            "make conversations CONVERSATIONS=client-writes-5 ROUTE=shared-memory REACTOR=epoll", text
+        )
+
+    def test_marks(self) -> None:
+        """Lines that differ are marked, and no others."""
+        failed = verdict(False)
+        failed = replace(failed, ours=written(server=ONLY_REASON, conversation=failed.conversation))
+        lines = report.failure(failed).splitlines()
+        marked = [line for line in lines if " | " in line]
+        self.assertEqual(len(marked), 1)
+        self.assertRegex(marked[0], r"lost ConnectionDone +\| .*lost ConnectionLost")
+
+    def test_logs(self) -> None:
+        """Logs are told where they are wanted, with nothing that a terminal would choke on."""
+        failed = verdict(False)
+        failed = replace(failed, ours=replace(failed.ours, logs={"server": "wrong \x00 here"}))
+        self.assertNotIn("wrong", report.failure(failed))
+        self.assertIn("wrong ? here", report.failure(failed, logs=True))
+
+
+class TableTests(SynchronousTestCase):
+    """What is told of all."""
+
+    def test_table(self) -> None:
+        """A table has a line for each conversation, and the reactors on which it is as over TCP."""
+        verdicts = [verdict(True), verdict(False, reactor="select"), verdict(True, "client-aborts")]
+        text = report.table(verdicts)
+        self.assertIn("epoll; **not as over TCP:** select |", text)
+        self.assertEqual(text.count("| **client-"), 2)
+        self.assertLess(text.index("### Sizes"), text.index("### Closing"))
+
+    def test_differences(self) -> None:
+        """What routes cannot keep is told by its reason, once."""
+        unlike = Unlike(("rocev2",), "server", "it is so")
+        one = replace(CONVERSATION, name="one", unlike=(unlike,))
+        other = replace(CONVERSATION, name="other", unlike=(unlike, replace(unlike, end="client")))
+        lines = report.differences([CONVERSATION, one, other]).splitlines()
+        self.assertEqual(lines[2:], ["| rocev2 | It is so. | one, other |"])
+
+    def test_results(self) -> None:
+        """Programs get every verdict, with its complaints."""
+        results = json.loads(json.dumps(report.results([verdict(True), verdict(False)])))
+        outcomes = [(each["outcome"], len(each["complaints"])) for each in results["conversations"]]
+        self.assertEqual(sorted(outcomes), [("failed", 2), ("passed", 0)])
+
+    def test_page(self) -> None:
+        """A text goes between its marks, again and again; a page without them is refused."""
+        page = Path(self.mktemp())
+        page.write_text(f"before\n{report.BEGIN.format('it')}\nold\n{report.END.format('it')}\nafter\n")
+        for text in ("new\n", "newer\n"):
+            report.replaceIn(page, "it", text)
+        self.assertEqual(page.read_text().split(), ["before", *report.BEGIN.format("it").split(), "newer",
+                                                    *report.END.format("it").split(), "after"])  # fmt: skip
+        self.assertRaises(ValueError, report.replaceIn, page, "else", "text")
+
+
+class MatrixTests(SynchronousTestCase):
+    """Which plays there are."""
+
+    def test_reactors(self) -> None:
+        """Everything is played on the usual reactor, and on others what is to be played everywhere."""
+        conversations = chosen(["client-writes-5", "client-writes-1"])
+        routes = (SHARED_MEMORY, ROCEV2)
+        self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], False).count, 6)
+        self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], True).count, 8)
+
+    def test_cannot(self) -> None:
+        """What a provider says it cannot hold is a conversation, and not played over it."""
+        for name in RSOCKET.cannot:
+            self.assertEqual(Matrix(chosen([name]), (SHARED_MEMORY, RSOCKET), ["epoll"], True).count, 1)

@@ -1,0 +1,36 @@
+"""
+The stage writes down what real processes do, however they end, and leaves none of them behind.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.transcript import Entry, joined
+
+
+class TranscriptTests(SynchronousTestCase):
+    """Transcripts as lines, and what is made of them."""
+
+    def test_lines(self) -> None:
+        """An entry comes back from its line, whatever stands in it."""
+        for entry in (
+            Entry(1.5, 0, "data", "300000 1a2b3c4d", 1.5),
+            Entry(1.5, transcript.PROCESS, "listening", "80", 1.5),
+            Entry(1.5, 12, "lost", "", 1.5),
+        ):
+            line = entry.encode()
+            self.assertEqual(line.count(b"\n"), 1)
+            self.assertEqual(Entry.decode(line[:-1]), entry)
+
+    def test_joined(self) -> None:
+        """Data in several pieces is one entry; what comes between keeps it apart."""
+        entries = [Entry(float(at), 0, kind, about, float(at)) for at, (kind, about) in enumerate((
+            ("made", ""), ("data", "1 0"), ("data", "2 0"), ("does", "pause"), ("data", "3 0"), ("lost", "x"),
+        ))]  # fmt: skip
+        self.assertEqual(
+            [(entry.kind, entry.about, entry.since, entry.at) for entry in joined(entries)],
+            [("made", "", 0, 0), ("data", "2 0", 1, 2), ("does", "pause", 3, 3), ("data", "3 0", 4, 4),
+             ("lost", "x", 5, 5)],
+        )  # fmt: skip

@@ -1,0 +1,316 @@
+"""
+C{txrdma devices}: descriptions and tables, of the software device, of made-up ones and of a made-up sysfs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.commands.common import devicedescriptions
+from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
+from txrdma.commands.devices import CommandOptions
+from txrdma.commands.formats.devicetables import devicesTable, deviceTables
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MACAddress, MTU, PKey
+from txrdma.iba.verbs import (
+    AtomicCapability,
+    DeviceAttributes,
+    DeviceLimits,
+    GIDEntry,
+    GIDType,
+    LinkLayer,
+    NodeType,
+    PhysicalState,
+    PortAttributes,
+    PortState,
+)
+from txrdma.test.support.sysfs import INFINIBAND, SysFS
+
+PORT_GID = "fe80:0000:0000:0000:b859:9f03:0012:3456"
+LIMITS = DeviceLimits(*range(1001, 1001 + len(fields(DeviceLimits))))
+
+
+class FakeDevice:
+    """What a device tells of itself."""
+
+    name = "pyverbs:mlx5_0"
+    portCount = 2
+    limits = LIMITS
+    attributes = DeviceAttributes(
+        NodeType.CHANNEL_ADAPTER,
+        GUID.fromString("b859:9f03:0012:3456"),
+        GUID.fromString("b859:9f03:0012:3450"),
+        "16.35.2000",
+        0x2C9,
+        4119,
+        0x10,
+        AtomicCapability.HCA,
+    )
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.isGone = False
+
+    def portAttributes(self, port: int) -> PortAttributes:
+        if self.isGone:
+            raise DeviceUnavailable("it went away")
+        return PortAttributes(
+            PortState.ACTIVE if port == 1 else PortState.DOWN,
+            MTU.MTU_4096,
+            MTU.MTU_2048,
+            LID(7),
+            100_000_000_000,
+            "ib0",
+            MACAddress.fromString("02:00:00:00:00:01"),
+            PhysicalState.LINK_UP,
+            LinkLayer.INFINIBAND,
+            4,
+            1,
+            LID(3),
+            2,
+            0x2651E848,
+            1 << 30,
+            5,
+            6,
+        )
+
+    def gidTable(self, port: int) -> Sequence[GIDEntry]:
+        empty = GIDEntry(GID(bytes(16)), GIDType.INFINIBAND)
+        return (
+            [GIDEntry(GID.fromString(PORT_GID), GIDType.INFINIBAND, "ib0"), empty] if port == 1 else [empty]
+        )
+
+    def pkeys(self, port: int) -> Sequence[PKey]:
+        return [DEFAULT_PKEY, PKey(0), PKey(0x8001)]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def shown(*tables: object) -> str:
+    """Tables as text."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    for table in tables:
+        Console(file=out, width=200).print(table)
+    return out.getvalue()
+
+
+class DescriptionTests(SynchronousTestCase):
+    """What is told of a device."""
+
+    def setUp(self) -> None:
+        self.sysfs = SysFS(self.mktemp())
+        self.root = self.sysfs.root
+        self.device = FakeDevice()
+        self.failure: Exception | None = None
+        self.available = ["soft"]
+        self.patch(devicedescriptions, "openDevice", self.openDevice)
+        self.patch(devicedescriptions, "availableDevices", lambda: list(self.available))
+        self.patch(devicedescriptions, "deviceKinds", lambda: ["pyverbs", "soft"])
+
+    def openDevice(self, reactor: object, name: str) -> FakeDevice:
+        if self.failure is not None:
+            raise self.failure
+        return self.device
+
+    def makeKernels(self) -> None:
+        """A device in sysfs."""
+        self.sysfs.device("mlx5_0")
+        for number in (1, 2):
+            self.sysfs.port("mlx5_0", number, INFINIBAND, gids=[(PORT_GID, "IB/RoCE v1", "")])
+        self.sysfs.characterDevice("uverbs3", "mlx5_0")
+        self.sysfs.characterDevice("umad4", "mlx5_0", 1)
+        self.sysfs.characterDevice("issm4", "mlx5_0", 1)
+
+    def test_opened(self) -> None:
+        """A device that opens is told as it tells of itself, and closed."""
+        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(
+            told["attributes"],
+            {
+                "nodeType": "CHANNEL_ADAPTER",
+                "nodeGUID": "b859:9f03:0012:3456",
+                "systemImageGUID": "b859:9f03:0012:3450",
+                "firmware": "16.35.2000",
+                "vendorID": 0x2C9,
+                "vendorPartID": 4119,
+                "hardwareVersion": 0x10,
+                "atomics": "HCA",
+            },
+        )
+        self.assertEqual(sorted(told["limits"].values()), list(range(1001, 1001 + len(fields(DeviceLimits)))))
+        self.assertEqual(
+            told["ports"][0],
+            {
+                "port": 1,
+                "state": "ACTIVE",
+                "physicalState": "LINK_UP",
+                "linkLayer": "INFINIBAND",
+                "netdev": "ib0",
+                "mac": "02:00:00:00:00:01",
+                "maxMTU": 4096,
+                "activeMTU": 2048,
+                "rate": 100_000_000_000,
+                "width": 4,
+                "lid": 7,
+                "lidMask": 1,
+                "smLID": 3,
+                "smServiceLevel": 2,
+                "capabilities": 0x2651E848,
+                "maxMessageLength": 1 << 30,
+                "badPKeys": 5,
+                "badQKeys": 6,
+                "gids": ["fe80::b859:9f03:12:3456"],
+                "gidTable": [{"index": 0, "gid": "fe80::b859:9f03:12:3456", "type": "IB", "netdev": "ib0"}],
+                "pkeys": [{"index": 0, "pkey": 0xFFFF}, {"index": 2, "pkey": 0x8001}],
+                "kernel": None,
+            },
+        )
+        self.assertEqual((told["ports"][1]["state"], told["ports"][1]["gids"]), ("DOWN", []))
+        self.assertEqual(self.device.closed, 1)
+        self.assertNotIn("error", told)
+
+    def test_kernels(self) -> None:
+        """What only sysfs knows stands beside what the device told."""
+        self.makeKernels()
+        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(
+            told["kernel"],
+            {
+                "name": "mlx5_0",
+                "driver": "",
+                "description": "host7 mlx5_0",
+                "hardwareType": "MT4119",
+                "boardID": "MT_0000000010",
+                "parent": "",
+                "verbs": "uverbs3",
+            },
+        )
+        self.assertEqual(
+            told["ports"][0]["kernel"],
+            {
+                "name": "mlx5_0/1",
+                "guid": "b859:9f03:0012:3456",
+                "speed": "EDR",
+                "gidTableLength": 2,
+                "pkeyTableLength": 2,
+                "mad": "umad4",
+                "sm": "issm4",
+            },
+        )
+        self.assertEqual(told["ports"][1]["kernel"]["mad"], "")
+
+    def test_sameKeys(self) -> None:
+        """A device that can't be opened has the same keys, None for what is not known, and an error."""
+        self.makeKernels()
+        opened = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.failure = DeviceUnavailable("pyverbs is not installed")
+        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(told.pop("error"), "pyverbs is not installed")
+        self.assertEqual(told.keys(), opened.keys())
+        self.assertEqual(told["attributes"].keys(), opened["attributes"].keys())
+        self.assertEqual(told["attributes"]["nodeGUID"], "b859:9f03:0012:3456")
+        self.assertIsNone(told["attributes"]["atomics"])
+        self.assertIsNone(told["limits"])
+        for number in (0, 1):
+            self.assertEqual(told["ports"][number].keys(), opened["ports"][number].keys())
+        port = told["ports"][0]
+        self.assertEqual((port["state"], port["lid"], port["smLID"], port["rate"]), ("ACTIVE", 7, 1, 10**11))
+        self.assertEqual((port["activeMTU"], port["maxMessageLength"]), (None, None))
+        json.dumps(told)
+
+    def test_all(self) -> None:
+        """Devices of the kernel that no provider offers are told, too, and each once."""
+        self.makeKernels()
+        self.assertEqual(
+            [each["device"] for each in describeAll(None, self.root)], ["soft", "pyverbs:mlx5_0"]
+        )
+        self.available.append("pyverbs:mlx5_0")
+        self.assertEqual(
+            [each["device"] for each in describeAll(None, self.root)], ["soft", "pyverbs:mlx5_0"]
+        )
+
+    def test_unavailable(self) -> None:
+        """Opening that fails is an answer, too."""
+        self.failure = DeviceUnavailable("gone")
+        self.assertEqual(describeDevice(None, "soft", self.root), {"device": "soft", "error": "gone"})
+
+    def test_goes(self) -> None:
+        """A device that goes away while it is asked is told so, and closed."""
+        self.device.isGone = True
+        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        self.assertEqual(told, {"device": "pyverbs:mlx5_0", "error": "it went away"})
+        self.assertEqual(self.device.closed, 1)
+
+    def test_chosen(self) -> None:
+        """A device is named by its string, or by what its kernel's device or port goes by."""
+        self.makeKernels()
+        for spelling, name in (
+            ("soft", "soft"),
+            ("soft:10.0.0.1", "soft:10.0.0.1"),
+            ("pyverbs:gone", "pyverbs:gone"),
+            ("mlx5_0", "pyverbs:mlx5_0"),
+            ("mlx5_0/2", "pyverbs:mlx5_0"),
+            ("mlx5_0:2", "pyverbs:mlx5_0"),
+            (f"{PORT_GID}%mlx5_0/1", "pyverbs:mlx5_0"),
+        ):
+            self.assertEqual(chosen(spelling, self.root), name)
+        said = str(self.assertRaises(DeviceUnavailable, chosen, "eth9", self.root))
+        for words in ("'eth9'", "mlx5_0/1 ACTIVE", "could be opened: soft"):
+            self.assertIn(words, said)
+
+    # What people see.
+
+    def test_table(self) -> None:
+        """A port is a line; why a device can't be opened is told, and its ports all the same."""
+        self.makeKernels()
+        opened = describeDevice(None, "soft", self.root)
+        self.failure = DeviceUnavailable("broken")
+        text = shown(devicesTable([opened, describeDevice(None, "pyverbs:mlx5_0", self.root)]))
+        for words in ("soft", "ib0", "2048", "fe80::b859:9f03:12:3456", "DOWN", "broken", "pyverbs:mlx5_0"):
+            self.assertIn(words, text)
+
+    def test_everything(self) -> None:
+        """With --verbose each value that JSON has is there to be read."""
+        self.makeKernels()
+        told = describeDevice(None, "pyverbs:mlx5_0", self.root)
+        text = shown(*deviceTables(told))
+        for words in (
+            *(
+                "CHANNEL_ADAPTER",
+                "b859:9f03:0012:3456",
+                "16.35.2000",
+                "0x2c9",
+                "4119",
+                "0x10",
+                "HCA",
+                "MT4119",
+            ),
+            *("host7 mlx5_0", "uverbs3", "umad4", "issm4", "LINK_UP", "INFINIBAND", "100 Gb/s", "4X", "EDR"),
+            *("0x2651e848", "1073741824 bytes", "0: 0xffff, 2: 0x8001", "SM LID", "IB", "ib0", "DOWN"),
+            *map(str, range(1001, 1001 + len(fields(DeviceLimits)))),
+        ):
+            self.assertIn(words, text)
+        self.failure = DeviceUnavailable("broken")
+        text = shown(*deviceTables(describeDevice(None, "pyverbs:mlx5_0", self.root)))
+        self.assertIn("broken", text)
+        self.assertNotIn("None", text)
+        self.assertIn("error", shown(*deviceTables({"device": "x", "error": "no such thing"})))
+
+
+class OptionOrderTests(SynchronousTestCase):
+    """Options of commands stand where people put them."""
+
+    def test_behind(self) -> None:
+        """They may stand before a command's arguments, or behind them."""
+        for words in (["--json", "--verbose", "soft"], ["soft", "--json", "--verbose"]):
+            options = CommandOptions()
+            options.parseOptions(words)
+            self.assertEqual((options["json"], options["verbose"], options["device"]), (1, 1, "soft"))

@@ -1,0 +1,166 @@
+"""
+C{txrdma pnet}, and C{txrdma devices --for}: tables and ports in words.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands import pnet
+from txrdma.commands.common import devicechoice
+from txrdma.commands.common.devicechoice import outlookFor
+from txrdma.error import InvalidRequest
+from txrdma.ports._pnet import Entry, RDMAPort, Table
+from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.ports.pnet import Networks
+from txrdma.smc.options import LOCAL_DEVICE
+
+LOOPBACK = NetworkInterface(
+    1, "lo", 65536, True, True, True, b"", (InterfaceAddress("127.0.0.1", 8), InterfaceAddress("::1", 128))
+)
+ETHERNET = NetworkInterface(2, "eth0", 1500, True, True, False, b"", (InterfaceAddress("192.0.2.7", 24),))
+PORT = RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True)
+
+
+class CommandTestCase(SynchronousTestCase):
+    """A host that is made up."""
+
+    kernels: Table = ()
+    ports: tuple[RDMAPort, ...] = (PORT,)
+
+    def setUp(self) -> None:
+        self.file = Path(self.mktemp())
+
+        class Host(Networks):
+            @classmethod
+            def look(cls, root: object = None) -> Networks:
+                return Networks(self.ports, (), (LOOPBACK, ETHERNET), "/nowhere")
+
+        for module in (pnet, devicechoice):
+            self.patch(module, "Networks", Host)
+        self.patch(pnet, "kernelTable", lambda: self.kernels)
+
+    def said(self, *words: str) -> str:
+        options = Options()
+        options.parseOptions(list(words))
+        assert options.subCommand is not None
+        module = __import__(f"txrdma.commands.{options.subCommand}", fromlist=["carryOut"])
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.successResultOf(Deferred.fromCoroutine(module.carryOut(None, options.subOptions)))
+        return out.getvalue()
+
+    def pnet(self, *words: str) -> str:
+        return self.said("pnet", "--file", str(self.file), *words)
+
+
+class PnetTests(CommandTestCase):
+    """C{txrdma pnet}."""
+
+    def test_edited(self) -> None:
+        """Members are added and removed, one or several at a time."""
+        self.assertEqual(self.pnet("add", "net1", "eth0", "mlx5_0/1"), "")
+        self.assertEqual(self.pnet("add", "NET1", "eth1"), "")
+        self.assertEqual(self.file.read_text(), "NET1 eth0\nNET1 mlx5_0/1\nNET1 eth1\n")
+        self.pnet("remove", "NET1", "eth1")
+        self.assertEqual(self.file.read_text(), "NET1 eth0\nNET1 mlx5_0/1\n")
+        self.pnet("remove", "NET1")
+        self.assertEqual(self.file.read_text(), "")
+
+    def test_refused(self) -> None:
+        """What makes no sense changes nothing."""
+        self.pnet("add", "NET1", "eth0")
+        for words in (("add", "NET2", "eth0"), ("add", "NET-2", "eth1"), ("remove", "NET2")):
+            out = io.StringIO()
+            options = Options()
+            options.parseOptions(["pnet", "--file", str(self.file), *words])
+            with redirect_stdout(out):
+                self.failureResultOf(
+                    Deferred.fromCoroutine(pnet.carryOut(None, options.subOptions)), InvalidRequest
+                )
+        self.assertEqual(self.file.read_text(), "NET1 eth0\n")
+
+    def test_usage(self) -> None:
+        """Words that are missing, or too many, are a usage error."""
+        for words in (("add", "NET1"), ("remove",), ("show", "NET1"), ("print",)):
+            self.assertRaises(UsageError, Options().parseOptions, ["pnet", *words])
+
+    def test_shown(self) -> None:
+        """The entries of the file, those of the kernel, and what comes of them."""
+        self.kernels = (Entry("NET9", "lo"),)
+        self.pnet("add", "NET1", "eth0", "mlx5_0/1")
+        text = self.pnet()
+        self.assertRegex(text, r"NET1 +mlx5_0/1 +file")
+        self.assertRegex(text, r"NET9 +lo +kernel")
+        self.assertRegex(text, r"eth0 +mlx5_0/1 +eth0 belongs to the network NET1")
+        self.assertRegex(text, r"lo +none +lo belongs to the network NET9")
+
+    def test_json(self) -> None:
+        """The same as JSON."""
+        found: dict[str, Any] = json.loads(self.pnet("add", "NET1", "eth0", "mlx5_0/1", "--json"))
+        self.assertEqual(found["file"], str(self.file))
+        self.assertEqual(found["entries"][0], {"network": "NET1", "member": "eth0", "source": "file"})
+        [_, ethernet] = found["interfaces"]
+        self.assertEqual((ethernet["network"], ethernet["port"]), ("NET1", "mlx5_0/1"))
+
+
+class OutlookTests(CommandTestCase):
+    """C{txrdma devices --for}."""
+
+    own = "192.0.2.7"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(devicechoice, "hasPyverbs", lambda: True)
+        self.patch(devicechoice, "_ends", lambda host: (host, self.own))
+        self.patch(
+            os, "environ", {key: value for key, value in os.environ.items() if key != "TXRDMA_RUNTIME"}
+        )
+
+    def test_real(self) -> None:
+        """A host by way of an interface with an RDMA port."""
+        outlook = outlookFor("192.0.2.9")
+        self.assertEqual((outlook.device, outlook.port), ("pyverbs:mlx5_0", 1))
+        self.assertEqual((outlook.own, outlook.interface), ("192.0.2.7", "eth0"))
+        self.assertRegex(self.said("devices", "--for", "192.0.2.9"), r"device +pyverbs:mlx5_0, port 1")
+
+    def test_withoutPyverbs(self) -> None:
+        """The same without pyverbs is TCP, and that is the reason."""
+        self.patch(devicechoice, "hasPyverbs", lambda: False)
+        outlook = outlookFor("192.0.2.9")
+        self.assertEqual(outlook.device, "")
+        self.assertIn("But pyverbs is not installed, by which it would be opened.", outlook.why)
+
+    def test_sameHost(self) -> None:
+        """An address of this host is shared memory."""
+        outlook = outlookFor("192.0.2.7")
+        self.assertEqual((outlook.device, outlook.interface), (LOCAL_DEVICE, "lo"))
+
+    def test_elsewhere(self) -> None:
+        """Another host without an RDMA port on the way is TCP, or a container of this host."""
+        self.ports = ()
+        outlook = outlookFor("192.0.2.9")
+        self.assertEqual((outlook.device, outlook.port), ("", None))
+        self.assertIn("TXRDMA_RUNTIME names no directory", outlook.why[-1])
+        self.patch(os, "environ", {**os.environ, "TXRDMA_RUNTIME": "/run/txrdma"})
+        self.assertIn("found in /run/txrdma", outlookFor("192.0.2.9").why[-1])
+        self.assertRegex(self.said("devices", "--for", "192.0.2.9"), r"device +none: plain TCP")
+
+    def test_json(self) -> None:
+        """The same as JSON."""
+        found = json.loads(self.said("devices", "--for", "192.0.2.9", "--json"))
+        self.assertEqual((found["device"], found["port"], found["network"]), ("pyverbs:mlx5_0", 1, ""))
+
+    def test_usage(self) -> None:
+        """A host and a device are two questions."""
+        self.assertRaises(UsageError, Options().parseOptions, ["devices", "--for", "a", "soft"])

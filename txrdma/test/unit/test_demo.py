@@ -1,0 +1,92 @@
+"""
+The demonstration: what it lets pass, what not, and that it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.demo import files
+from txrdma.demo.processes import Told
+from txrdma.demo.report import Run
+
+
+def connection(**changes: object) -> Told:
+    """What a connection on SMC-R tells."""
+    told: Told = {
+        "mode": "SMC-R",
+        "fallbackReason": None,
+        "device": "soft",
+        "route": "shared-memory",
+        "linkGroup": "1",
+        "bytesReceived": 100,
+        "writes": 1,
+        "messagesSent": 2,
+    }
+    return {**told, **changes}
+
+
+GOOD = Run(
+    kind="smc",
+    expected={"a": "00"},
+    hashes={"a": "00"},
+    bytes=100,
+    seconds=1.0,
+    largeBytes=1,
+    largeSeconds=1.0,
+    cpuSeconds=1.0,
+    latencies=[0.1, 0.2],
+    near=[connection()],
+    far=[connection(bytesReceived=10)],
+)
+
+
+class ComplaintTests(SynchronousTestCase):
+    """A demonstration that proved nothing says so."""
+
+    def complaint(self, **changes: object) -> str:
+        # the keys are fields of Run, the values of their types
+        [only] = replace(GOOD, **changes).complaints()  # type: ignore[arg-type]
+        return only
+
+    def test_good(self) -> None:
+        """A good run has no complaints."""
+        self.assertEqual(GOOD.complaints(), [])
+
+    def test_hashes(self) -> None:
+        """A file that arrived differently, or not at all, is one; over TCP, too."""
+        self.assertIn("another SHA-256", self.complaint(hashes={"a": "01"}))
+        self.assertIn("another SHA-256", self.complaint(hashes={}))
+        self.assertIn("another SHA-256", self.complaint(hashes={}, kind="tcp"))
+
+    def test_fallback(self) -> None:
+        """So is a connection that fell back, on either side, and its reason is told."""
+        plain = connection(mode="TCP", fallbackReason="NOSMCDEV")
+        self.assertIn("NOSMCDEV", self.complaint(near=[connection(), plain]))
+        self.assertIn("NOSMCDEV", self.complaint(far=[plain]))
+
+    def test_nothing(self) -> None:
+        """So is a process without any such connection."""
+        self.assertIn("no connection", self.complaint(near=[]))
+        self.assertIn("no connection", self.complaint(far=[]))
+
+    def test_elsewhere(self) -> None:
+        """So are bytes that came by another way."""
+        self.assertIn("not all bytes", self.complaint(bytes=101))
+
+
+class FilesTests(SynchronousTestCase):
+    """The folder that is served."""
+
+    def test_files(self) -> None:
+        """Real sources, one large file, and a hash for each."""
+        target = Path(self.mktemp())
+        target.mkdir()
+        hashes = files.make(target, 3_000_000, 5)
+        self.assertEqual(len(hashes), 6)
+        self.assertEqual((target / files.LARGE).stat().st_size, 3_000_000)
+        for name in hashes:
+            self.assertTrue((target / name).is_file())

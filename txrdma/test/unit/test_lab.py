@@ -1,0 +1,117 @@
+"""
+The lab without its guest: what it makes of results, what it asks of the machine, what it hands to QEMU.
+
+The guest itself is looked at from inside, by L{txrdma.test.system.kernel.test_box}.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from lab import needs, suites, table
+
+
+class NeedsTests(SynchronousTestCase):
+    """Nothing is installed without root; what is missing has the name of its package."""
+
+    def setUp(self) -> None:
+        self.patch(needs, "SEARCHED", self.mktemp())
+        self.patch(needs, "install", self.fail)
+
+    def test_missing(self) -> None:
+        """An ordinary user is told what to install."""
+        self.patch(os, "geteuid", lambda: 1000)
+        self.patch(shutil, "which", lambda name, path=None: "/bin/apt-get" if name == "apt-get" else None)
+        error = self.assertRaises(needs.Unavailable, needs.ensure)
+        self.assertTrue(str(error).startswith("missing: apt-get install busybox-static "), error)
+        self.assertIn(" qemu-system-x86", str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_find(self) -> None:
+        """So is who looks for one program."""
+        error = self.assertRaises(needs.Unavailable, needs.find, "qemu-system-x86_64")
+        self.assertEqual(str(error), "there is no qemu-system-x86_64: apt-get install qemu-system-x86")
+
+
+class TableTests(SynchronousTestCase):
+    """The page gets a table, and only changes between its marks."""
+
+    def result(self, **changes: Any) -> dict[str, Any]:
+        witness = {"ours": "pyverbs", "theirs": "rxe", "what": "READ"}
+        plain = {"id": "t", "outcome": "passed", "reason": "", "seconds": 1, "facts": {}, "mtu": 1500}
+        return {**plain, "module": "m.test_x", "witness": witness, **changes}
+
+    def text(self, *results: dict[str, Any]) -> str:
+        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-01"}
+        return table.table(told, list(results))
+
+    def test_counts(self) -> None:
+        """Tests of the same witness are counted together; those without one are no line."""
+        text = self.text(
+            self.result(facts={"MiB": 16, "share": 0.98765}),
+            self.result(outcome="skipped"),
+            self.result(outcome="failed", facts={"MiB": 16}),
+            self.result(witness=None),
+        )
+        lines = [line for line in text.splitlines() if line.startswith("| ")]
+        self.assertEqual(
+            lines[1:], ["| pyverbs | rxe | READ | `test_x`, MTU 1500 | 1 | 1 | 1 | MiB 16; share 0.988 |"]
+        )
+
+    def test_outcomes(self) -> None:
+        """Other measurements are no other outcome; another count is."""
+        usual = table.outcomes(self.text(self.result(facts={"a": 1})))
+        self.assertEqual(len(usual), 1)
+        self.assertEqual(table.outcomes(self.text(self.result(facts={"a": 2}))), usual)
+        self.assertNotEqual(table.outcomes(self.text(self.result(outcome="failed"))), usual)
+
+    def test_replace(self) -> None:
+        """What stands around the table stays; writing twice is the same as once."""
+        page = Path(self.mktemp())
+        page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+        table.replaceIn(page, self.text(self.result()))
+        once = page.read_text()
+        table.replaceIn(page, self.text(self.result()))
+        self.assertEqual(page.read_text(), once)
+        self.assertTrue(once.startswith("before\n") and once.endswith("after\n") and "old" not in once)
+        self.assertIn("| pyverbs | rxe | READ |", once)
+
+    def test_part(self) -> None:
+        """A run of some suites takes the place of their lines, and of no others."""
+        page = self.text(self.result(), self.result(module="m.test_y"), self.result(module="m.test_y", mtu=9))
+        again = [self.result(module="m.test_y", outcome="failed")]
+        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
+        text = table.table(told, again, table.ofOthers(page, again))
+        self.assertEqual(
+            [line.split(" | ")[3:6] for line in text.splitlines() if line.startswith("| pyverbs")],
+            [
+                ["`test_x`, MTU 1500", "1", "0"],
+                ["`test_y`, MTU 1500", "0", "1"],
+                ["`test_y`, MTU 9", "1", "0"],
+            ],
+        )
+
+    def test_only(self) -> None:
+        """A page may have the lines of some modules."""
+        found = table.only([self.result(), self.result(module="m.test_y")], ("test_y",))
+        self.assertEqual([each["module"] for each in found], ["m.test_y"])
+
+    def test_noPlace(self) -> None:
+        """A page without marks is left alone."""
+        page = Path(self.mktemp())
+        page.write_text("nothing")
+        self.assertRaises(SystemExit, table.replaceIn, page, self.text())
+        self.assertEqual(page.read_text(), "nothing")
+
+    def test_page(self) -> None:
+        """Our own pages have the marks, and the modules that are told of are there."""
+        for page in (suites.PAGE, *suites.PAGES):
+            self.assertEqual(page.read_text().count(table.BEGIN), 1, page)
+            self.assertEqual(page.read_text().count(table.END), 1, page)
+        for module in (module for modules in suites.PAGES.values() for module in modules):
+            self.assertTrue((suites.CHECKOUT / "txrdma/test/kernel" / f"{module}.py").exists(), module)

@@ -1,0 +1,142 @@
+"""
+The software device keeps the promises of verbs devices, on every route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
+from txrdma.interfaces import IVerbsDevice
+from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.test.support.verbs.contract import Case, Commanded
+from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+from txrdma.testing.verbs.atomics import wordAt
+from txrdma.testing.verbs.ends import PATIENT, WITH_ATOMICS
+
+
+class SimulatedTime(Case):
+    """Devices on a simulated network, in simulated time."""
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two hosts."""
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock)
+        one, other = self.network.device("192.0.2.1"), self.network.device("192.0.2.2")
+        for device in (one, other):
+            self.addCleanup(device.close)
+        return one, other
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """From one thing that happens to the next."""
+        deadline = self.clock.seconds() + seconds
+        while not condition():
+            now = self.clock.seconds()
+            if now > deadline:
+                self.fail(f"{condition} does not hold after {seconds} seconds")
+            following = min((call.getTime() for call in self.clock.getDelayedCalls()), default=now + 0.01)
+            self.clock.advance(max(0.0, following - now))
+
+    def runFor(self, seconds: float) -> None:
+        """In small steps."""
+        for _ in range(100):
+            self.clock.advance(seconds / 100)
+
+
+class SimulatedContractTests(
+    SimulatedTime, Commanded, PortContract, VerbsDeviceContract, SynchronousTestCase
+):
+    """Over a simulated network, in simulated time."""
+
+    def outstanding(self, most: int) -> int:
+        """How many requests of reads and atomics were at most under way, where that many may be."""
+        alice, bob = self.pair(access=WITH_ATOMICS, say=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8))
+        region = self.words(bob)
+        under = [0]
+
+        def count(packet: RoCEPacket) -> bool:
+            opcode = packet.bth.opcode
+            if opcode in (Opcode.RC_RDMA_READ_REQUEST, Opcode.RC_FETCH_ADD):
+                under.append(under[-1] + 1)
+            elif opcode in (Opcode.RC_RDMA_READ_RESPONSE_ONLY, Opcode.RC_ATOMIC_ACKNOWLEDGE):
+                under.append(under[-1] - 1)
+            return False
+
+        self.network.drop(count)
+        for index in range(10):
+            alice.queuePair.postSend([self.atomic(Operation.FETCH_AND_ADD, alice, region, 1)])
+            alice.rdma(Operation.RDMA_READ, region, alice.segment(100 + index * 8, 8))
+        self.runUntilCompleted(alice, sends=20)
+        self.assertEqual((len(under), under[-1]), (41, 0))
+        return max(under)
+
+    def test_readsAreOutstanding(self) -> None:
+        """As many reads and atomics are under way at once as both ends agreed on, and not one more."""
+        self.assertEqual([self.outstanding(most) for most in (1, 3, 8)], [1, 3, 8])
+
+    def test_atomicsHappenOnce(self) -> None:
+        """Whatever is lost, doubled or late, each atomic happens once, and its result is its own."""
+        self.network.faults = Faults(loss=0.1, duplication=0.1, late=0.05, jitterSeconds=1e-4)
+        alice, bob, region = self.atomicPair()
+        for index in range(60):
+            place = alice.segment(index * 8, 8)
+            alice.queuePair.postSend(
+                [self.atomic(Operation.FETCH_AND_ADD, alice, region, 1, place=place, identifier=index)]
+            )
+        self.runUntilCompleted(alice, sends=60)
+        self.assertGreater(self.network.dropped, 5)
+        self.assertEqual([wordAt(alice.memory, index * 8) for index in range(60)], list(range(60)))
+        self.assertEqual(wordAt(region), 60)
+
+    def test_halfReceived(self) -> None:
+        """A receive of which only the beginning has come is flushed, too, before those behind it."""
+        alice, bob = self.pair()
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_SEND_LAST, times=1000)
+        for identifier in (4, 5):
+            bob.receive(bob.segment(0, 50_000), identifier=identifier)
+        alice.send(alice.fill(b"1" * 40_000))
+        self.runUntil(lambda: bob.memory.view[30_000] == ord("1"))
+        bob.queuePair.modify(QPAttributes(state=QPState.ERR))
+        self.runUntilCompleted(bob, receives=2)
+        self.assertEqual([c.identifier for c in bob.received], [4, 5])
+        self.assertEqual(bob.statuses()[1], [Status.WR_FLUSH_ERR] * 2)
+
+
+class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, SynchronousTestCase):
+    """Alternate paths over a simulated network."""
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two hosts, of two addresses each."""
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock)
+        devices = [self.network.device(f"192.0.2.{host}", f"198.51.100.{host}") for host in (1, 2)]
+        for device in devices:
+            self.addCleanup(device.close)
+        return devices[0], devices[1]
+
+    def breakPath(self, number: int) -> None:
+        """By a partition."""
+        net = ("192.0.2", "198.51.100")[number - 1]
+        self.network.partition(f"{net}.1", f"{net}.2")
+
+    def mendPath(self, number: int) -> None:
+        """Both."""
+        self.network.heal()
+
+
+class SimulatedPortsMigrationTests(SimulatedMigrationTests):
+    """The same where a path breaks because a port goes down."""
+
+    def breakPath(self, number: int) -> None:
+        """By command."""
+        self.commandPort(1, number, False)
+
+    def mendPath(self, number: int) -> None:
+        """By command."""
+        self.commandPort(1, number, True)

@@ -1,0 +1,226 @@
+"""
+Devices by name.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.verbs import AsyncEventKind
+from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
+from txrdma.verbs import devices
+from txrdma.verbs.devices import availableDevices, DevicePlace, oneOf, openDevice, sharedDevice
+
+
+@implementer(IVerbsDeviceStringParser)
+class Parser:
+    """Keeps what it is asked for, and opens devices without routes."""
+
+    prefix = "test"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
+        self.opened: list[SoftDevice] = []
+
+    def parseDevice(self, reactor: Any, *args: str, **kwargs: str) -> IVerbsDevice:
+        self.asked.append((args, kwargs))
+        if "broken" in args:
+            raise DeviceUnavailable("broken")
+        self.opened.append(SoftDevice(reactor, [SoftPort("127.0.0.1", 4791, [])]))
+        return self.opened[-1]
+
+    def available(self) -> list[str]:
+        return ["test:1", "test:2"]
+
+
+class StringTests(SynchronousTestCase):
+    """Strings are taken apart as Twisted's endpoint strings are."""
+
+    def setUp(self) -> None:
+        self.parser = Parser()
+        self.patch(devices, "getPlugins", self.plugins)
+        self.reactor = MemoryReactorClock()
+
+    def plugins(self, interface: object) -> Iterator[Parser]:
+        self.assertIs(interface, IVerbsDeviceStringParser)
+        yield self.parser
+
+    def test_parsed(self) -> None:
+        """Colons separate, an equals sign makes a key, a backslash takes the meaning from either."""
+        for text, args, kwargs in (
+            ("test", (), {}),
+            ("test:", ("",), {}),
+            ("test:one:two", ("one", "two"), {}),
+            (r"test:\:\:1:port=4791", ("::1",), {"port": "4791"}),
+            (r"test:a\=b:c=d=e:f=\\", ("a=b",), {"c": "d=e", "f": "\\"}),
+            ("test:k=", (), {"k": ""}),
+        ):
+            self.parser.asked.clear()
+            openDevice(self.reactor, text)
+            self.assertEqual(self.parser.asked, [(args, kwargs)])
+
+    def test_nonsense(self) -> None:
+        """What can't be taken apart, or names no kind of device, is a ValueError that shows it."""
+        for text, named in (
+            ("", "''"),
+            ("tset:1", "'tset'"),
+            ("tset:1", "only test"),
+            ("test:a=1:a=2", "a=2"),
+            ("test:oops\\", "backslash"),
+            ("key=value", "names no kind"),
+        ):
+            error = self.assertRaises(ValueError, openDevice, self.reactor, text)
+            self.assertIn(named, str(error))
+
+    def test_available(self) -> None:
+        """All parsers say what could be opened."""
+        self.assertEqual(availableDevices(), ["test:1", "test:2"])
+
+    def test_shared(self) -> None:
+        """All who share a string have one device, which closes with the last."""
+        one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
+        apart = sharedDevice(self.reactor, "test:2")
+        self.assertEqual(len(self.parser.opened), 2)
+        device = self.parser.opened[0]
+        self.assertTrue(verifyObject(IVerbsDevice, one))
+        self.assertEqual((one.gids(1), one.portAttributes(1)), (device.gids(1), device.portAttributes(1)))
+        self.assertEqual((one.gidTable(1), one.pkeys(1)), (device.gidTable(1), device.pkeys(1)))
+        self.assertEqual(
+            (one.name, one.portCount, one.attributes, one.limits),
+            (device.name, device.portCount, device.attributes, device.limits),
+        )
+        one.close()
+        one.close()
+        self.assertRaises(DeviceUnavailable, one.createChannel)
+        other.createChannel()
+        other.close()
+        self.assertRaises(DeviceUnavailable, device.createChannel)
+        apart.close()
+        again = sharedDevice(self.reactor, "test:1")
+        self.assertEqual(len(self.parser.opened), 3)
+        again.close()
+
+    def test_sharedEvents(self) -> None:
+        """A share that is closed hears no more events; the others do."""
+        one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
+        heard: list[str] = []
+        one.subscribe(lambda event: heard.append("one"))
+        unsubscribe = other.subscribe(lambda event: heard.append("other"))
+        one.close()
+        self.parser.opened[0].notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.reactor.advance(0)
+        self.assertEqual(heard, ["other"])
+        unsubscribe()
+        other.close()
+
+    def test_sharedByReactor(self) -> None:
+        """Two reactors share nothing."""
+        one, other = sharedDevice(self.reactor, "test"), sharedDevice(MemoryReactorClock(), "test")
+        self.assertEqual(len(self.parser.opened), 2)
+        one.close()
+        other.close()
+
+    def test_sharedWhoseKeysAreTheSame(self) -> None:
+        """The order of keys does not matter, unless the parser says more than that."""
+        one, other = (sharedDevice(self.reactor, f"test:a:{keys}") for keys in ("x=1:y=2", "y=2:x=1"))
+        self.assertEqual(len(self.parser.opened), 1)
+        one.close()
+        other.close()
+
+    def test_sharedUnavailable(self) -> None:
+        """A device that could not be opened is tried again the next time."""
+        for _ in range(2):
+            self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
+        self.assertEqual(len(self.parser.asked), 2)
+
+    def test_collectorWaits(self) -> None:
+        """While a device is opened the garbage collector waits, and goes on then, if it was on."""
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        parse, found = self.parser.parseDevice, []
+
+        def parseDevice(*args: Any, **kwargs: str) -> IVerbsDevice:
+            found.append(gc.isenabled())
+            return parse(*args, **kwargs)
+
+        self.patch(self.parser, "parseDevice", parseDevice)
+        for switch, name in ((gc.enable, "test"), (gc.disable, "test"), (gc.enable, "test:broken")):
+            switch()
+            before = gc.isenabled()
+            if "broken" in name:
+                self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, name)
+            else:
+                sharedDevice(self.reactor, name).close()
+            self.assertEqual(gc.isenabled(), before)
+        self.assertEqual(found, [False] * 3)
+
+
+class Thing:
+    """
+    A thing of a device.
+
+    @ivar close: what its maker gave it to be called at its end.
+    """
+
+    def __init__(self, device: IVerbsDevice, closed: Callable[[], None]) -> None:
+        self.device, self.close = device, closed
+
+
+class OneOfTests(SynchronousTestCase):
+    """Things of which a device has one on each reactor."""
+
+    def setUp(self) -> None:
+        self.parser = Parser()
+        self.patch(devices, "getPlugins", lambda interface: iter((self.parser,)))
+        self.reactor = MemoryReactorClock()
+        self.things: dict[tuple[object, DevicePlace], Thing] = {}
+
+    def one(self, place: DevicePlace = "test", reactor: object = None) -> Thing:
+        """Ask for the thing of a device."""
+        return oneOf(self.things, reactor or self.reactor, place, Thing)
+
+    def test_shared(self) -> None:
+        """All who ask for the same get the same, until it is closed, as is the device opened for it."""
+        thing = self.one()
+        self.assertIs(self.one(), thing)
+        other = self.one(reactor=MemoryReactorClock())
+        self.assertIsNot(other, thing)
+        thing.close()
+        self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
+        self.parser.opened[1].createChannel()
+        self.assertIsNot(self.one(), thing)
+        thing.close()  # the second time it is about nobody else's
+        self.assertEqual(len(self.things), 2)
+        for each in tuple(self.things.values()):
+            each.close()
+        self.assertEqual(self.things, {})
+
+    def test_ofOpenDevice(self) -> None:
+        """A device that somebody else has opened stays open."""
+        device = openDevice(self.reactor, "test")
+        self.one(device).close()
+        self.assertEqual(self.things, {})
+        device.createChannel()
+        device.close()
+
+    def test_failing(self) -> None:
+        """What can't be made leaves no device open, and is tried again the next time."""
+
+        def fail(device: IVerbsDevice, closed: Callable[[], None]) -> Thing:
+            raise DeviceUnavailable("no room")
+
+        for _ in range(2):
+            self.assertRaises(DeviceUnavailable, oneOf, self.things, self.reactor, "test", fail)
+        self.assertEqual((len(self.parser.opened), self.things), (2, {}))
+        for device in self.parser.opened:
+            self.assertRaises(DeviceUnavailable, device.createChannel)

@@ -1,0 +1,87 @@
+"""
+What devices by pyverbs do by themselves: with a fake in pyverbs' place.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from twisted.internet.testing import MemoryReactorClock
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+)
+from txrdma.interfaces import (
+    AsyncEvent,
+)
+from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
+from txrdma.verbs.pyverbs import device as _pyverbs_device
+
+
+class FakeRemovals:
+    """The kernel's word that a device is taken away, which a test gives."""
+
+    isGone = False
+
+    def __init__(self, context: object) -> None:
+        self._reading, self._writing = os.pipe()
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def tell(self) -> None:
+        """Say it."""
+        self.isGone = True
+        os.write(self._writing, b"!")
+
+    def isRemoved(self) -> bool:
+        return self.isGone
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+class RestTests(FakeDevice):
+    """A device that rests: who watches its descriptors tells it when to look."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.patch(_pyverbs_device, "Removals", FakeRemovals)
+        super().setUp()
+        self.device.close()
+        self.device = _pyverbs_device.openPyverbsDevice(self.reactor, "fake0")
+        self.addCleanup(self.device.close)
+        self.removals = _inside(self.device, "_removals")
+        self.heard: list[AsyncEvent] = []
+        self.device.subscribe(self.heard.append)
+
+    def test_rests(self) -> None:
+        """A device that rests is not on the reactor, and names what is to be watched; then it is back."""
+        [descriptor] = self.device.descriptors()
+        self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
+        self.device.rest()
+        self.device.rest()
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.device.descriptors(), [descriptor])
+        self.device.wake()
+        self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
+
+    def test_removed(self) -> None:
+        """A device that is removed while it rests is let go of; there is nothing to watch, nor to wake."""
+        self.device.rest()
+        [descriptor] = self.device.descriptors()
+        self.device.attend()
+        self.assertEqual(self.heard, [])
+        self.removals.tell()
+        self.assertEqual(select.select([descriptor], [], [], 0)[0], [descriptor])
+        self.device.attend()
+        self.assertEqual([event.kind for event in self.heard], [AsyncEventKind.DEVICE_FATAL])
+        self.assertRaises(OSError, os.fstat, descriptor)
+        self.assertEqual(self.device.descriptors(), [])
+        self.device.attend()
+        self.device.wake()
+        self.assertEqual((len(self.heard), self.reactor.getReaders()), (1, []))
+        self.assertRaises(DeviceUnavailable, self.device.createChannel)
