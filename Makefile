@@ -1,26 +1,35 @@
-# Each target makes its own .venv when needed, and is quick when it is there.
-#   make demo       a folder of files over smc: and over tcp:, side by side
-#   make test       everything under trial
-#   make test-bare  the same where no program is found but a shell, as if nothing optional were installed
+# Each target makes the environment that it needs (.venv), and is quick when that is there.
+#   make test       unit and integration tests, and a random sample of the system tests: minutes
+#   make test-all   all tests that need no virtual machine and no container
 #   make check      ruff, mypy --strict, documentation without warnings
+#   make soak       tests and simulations that are long by nature: make soak MINUTES=30
+#   make demo       a folder of files over smc: and over tcp:, side by side
 #   make bench      the benchmarks; results go to docs/benchmarks.md
+#   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
+#   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
-#   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
-#   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
-#   make conversations   pairs of processes over tcp: and over smc:, which have to see the same; DOCS=1 writes the table
-#   make test-browser   the suites that want Chromium, and schemathesis, which it installs where it can
-#   make test-container   the fabric monitor's container file, built and run by buildah, which it installs where it can
-#   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
-#   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
+#   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
+#   make test-kernel-ci  a short selection of them, in one guest
+#   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
+#   make conversations   pairs of processes over tcp: and over ours, which must see the same; DOCS=1 writes the table
+#   make simulate   random scenarios on simulated networks: make simulate SEEDS=10000 [FIRST=seed]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
+#   make mutants    how many mutants of the protocol cores the fast tests kill
+#   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 
 PYTHON ?= python3
-# Suites of two processes wait for each other: one more than there are processors keeps these busy.
+# Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+SLOWEST ?= 0
+SAMPLE ?= 10
+SEED ?=
 SEEDS ?= 1000
 FIRST ?=
 SECONDS ?= 30
-TESTS ?= txrdma
+MINUTES ?=
+TESTS ?= txrdma.test.unit txrdma.test.integration
+ALL_TESTS := $(TESTS) txrdma.test.system
+KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.kernel,$(TESTS))
 CONVERSATIONS ?=
 ROUTE ?=
 REACTOR ?=
@@ -29,35 +38,44 @@ BENCH ?=
 DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
-# What make test runs: all suites but those that have a target of their own.
-ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim txrdma/test/browser txrdma/test/container
-FOLDERS = $(filter-out $(ELSEWHERE),$(patsubst %/__init__.py,%,$(wildcard txrdma/test/*/__init__.py)))
-SUITES = $(subst /,.,$(basename $(wildcard txrdma/test/test_*.py)) $(FOLDERS))
-UNIT_TESTS = $(if $(filter file,$(origin TESTS)),$(SUITES),$(TESTS))
-IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.ibsim,$(TESTS))
-BROWSER_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.browser txrdma.test.unit.monitor.test_rest,$(TESTS))
-KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
-COMPILED_TESTS ?= txrdma.test.support.smc txrdma.test.support.btl txrdma.test.unit.verbs.test_contract \
-	txrdma.test.unit.soft.test_lane txrdma.test.unit.soft.test_lane_messages txrdma.test.unit.soft.test_lane_atomics \
-	txrdma.test.unit.soft.test_lane_ports txrdma.test.integration.soft.test_datagrams \
-	txrdma.test.system.soft.test_sharedmemory txrdma.test.system.soft.test_sharedports txrdma.test.system.soft.test_capture
+LOWEST := .venv-lowest
+TRUNK := .venv-trunk
+# Suites of the compiled modules; setup.py has the list of these.
+COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.smc txrdma.test.unit.soft \
+	txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
+RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-all test-lowest test-trunk test-compiled test-kernel test-kernel-ci test-container soak mutants \
+	vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
 	@$(BIN)/python -m txrdma.demo $(DEMO)
 
+# TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests, SLOWEST=30 to see what takes long.
 test: $(VENV)/.has-test
-	@$(BIN)/python tools/trial.py -j$(JOBS) $(UNIT_TESTS)
+	@$(BIN)/python $(RUNTESTS) $(TESTS) $(if $(filter file,$(origin TESTS)),--sample txrdma.test.system=$(SAMPLE) $(SEED:%=--seed %))
 
-test-bare: $(VENV)/.has-test
-	@tools/bare $(abspath $(BIN))/python tools/trial.py --label bare -j$(JOBS) $(UNIT_TESTS)
+test-all: $(VENV)/.has-browser
+	@tools/have-ibsim
+	@tools/have-browser
+	@PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python $(RUNTESTS) $(ALL_TESTS)
+
+test-lowest: $(LOWEST)/.has-lowest
+	@tools/bare $(abspath $(LOWEST))/bin/python $(RUNTESTS) --label lowest --folder build/lowest txrdma.test.unit
+
+test-trunk: $(TRUNK)/.made
+	@if tools/have-trunk $(TRUNK)/bin/python; then \
+		$(TRUNK)/bin/python $(RUNTESTS) --label trunk --folder build/trunk txrdma.test.unit; fi
+
+# MINUTES=30 for a random choice that takes about as long; without it, everything, which takes hours.
+soak: $(VENV)/.has-test
+	@$(BIN)/python tools/soak.py $(MINUTES:%=--minutes %) $(SEED:%=--seed %)
 
 check: lint types docs
 
@@ -79,27 +97,24 @@ docs: $(VENV)/.has-docs
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-# From a folder of its own, so that what was installed is found and not this one.
+# With the tests of this checkout beside the installed package, which the wheel does not contain.
 test-compiled: $(COMPILED)/.installed
-	@cd $(COMPILED) && bin/python ../tools/trial.py --label compiled -j$(JOBS) $(COMPILED_TESTS)
+	@rm -rf $(COMPILED)/src && mkdir $(COMPILED)/src
+	@site=$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
+		rm -rf $$site/txrdma/test && cp -r txrdma/test $$site/txrdma/test
+	@TXRDMA_TEST_INSTALLED=1 $(COMPILED)/bin/python $(RUNTESTS) --label compiled --folder build/compiled $(COMPILED_TESTS)
 
 # TESTS=txrdma.test.system.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
 	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
-test-ibsim: $(VENV)/.has-test
-	@tools/have-ibsim
-	@IBSIM=1 $(BIN)/python tools/trial.py --label ibsim -j$(JOBS) $(IBSIM_TESTS)
-
-# What it leaves is in build/browser; DOCS=1 makes the pictures of the documentation anew.
-test-browser: $(VENV)/.has-browser
-	@tools/have-browser
-	@BROWSER=1 BROWSER_FOLDER=$(CURDIR)/build/browser PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python tools/trial.py --label browser -j1 $(BROWSER_TESTS)
+test-kernel-ci: $(VENV)/.has-test
+	@$(BIN)/python -m lab.suites --ci
 
 # What it builds is in build/container.
 test-container: $(VENV)/.has-test
 	@tools/have-container
-	@CONTAINER=1 CONTAINER_FOLDER=$(CURDIR)/build/container $(BIN)/python tools/trial.py --label container -j1 txrdma.test.system.container
+	@CONTAINER=1 CONTAINER_FOLDER=$(CURDIR)/build/container $(BIN)/python tools/runtests.py --label container --jobs 1 txrdma.test.system.container
 
 vendor:
 	@tools/vendor
@@ -110,9 +125,12 @@ conversations: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.streams $(if $(DOCS),--page docs/as-tcp.md) \
 		$(ROUTE:%=--route %) $(REACTOR:%=--reactor %) $(DRAWN:%=--drawn %) $(FIRST:%=--first %) -- $(foreach each,$(CONVERSATIONS),'$(each)')
 
-bench-compiled: $(COMPILED)/.installed
+bench-compiled: $(COMPILED)/.has-bench
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
+
+mutants: $(VENV)/.has-mutants
+	@$(BIN)/python tools/mutants.py
 
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.verbs.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
@@ -125,7 +143,7 @@ fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
 
 clean:
-	rm -rf $(VENV) $(COMPILED) .venv-kernel build dist docs/_build _trial_temp* *.egg-info
+	rm -rf $(VENV) $(COMPILED) $(LOWEST) $(TRUNK) .venv-kernel build dist docs/_build _trial_temp* *.egg-info
 
 $(VENV)/.made:
 	@PYTHON="$(PYTHON)" tools/make-venv $(VENV)
@@ -143,9 +161,25 @@ $(COMPILED)/.made:
 
 $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
 	@echo "Installing txrdma with compiled cores into $(COMPILED)"
-	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
-	@for extra in bench-mpi bench-enet; do $(COMPILED)/bin/python $(PIP) -q ".[$$extra]" >/dev/null 2>&1 || \
-		echo "$$extra is not to be had here: what it is for will not be measured"; done
+	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
 	@rm -rf build/lib* build/temp*  # modules that are no more would be installed, too
 	@TXRDMA_COMPILE=1 tools/quietly $(COMPILED)/bin/python $(PIP) --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+$(COMPILED)/.has-bench: $(COMPILED)/.installed
+	@for extra in bench bench-mpi bench-enet; do $(COMPILED)/bin/python $(PIP) -q ".[$$extra]" >/dev/null 2>&1 || \
+		echo "$$extra cannot be installed here: its cases are not measured"; done
+	@touch $@
+
+$(LOWEST)/.made:
+	@PYTHON="$$(tools/oldest-python $(PYTHON))" tools/make-venv $(LOWEST)
+	@touch $@
+
+$(LOWEST)/.has-lowest: pyproject.toml tools/lowest.txt | $(LOWEST)/.made
+	@echo "Installing txrdma with the lowest supported versions into $(LOWEST)"
+	@tools/quietly $(LOWEST)/bin/python $(PIP) -e . 'hypothesis>=6.100' -c tools/lowest.txt
+	@touch $@
+
+$(TRUNK)/.made:
+	@PYTHON="$(PYTHON)" tools/make-venv $(TRUNK)
 	@touch $@

@@ -23,18 +23,27 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_DURATIONS: Final = CHECKOUT / "tools" / "durations.json"
 _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
 _QUIET_SECONDS: Final = 30.0  # between progress lines where there is no terminal
-_SLOW_SECONDS: Final = 2.0  # a slower test has to give a reason
+SLOW_SECONDS: Final = 2.0  # the class of a slower test has to give a reason
+FORBIDDEN: Final = {
+    "unit": frozenset({"process", "network", "reactor"}),
+    "integration": frozenset({"process"}),
+}
+"""What tests of a group may not use; see L{testworker.Usage}."""
+SEPARATE: Final = ("txrdma.test.system.kernel", "txrdma.test.system.container")
+"""Packages that have a target of their own; they run only when they are named."""
 
 
 @dataclass
@@ -73,15 +82,16 @@ class WorkerProcess:
     partial: str = ""
 
 
-def modulesOf(name: str) -> Iterable[tuple[str, str]]:
+def modulesOf(root: Path, name: str) -> Iterator[tuple[str, str]]:
     """The test modules that a dotted name stands for, each with the name to load in it."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
-        path = CHECKOUT.joinpath(*parts[:length])
+        path = root.joinpath(*parts[:length])
         if path.is_dir() and length == len(parts):
             for each in sorted(path.rglob("test_*.py")):
-                dotted = ".".join(each.relative_to(CHECKOUT).with_suffix("").parts)
-                yield dotted, dotted
+                dotted = ".".join(each.relative_to(root).with_suffix("").parts)
+                if name in SEPARATE or not dotted.startswith(SEPARATE):
+                    yield dotted, dotted
             return
         if path.with_suffix(".py").is_file():
             yield ".".join(parts[:length]), name
@@ -89,37 +99,40 @@ def modulesOf(name: str) -> Iterable[tuple[str, str]]:
     raise SystemExit(f"There is no test named {name}.")
 
 
-def testsIn(module: str) -> int:
+def testsIn(root: Path, module: str) -> int:
     """A guess at the number of tests in a module that was never loaded: its functions named test_."""
-    tree = ast.parse(CHECKOUT.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    tree = ast.parse(root.joinpath(*module.split(".")).with_suffix(".py").read_text())
     return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree))
 
 
 class Durations:
-    """Seconds of each test, by module, as the last runs recorded them."""
+    """
+    Number of tests and seconds of each module.
 
-    def __init__(self, *paths: Path) -> None:
-        self._path = paths[0]
-        self._modules: dict[str, dict[str, float]] = {}
-        for path in reversed(paths):
+    C{tools/durations.json} has those of modules that take more than a second, for the first run of a
+    checkout; later runs use what they have measured themselves.
+    """
+
+    def __init__(self, root: Path, own: Path) -> None:
+        self._root, self._own = root, own
+        self._modules: dict[str, tuple[int, float]] = {}
+        for path in (_DURATIONS, own):
             with contextlib.suppress(OSError, ValueError):
                 self._modules |= json.loads(path.read_text())
 
     def job(self, module: str, name: str) -> Job:
         """The job for a module, with its expected tests and seconds."""
-        known = self._modules.get(module)
-        if known is None:
-            return Job(name, module, testsIn(module), 1.0)
-        return Job(name, module, len(known), sum(known.values()))
+        count, seconds = self._modules.get(module) or (testsIn(self._root, module), 0.5)
+        return Job(name, module, count, seconds)
 
     def record(self, ended: Iterable[tuple[str, Ended]]) -> None:
-        """Store the durations of a run in place of those known for the same tests."""
+        """Store the durations of modules that have run as a whole."""
+        measured: dict[str, tuple[int, float]] = {}
         for module, each in ended:
-            self._modules.setdefault(module, {})[each.test.removeprefix(module + ".")] = round(
-                each.seconds, 3
-            )
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._modules, indent=0, sort_keys=True))
+            count, seconds = measured.get(module, (0, 0.0))
+            measured[module] = count + 1, round(seconds + each.seconds, 2)
+        self._modules |= measured
+        self._own.write_text(json.dumps(self._modules, indent=0, sort_keys=True))
 
 
 class Progress:
@@ -165,9 +178,11 @@ class Progress:
 class Run:
     """Hands jobs to workers and collects their results."""
 
-    def __init__(self, jobs: list[Job], options: argparse.Namespace, log: TextIO, progress: Progress) -> None:
+    def __init__(
+        self, jobs: list[Job], options: argparse.Namespace, work: Path, log: TextIO, progress: Progress
+    ) -> None:
         self._jobs = sorted(jobs, key=lambda job: job.seconds)  # taken from the end
-        self._options = options
+        self._options, self._work = options, work
         self._log = log
         self._progress = progress
         self._workers: dict[int, WorkerProcess] = {}
@@ -194,11 +209,11 @@ class Run:
     def _start(self) -> None:
         readEnd, writeEnd = os.pipe()
         self._number += 1
-        folder = self._options.folder / f"worker-{self._number}"
-        folder.mkdir(parents=True)
+        folder = self._work / f"worker-{self._number}"
+        folder.mkdir()
         try:
             process = subprocess.Popen(
-                [sys.executable, str(_WORKER), str(writeEnd), str(folder)],
+                [sys.executable, str(_WORKER), str(writeEnd), str(folder), str(self._options.root)],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -267,6 +282,8 @@ class Run:
             self._start()
 
     def _finished(self, job: Job, ended: Ended) -> None:
+        if ended.outcome == "passed" and (reason := misplaced(ended)):
+            ended.outcome, ended.text = "failed", reason
         self.ended.append((job.module, ended))
         self._progress.counts[ended.outcome] += 1
         note = f": {ended.text}" if ended.outcome == "skipped" else ""
@@ -297,11 +314,27 @@ def allowDescriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def printSlowest(ended: list[tuple[str, Ended]], number: int) -> None:
-    """Print the slowest tests, and slow ones without a reason."""
-    bySeconds = sorted((each for _, each in ended), key=lambda each: -each.seconds)
-    for each in bySeconds[:number]:
-        print(f"{each.seconds:8.2f} s  {each.test}")
+def printSlowest(ended: list[Ended], number: int) -> None:
+    """Print the slowest tests, with the reasons that their classes give."""
+    for each in sorted(ended, key=lambda each: -each.seconds)[:number]:
+        reason = f"  ({each.reason})" if each.reason else ""
+        print(f"{each.seconds:8.2f} s  {each.test}{reason}")
+
+
+def printUnexplained(ended: list[Ended]) -> None:
+    """Name classes with tests over two seconds that do not say why (attribute C{slowBecause})."""
+    slow = {each.test.rpartition(".")[0] for each in ended if each.seconds > SLOW_SECONDS and not each.reason}
+    if slow:
+        print(
+            f"Slower than {SLOW_SECONDS:.0f} s, without slowBecause in the class: {', '.join(sorted(slow))}"
+        )
+
+
+def misplaced(ended: Ended) -> str:
+    """Why a test does not belong to its group, unit or integration; empty if it does."""
+    group = ended.test.removeprefix("txrdma.test.").partition(".")[0]
+    forbidden = sorted(FORBIDDEN.get(group, frozenset()).intersection(ended.uses))
+    return f"A test of the group {group} may not use: {', '.join(forbidden)}." if forbidden else ""
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -309,6 +342,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run tests on several processes.")
     parser.add_argument("names", nargs="+", help="packages, modules or tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="worker processes")
+    parser.add_argument(
+        "--sample", metavar="PACKAGE=PERCENT", help="add a random part of a package's modules"
+    )
+    parser.add_argument("--seed", type=int, help="the seed of the random part")
     parser.add_argument("--label", default="", help="a word that stands before the counts")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest tests")
     parser.add_argument(
@@ -317,6 +354,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--exit-first", dest="exitFirst", action="store_true", help="stop at the first failure"
     )
+    parser.add_argument("--root", type=Path, default=CHECKOUT, help="where the names begin")
     parser.add_argument(
         "--folder", type=Path, default=CHECKOUT / "build" / "tests", help="log, durations, temporary files"
     )
@@ -331,30 +369,37 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
     label = f"{options.label}: " if options.label else ""
     options.folder.mkdir(parents=True, exist_ok=True)
-    durations = Durations(options.folder / "durations.json", CHECKOUT / "tools" / "durations.json")
-    jobs = [durations.job(module, name) for each in options.names for module, name in modulesOf(each)]
+    root = options.root
+    durations = Durations(root, options.folder / "durations.json")
+    jobs = [durations.job(*module) for each in options.names for module in modulesOf(root, each)]
+    if options.sample:
+        name, _, percent = options.sample.partition("=")
+        seed = options.seed or random.randrange(1 << 32)
+        part = sampled([durations.job(*names) for names in modulesOf(root, name)], float(percent) / 100, seed)
+        print(f"{label}with {len(part)} modules of {name}, chosen by --seed {seed}", flush=True)
+        jobs += part
     progress = Progress(label, sum(job.count for job in jobs), sys.stdout)
+    interrupted = False
     with open(options.folder / "log", "w", encoding="utf-8") as log:
-        for number in range(100):
-            work = options.folder / f"run-{number}"
-            if not work.exists():
-                break
-        options.folder = work
-        run = Run(jobs, options, log, progress)
-        try:
-            run.run()
-        except KeyboardInterrupt:
-            progress.say("Interrupted.")
+        with tempfile.TemporaryDirectory(prefix="run-", dir=options.folder) as work:
+            run = Run(jobs, options, Path(work), log, progress)
+            try:
+                run.run()
+            except KeyboardInterrupt:
+                interrupted = True
+                progress.say("Interrupted.")
     durations.record(run.ended)
     if options.results:
-        with open(options.results, "w", encoding="utf-8") as results:
+        with open(options.results, "w", encoding="utf-8") as file:
             for module, each in run.ended:
-                results.write(json.dumps({"module": module, **vars(each)}) + "\n")
-    printSlowest(run.ended, options.slowest)
+                file.write(json.dumps({"module": module, **vars(each)}) + "\n")
+    results = [each for _, each in run.ended]
+    printSlowest(results, options.slowest)
+    printUnexplained(results)
     counts = progress.counts
     progress.say(f"{progress.line()}; log in {log.name}")
     print(f"{label}{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] or not run.ended else 0
+    return 130 if interrupted else 1 if counts["failed"] or not run.ended else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
+#!/usr/bin/env python3
 """
 Run test modules that L{runtests} names on standard input, and report each result as a line of JSON.
 
 One process runs many modules, one after the other, so that Twisted and the package are imported once. Results
 go to
 the file descriptor that is the first argument; whatever tests print goes to standard output, which the runner
-appends to its log. The second argument is the directory for temporary files.
+appends to its log. The second argument is the directory for temporary files, the third the directory where the
+modules' names begin, which is searched before what is installed; unless C{TXRDMA_TEST_INSTALLED} is set.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, TextIO
 from unittest import TestCase, TestSuite
-
-_CHECKOUT: Final = str(Path(__file__).resolve().parent.parent)
 
 PROCESS_EVENTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"})
 NETWORK_EVENTS: Final = frozenset({"socket.bind", "socket.connect", "socket.sendto"})
 
 
 class Usage:
-    """What the current test uses beyond plain Python: processes, sockets, or a wait for real time."""
+    """
+    What the current test uses beyond computing: processes, sockets with an address, or a running reactor.
+
+    The runner fails a test that uses what its group (unit, integration) excludes.
+    """
 
     def __init__(self) -> None:
         self.uses: set[str] = set()
@@ -37,6 +40,16 @@ class Usage:
             self.uses.add("process")
         elif event in NETWORK_EVENTS:
             self.uses.add("network")
+
+    def watchReactor(self, reactor: Any) -> None:
+        """Note when the reactor runs, which trial does when a test returns a Deferred that has not fired."""
+        started = reactor.startRunning
+
+        def startRunning(*arguments: Any, **keywords: Any) -> Any:
+            self.uses.add("reactor")
+            return started(*arguments, **keywords)
+
+        reactor.startRunning = startRunning
 
 
 def flattened(suite: TestCase | TestSuite) -> Iterator[Any]:
@@ -115,12 +128,14 @@ def main(arguments: list[str]) -> None:
     """Serve until standard input ends."""
     faulthandler.enable()
     os.chdir(arguments[1])
-    if _CHECKOUT not in sys.path and os.environ.get("TXRDMA_TEST_INSTALLED") is None:
-        sys.path.insert(0, _CHECKOUT)
+    if "TXRDMA_TEST_INSTALLED" not in os.environ:
+        sys.path.insert(0, arguments[2])
     usage = Usage()
     sys.addaudithook(usage.audit)
+    from twisted.internet import reactor
     from twisted.python import log
 
+    usage.watchReactor(reactor)
     log.FileLogObserver(open("test.log", "a", encoding="utf-8")).start()
     descriptor = int(arguments[0])
     os.set_inheritable(descriptor, False)
@@ -128,7 +143,6 @@ def main(arguments: list[str]) -> None:
         worker = Worker(reports, usage)
         worker.report(event="ready")
         requests, sys.stdin = sys.stdin, open(os.devnull)
-        os.dup2(sys.stdin.fileno(), 0) if False else None
         for line in requests:
             request = json.loads(line)
             worker.run(request["name"], request.get("only"))

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.presence import presenceOn, Use
+from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
@@ -60,6 +61,8 @@ class RaceTestCase(SynchronousTestCase):
     """A client and a server, each on a host of its own."""
 
     def setUp(self) -> None:
+        # Closing waits for peers in real time, in which the simulated world stands still.
+        self.patch(groupsModule, "PARTING_SECONDS", 0.0)
         self.world = World(1)
         self.addCleanup(self.world.close)
         self.uses: list[Use] = []

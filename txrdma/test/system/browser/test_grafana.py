@@ -8,7 +8,6 @@ that are none of an enumeration are errors. Queries are Prometheus' matter, and 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma.monitor.web
+from txrdma.test.system.browser import FOLDER
 
 BOARD = Path(txrdma.monitor.web.__file__).parent / "files" / "grafana.json"
 TYPES = "./node_modules/@grafana/schema/dist/types/raw"
@@ -49,9 +49,7 @@ class GrafanaTests(SynchronousTestCase):
     """The file that the monitor hands out."""
 
     def setUp(self) -> None:
-        if "BROWSER" not in os.environ:
-            raise SkipTest("make test-browser runs this")
-        self.folder = Path(os.environ["BROWSER_FOLDER"]).resolve() / "grafana"
+        self.folder = FOLDER / "grafana"
         if not (self.folder / "node_modules" / "typescript").exists() or shutil.which("node") is None:
             raise SkipTest("@grafana/schema is not here: tools/have-browser fetches it from the npm registry")
         self.board: dict[str, Any] = json.loads(BOARD.read_text())

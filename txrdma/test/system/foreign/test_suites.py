@@ -48,11 +48,6 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
 }
 """The modules and classes whose tests connect, and what they want to be installed."""
 
-REACTORS: Final = ("select", "poll", "epoll", "asyncio")
-
-ON_ALL_REACTORS: Final = ("twisted.test.test_tcp",)
-"""Suites that run on each reactor; the others run on epoll's."""
-
 EXCEPTIONS: Final = {
     "twisted.test.test_tcp.CannotBindTests.test_clientBind": (
         "a client of our endpoints can choose the address that it comes from, but not the port"
@@ -77,6 +72,7 @@ class _Playing(TestCase):
     """Runs suites in processes of their own."""
 
     timeout = 240
+    slowBecause = "Runs a suite of Twisted's in one process over TCP and in another over SMC-R."
 
     async def play(self, suite: str, over: str, reactorName: str, scheme: str = "smc") -> dict[str, Any]:
         """What became of the tests of a suite, as L{txrdma.test.system.foreign.player} writes it."""
@@ -100,8 +96,8 @@ class _Playing(TestCase):
         self.assertEqual({name: kinds for name, kinds in hows.items() if kinds != {"SMC-R"}}, {})
 
 
-class SuitesTests(_Playing):
-    """Each suite, over TCP and over SMC-R at the same time."""
+class SuiteComparison(_Playing):
+    """Compares a suite over TCP with the same suite over SMC-R."""
 
     async def compare(self, suite: str, reactorName: str) -> None:
         """What passes over TCP passes over SMC-R, but for the exceptions."""
@@ -121,16 +117,17 @@ class SuitesTests(_Playing):
         self.assertSMC(smc)
         connecting = (passed - excepted) & set(smc["connections"])
         self.assertGreater(len(connecting), 0, f"no test connects and passes: {tcp['outcomes']}")
-        note("foreign tests over SMC-R", len(connecting))
 
 
-class PlainTests(_Playing):
+class PlainComparison(_Playing):
     """
     A suite as a user writes it (L{txrdma.test.system.foreign.plain}), which says C{smc:} where it could say
     C{tcp:}.
 
     In half of its tests somebody removes everything from the reactor at the end.
     """
+
+    slowBecause = "Runs a suite in one process over TCP and in another over SMC-R."
 
     async def compare(self, reactorName: str) -> None:
         """All of it passes, by SMC-R, in one process."""
@@ -143,41 +140,39 @@ class PlainTests(_Playing):
         self.assertSMC(played["smc"])
         connections = sum(sum(hows.values()) for hows in played["smc"]["connections"].values())
         self.assertEqual((connections, played["tcp"]["connections"]), (80, {}))
-        for scheme in ("tcp", "smc"):
-            note(
-                f"milliseconds of the plain suite over {scheme} by {reactorName}",
-                played[scheme]["seconds"] * 1000,
-            )
 
 
-def note(what: str, count: float) -> None:
-    """Tell whoever runs the tests a number; those of the same name are added up by C{tools/trial.py}."""
-    path = os.environ.get("TXRDMA_NOTES")
-    if path:
-        with open(path, "a") as notes:
-            notes.write(f"{what}: {count:.0f}\n")
-    else:
-        print(f"{what}: {count:.0f}")
+def addSuites(case: type[SuiteComparison], reactorName: str) -> None:
+    """Add a test for each suite on a reactor."""
+
+    def add(suite: str) -> None:
+        async def test(self: SuiteComparison) -> None:
+            await self.compare(suite, reactorName)
+
+        test.__doc__ = f"C{{{suite}}} on the {reactorName} reactor."
+        setattr(case, f"test_{suite.replace('.', '_')}_{reactorName}", test)
+
+    for each in SUITES:
+        add(each)
 
 
-def _addSuite(suite: str, reactorName: str) -> None:
-    async def test(self: SuitesTests) -> None:
-        await self.compare(suite, reactorName)
+def addPlain(case: type[PlainComparison], reactorName: str) -> None:
+    """Add a test of the plain suite on a reactor."""
 
-    test.__doc__ = f"C{{{suite}}} on the {reactorName} reactor."
-    setattr(SuitesTests, f"test_{suite.replace('.', '_')}_{reactorName}", test)
-
-
-def _addPlain(reactorName: str) -> None:
-    async def test(self: PlainTests) -> None:
+    async def test(self: PlainComparison) -> None:
         await self.compare(reactorName)
 
     test.__doc__ = f"All is clean on the {reactorName} reactor."
-    setattr(PlainTests, f"test_{reactorName}", test)
+    setattr(case, f"test_{reactorName}", test)
 
 
-for _suite in SUITES:
-    for _reactor in REACTORS if _suite in ON_ALL_REACTORS else ("epoll",):
-        _addSuite(_suite, _reactor)
-for _reactor in REACTORS:
-    _addPlain(_reactor)
+class SuitesTests(SuiteComparison):
+    """Each suite, over TCP and over SMC-R at the same time."""
+
+
+class PlainTests(PlainComparison):
+    """The plain suite, over TCP and over SMC-R."""
+
+
+addSuites(SuitesTests, "epoll")
+addPlain(PlainTests, "epoll")

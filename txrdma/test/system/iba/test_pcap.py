@@ -19,7 +19,7 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MACAddress, QPN, RKey
 from txrdma.test.support.captures import packets, raw
 from txrdma.test.support.iba.pcap import recorded
-from txrdma.test.support.iba.roce import scapyRoCE
+from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.test.unit.iba.test_roce import rocePackets
 
 HERE = Place("10.0.0.1", 49152, MACAddress.fromString("02:00:0a:00:00:01"))

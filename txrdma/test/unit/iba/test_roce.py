@@ -15,10 +15,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba import roce
 from txrdma.iba.headers import BTH, EXTENSIONS, Opcode
-from txrdma.iba.internet import checksummed, ipHeaders, IPv4, packedIP
+from txrdma.iba.internet import checksum, checksummed, ipHeaders, IPv4, packedIP
 from txrdma.iba.roce import crc32, Flow, IDENTIFICATION_CHANGES, invariantCRC, LARGEST, RESIDUE, RoCEPacket
 from txrdma.test.support.captures import Captured, names, packets
-from txrdma.test.support.iba.roce import scapyRoCE
+from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.testing.strategies import layouts
 
 
@@ -216,3 +216,19 @@ class PacketTests(SynchronousTestCase):
         """A packet with an opcode that we don't know is all payload."""
         packet = RoCEPacket.decode(BTH(opcode=Opcode(0xC7)).encode() + b"abcd" + bytes(4))
         self.assertEqual((packet.bth.opcode, packet.extensions, packet.payload), (0xC7, (), b"abcd"))
+
+
+class ChecksumTests(SynchronousTestCase):
+    """The internet checksum."""
+
+    def test_example(self) -> None:
+        """The example of RFC 1071, section 3."""
+        self.assertEqual(checksum(bytes.fromhex("0001f203f4f5f6f7")), 0xFFFF - 0xDDF2)
+
+    @given(st.binary(min_size=1, max_size=50))
+    def test_scapy(self, data: bytes) -> None:
+        """Scapy computes the same."""
+        scapyRoCE()
+        from scapy.utils import checksum as theirs
+
+        self.assertEqual(checksum(b"\1\0" + data), theirs(b"\1\0" + data))

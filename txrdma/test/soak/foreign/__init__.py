@@ -1,0 +1,3 @@
+"""
+Suites of other projects, on every reactor.
+"""

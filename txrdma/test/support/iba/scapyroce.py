@@ -1,0 +1,21 @@
+"""
+Scapy's RoCE layer, which judges ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SkipTest
+
+try:
+    from scapy.contrib import roce as _theirs
+except ImportError:
+    _theirs = None
+
+
+def scapyRoCE() -> Any:  # scapy has no types
+    """Scapy's module for RoCE; the test is skipped if scapy is not installed."""
+    if _theirs is None:
+        raise SkipTest("scapy is not installed")
+    return _theirs
