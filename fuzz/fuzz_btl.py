@@ -17,7 +17,7 @@ def _seeds() -> Iterator[bytes]:
     for kind in Kind:
         yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
     yield Segment(LANDED, 1 << 63, 7, 9, 3, encodeLanded(16, 32), total=32).encode()
-    yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 4, 2, 0), (b"some", b""))).encode()
+    yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
 
 
 def _decoded(packet: bytes) -> Segment:
@@ -29,8 +29,7 @@ def _decoded(packet: bytes) -> Segment:
     if segment.kind == PACK:
         messages = decodePack(segment.tag, memoryview(segment.payload))
         if messages is not None:
-            entries = [number for tag, data in messages for number in (tag, len(data))]
-            assert encodePack(entries, [data for _tag, data in messages]) == segment.payload
+            assert encodePack([tag for tag, _ in messages], [data for _, data in messages]) == segment.payload
     return segment
 
 

@@ -76,7 +76,7 @@ def _datagrams(content: bytes) -> None:
             lane.taken()
     except ValueError:
         pass
-    lane.put(memoryview(b"head"), memoryview(b"payload"), 12)
+    lane.put((b"head", b"payload"), 12)
     lane.announce()
 
 
@@ -85,7 +85,7 @@ def _rings() -> Iterator[bytes]:
     lane = DatagramLane(("192.0.2.1", 4791), boxes[0], lambda: None)
     lane.attach(boxes[1])
     for size in (0, 24, 500, 2000):
-        lane.put(memoryview(b""), memoryview(bytes(size)), size)
+        lane.put((bytes(size),), size)
     yield bytes(boxes[0][HEADER_BYTES:])
     yield bytes(boxes[0][HEADER_BYTES:]) + bytes(boxes[0][:HEADER_BYTES])
 
