@@ -12,7 +12,7 @@
 #   make test-container   the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
-#   make fuzz       every decoder under atheris: make fuzz SECONDS=60
+#   make fuzz       every fuzz target under atheris, one second each or more: make fuzz SECONDS=600
 
 PYTHON ?= python3
 # Suites of two processes wait for each other: one more than there are processors keeps these busy.
@@ -122,7 +122,8 @@ simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 fuzz: $(VENV)/.has-test
-	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris
+	@$(BIN)/python fuzz/run.py --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED) .venv-kernel build dist docs/_build _trial_temp* *.egg-info

@@ -1,0 +1,1 @@
+"""Tests without processes, sockets or real time."""
