@@ -331,8 +331,10 @@ def _structuresAsJSON() -> Iterator[bytes]:
 
 
 def _datagrams() -> Iterator[bytes]:
-    """Every frame by itself, and all recorded ones together, each with its length as L{_split} expects it."""
+    """Frames one by one, all recorded ones together, and BUSY responses, with lengths for L{_split}."""
     yield b"".join(b"\x01\xff" + datagram for datagram in _recorded())
+    response = frame(ManagementClass.SUBN_ADM, Method.GET_RESP, 79, 0x11, 0, b"")
+    yield (b"\x01\xff" + response[:4] + b"\x00\x01" + response[6:]) * 7
     for datagram in _frames():
         yield b"\x01\xff" + datagram
 

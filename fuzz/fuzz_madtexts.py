@@ -139,7 +139,7 @@ def _fields(text: str) -> None:
 _NODE_NAMES = '0x2c9000100d050 "leaf 3"\n# none\n12 a b\n'
 _THRESHOLDS = "PortXmitDiscards=100 # many\nSymbolErrors=0x10\n"
 _PORT_STRINGS = ("fattree:128:latency=0.1:dead=a+b:lmc=2", "node:socket=x:sm=yes", "a.net")
-_FIELDS = ("lid=7 portState=ACTIVE", "pkeys[3]=0x8001 dgid=fe80::1", "numPorts=2")
+_FIELDS = ("lid=7 portState=ACTIVE", "pkeys[3]=0x8001 dgid=fe80::1", "numPorts=2", "noSuchField=1")
 _PATHS = (
     *("7", "lid 0x7", "fe80::2:c903:1:2", "0x0002c90300010002", "DR 0,1,3", "0,1,3", "10.0.0.2"),
     *("lid 7 sl 3 dqpn 1 pkey 0xffff one-way", "DR 0,1 slid 4 dlid 5", "fe80::1%mlx5_0/1"),
@@ -149,6 +149,8 @@ _NETS = (
     fatTree(16).text(),
     'vendid=0x8f1\ndevid=0x1234\nswitchguid=0x2\nSwitch 4 "S-2" # "x" lid 2 lmc 0\n[1] "H-1"[1] w=4\n',
     'Hca 2 "H-1" # "a"\n[1](1) "S-2"[1] s=4 e=1\n\nSwitch 3 "S-2"\n[1] "H-1"[1]\n[2] "S-2"[3]\n',
+    'Switch 999 "S-3"\n',  # too many ports
+    'Switch 2 "S-3"\nSwitch 2 "S-3"\n',  # an identifier twice
 )
 _SNAPSHOTS = [json.dumps(dump(fabric)) for fabric in (readFabric(fatTree(4).text()), Fabric())]
 

@@ -31,7 +31,7 @@ class Target:
     A function to call with arbitrary bytes.
 
     @ivar run: raises an exception when the code under test breaks its contract for these bytes.
-    @ivar seeds: returns valid inputs, preferably recorded ones, from which the fuzzer derives others.
+    @ivar seeds: returns inputs, preferably recorded ones, from which the fuzzer derives others.
     """
 
     run: Callable[[bytes], None]
