@@ -230,7 +230,7 @@ class _Port:
 def _agent(raw: bytes) -> None:
     """Every call of an agent ends once, with an answer or an MAD error, whatever the agent receives."""
     clock, port = Clock(), _Port()
-    agent = MADAgent(clock, port, timeoutSeconds=1.0, retries=1)  # type: ignore[arg-type]  # no IMADPort declared
+    agent = MADAgent(clock, port, timeoutSeconds=1.0, retries=1)  # type: ignore[arg-type]  # not declared an implementer
     calls: list[Deferred[Any]] = [
         agent.SubnGet(smp.NodeInfo, _TO_PEER),
         agent.SubnGet(smp.PortInfo, IBDRPath(drPath=(1, 2)), 3),
@@ -262,7 +262,7 @@ def _agent(raw: bytes) -> None:
         error = getattr(result, "value", None)
         if isinstance(error, Exception) and not isinstance(error, (MADFailure, DeviceUnavailable)):
             raise error
-        if isinstance(error, MADFailure):
+        if isinstance(error, MADFailure) and error.reply:  # others print only our own request
             error.detailed(3)
 
 
@@ -280,7 +280,7 @@ class _Handler:
 def _server(raw: bytes) -> None:
     """A server accepts any datagram, and sends only responses and RMPP packets."""
     clock, port = Clock(), _Port()
-    agent = MADAgent(clock, port)  # type: ignore[arg-type]  # no IMADPort declared
+    agent = MADAgent(clock, port)  # type: ignore[arg-type]  # not declared an implementer
     server = MADServer(agent)
     server.listen(lambda notice, path: None)
     for managementClass in (1, 0x81, 3, 4, 5, 6, 7, 9, 0x10, 0x12, 0x21, 0x32):
