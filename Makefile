@@ -13,7 +13,7 @@
 #   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over ours, which must see the same; DOCS=1 writes the table
 #   make simulate   random scenarios on simulated networks: make simulate SEEDS=10000 [FIRST=seed]
-#   make fuzz       every decoder under atheris: make fuzz SECONDS=60
+#   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600
 #   make mutants    how many mutants of the protocol cores the fast tests kill
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 
@@ -140,7 +140,8 @@ simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 fuzz: $(VENV)/.has-test
-	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris
+	@$(BIN)/python fuzz/run.py --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED) $(LOWEST) $(TRUNK) .venv-kernel build dist docs/_build _trial_temp* *.egg-info

@@ -1,5 +1,5 @@
 """
-Decoders of the byte transfer layer.
+Fuzz targets of the byte transfer layer.
 """
 
 from __future__ import annotations
@@ -8,20 +8,23 @@ from collections.abc import Iterator
 
 from harness import decoder
 
-from txrdma.btl.wire import decodeLanded, decodePack, encodeLanded, encodePack, Kind, LANDED, PACK, Segment
+from txrdma.btl.wire import (
+    ACK,
+    decodeLanded,
+    decodePack,
+    encodeLanded,
+    encodePack,
+    Kind,
+    LANDED,
+    PACK,
+    Segment,
+)
 
 _LANDING = memoryview(bytes(64))
 
 
-def _seeds() -> Iterator[bytes]:
-    for kind in Kind:
-        yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
-    yield Segment(LANDED, 1 << 63, 7, 9, 3, encodeLanded(16, 32), total=32).encode()
-    yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 4, 2, 0), (b"some", b""))).encode()
-
-
-def _decoded(packet: bytes) -> Segment:
-    """The segment of a packet; a pack's messages are all of its bytes, landed bytes stand in the landing."""
+def _decodeSegment(packet: bytes) -> Segment:
+    """Decode a segment and its payload: a pack must encode to the same bytes, landed bytes must fit."""
     segment = Segment.decode(packet)
     if segment.kind >= LANDED:
         landed = decodeLanded(segment, _LANDING)
@@ -29,9 +32,16 @@ def _decoded(packet: bytes) -> Segment:
     if segment.kind == PACK:
         messages = decodePack(segment.tag, memoryview(segment.payload))
         if messages is not None:
-            entries = [number for tag, data in messages for number in (tag, len(data))]
-            assert encodePack(entries, [data for _tag, data in messages]) == segment.payload
+            assert encodePack([tag for tag, _ in messages], [data for _, data in messages]) == segment.payload
     return segment
 
 
-TARGETS = {"BTL segment": decoder(_decoded, _seeds)}
+def _segments() -> Iterator[bytes]:
+    for kind in Kind:
+        yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
+    yield Segment(ACK, 1 << 63, 0, 9, latest=8, latestAttempt=0x81).encode()
+    yield Segment(LANDED, 1 << 63, 7, 9, 3, encodeLanded(16, 32), total=32).encode()
+    yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
+
+
+TARGETS = {"BTL segment": decoder(_decodeSegment, _segments)}

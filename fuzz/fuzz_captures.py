@@ -1,5 +1,5 @@
 """
-Captures of every kind, and what C{txrdma decode} finds in them.
+Fuzz targets of capture files of every format, and of C{txrdma decode}.
 """
 
 from __future__ import annotations
@@ -29,41 +29,44 @@ from txrdma.iba.captures import captured
 from txrdma.mad.layouts.dump import dumped
 from txrdma.test.support.captures import names, raw, records
 
-tuple(attributesOf(None))  # all attributes are known from here on
+tuple(attributesOf(None))  # registers all attributes, as the command does
 
 _LINKS = (ETHERNET, COOKED, COOKED2, ERF, INFINIBAND, RAW_IP[0])
+
+# A pcapng file: section header, interface description (InfiniBand), and one simple packet of four bytes.
 _SECTION = bytes.fromhex("0a0d0d0a1c0000004d3c2b1a01000000ffffffffffffffff1c000000")
 _INTERFACE = bytes.fromhex("0100000014000000f70000000000000014000000")
+_PACKET = bytes.fromhex("0300000014000000040000000102030414000000")
 
 
-def _capture(content: bytes) -> None:
-    """A capture is read to its end, or is a WireError."""
+def _readCapture(content: bytes) -> None:
+    """A capture file is read to its end or raises WireError, and its packets are bytes of the file."""
     try:
         for packet in captured(BytesIO(content)):
             if packet.data not in content:
-                raise AssertionError("made up")
+                raise AssertionError("the packet is not part of the file")
     except WireError:
         pass
 
 
-def _packet(content: bytes) -> None:
-    """A packet holds a datagram that is in it, or none; whatever it says can be told."""
+def _findDatagram(content: bytes) -> None:
+    """A packet contains a management datagram or none, and any datagram found can be printed."""
     for link in _LINKS:
         try:
             found = inPacket(content, link)
         except WireError:
             continue
         if found is not None:
-            _told(found.datagram, content)
+            _printDatagram(found.datagram, content)
     try:
-        _told(inBytes(content).datagram, content)
+        _printDatagram(inBytes(content).datagram, content)
     except InvalidRequest:
         pass
 
 
-def _told(datagram: bytes, content: bytes) -> None:
+def _printDatagram(datagram: bytes, content: bytes) -> None:
     if datagram not in content:
-        raise AssertionError("made up")
+        raise AssertionError("the datagram is not part of the packet")
     dumped(datagram, 3)
     try:
         Tables().records(datagram.ljust(256, b"\0"))
@@ -71,8 +74,8 @@ def _told(datagram: bytes, content: bytes) -> None:
         pass
 
 
-def _decoded(content: bytes) -> None:
-    """Whatever C{txrdma decode} is given: it finds datagrams, or says that there are none."""
+def _decodeFile(content: bytes) -> None:
+    """C{txrdma decode} finds datagrams in any input, or raises InvalidRequest."""
     with redirect_stderr(StringIO()):
         try:
             for found in decode._inFile(BytesIO(content), Explanation()):
@@ -87,7 +90,7 @@ def _decoded(content: bytes) -> None:
 
 def _captures() -> Iterator[bytes]:
     yield raw("cm-reject")
-    yield _SECTION + _INTERFACE + bytes.fromhex("0300000014000000040000000102030414000000")
+    yield _SECTION + _INTERFACE + _PACKET
 
 
 def _packets() -> Iterator[bytes]:
@@ -106,7 +109,7 @@ def _files() -> Iterator[bytes]:
 
 
 TARGETS = {
-    "capture": Target(_capture, _captures),
-    "management packet": Target(_packet, _packets),
-    "decode": Target(_decoded, _files),
+    "capture": Target(_readCapture, _captures),
+    "management packet": Target(_findDatagram, _packets),
+    "decode": Target(_decodeFile, _files),
 }

@@ -1,5 +1,5 @@
 """
-Management datagrams: structures, frames, dumps, RMPP transfers; and agents and servers that hear anything.
+Fuzz targets of management datagrams (MADs): structures, frames, RMPP transfers, the agent and the server.
 """
 
 from __future__ import annotations
@@ -41,11 +41,17 @@ from txrdma.test.support.captures import names, packets
 from txrdma.test.support.mad.structures import structures
 
 _STRUCTURES = structures()
-_LENGTH = 256
+_MAD_BYTES = 256
+_SEGMENT_BYTES = 200
+_LONGEST = 20_000
 
 
-def _structure(raw: bytes) -> None:
-    """The first byte says which: it is read, written, told, and read again; or it is a WireError."""
+def _decodeStructure(raw: bytes) -> None:
+    """
+    A structure encodes to the bytes it was decoded from, and its JSON converts to the same JSON again.
+
+    The first byte selects the type of the structure.
+    """
     if not raw:
         return
     kind = _STRUCTURES[raw[0] % len(_STRUCTURES)]
@@ -56,19 +62,20 @@ def _structure(raw: bytes) -> None:
             raise
         return
     if kind.decode(value.encode()) != value or value.encode() != raw[1 : 1 + kind.size]:
-        raise AssertionError(f"{value!r} is written otherwise")
+        raise AssertionError(f"{value!r} does not encode to the same bytes")
     str(value)
     repr(value)
-    told = json.loads(json.dumps(plain(value)))
-    if plain(fromPlain(kind, told)) != told:
-        raise AssertionError(f"{told} became another")
+    values = json.loads(json.dumps(plain(value)))
+    again = plain(fromPlain(kind, values))
+    if again != values:
+        raise AssertionError(f"{values} became {again}")
     if isinstance(value, Notice):
         describe(value)
         detailsOf(value)
 
 
-def _json(raw: bytes) -> None:
-    """Whatever JSON says, a structure comes of it that can be written, or a ValueError."""
+def _structureFromJSON(raw: bytes) -> None:
+    """Any JSON object converts to a structure that can be encoded, or raises ValueError."""
     if not raw:
         return
     kind = _STRUCTURES[raw[0] % len(_STRUCTURES)]
@@ -80,107 +87,111 @@ def _json(raw: bytes) -> None:
         pass
 
 
-def _frame(raw: bytes) -> None:
-    """Any datagram can be shown; its frame is written as it was read."""
+def _decodeFrame(raw: bytes) -> None:
+    """Any datagram can be printed, and its frame encodes to the bytes it was decoded from."""
     for level in (1, 2, 3):
         dumped(raw, level)
     if len(raw) > 1:
         try:
-            said = formatOf(raw[1]).decode(raw)
+            decoded = formatOf(raw[1]).decode(raw)
         except WireError:
             return
-        if said.encode() != raw[:_LENGTH]:
-            raise AssertionError(f"{said!r} is written otherwise")
+        if decoded.encode() != raw[:_MAD_BYTES]:
+            raise AssertionError(f"{decoded!r} does not encode to the same bytes")
         MADStatus(int.from_bytes(raw[4:6], "big")).words(raw[1])
 
 
-def _chunks(raw: bytes) -> Iterator[bytes]:
-    """Pieces, each after a byte and a half that say how long it is: mostly as long as a datagram."""
+def _split(raw: bytes) -> Iterator[bytes]:
+    """
+    Split the input into datagrams; two bytes before each are its length.
+
+    Only nine bits of the length count, and more than 300 means a whole datagram, so that most are whole.
+    """
     at = 0
     while at + 2 <= len(raw):
         length = int.from_bytes(raw[at : at + 2], "big") & 0x1FF
-        length = _LENGTH if length > 300 else length
+        length = _MAD_BYTES if length > 300 else length
         yield raw[at + 2 : at + 2 + length]
         at += 2 + length
 
 
-def _receiver(raw: bytes) -> None:
-    """A message is what its segments held, in order, and is there once."""
-    receiver = Receiver(200, 20, longest=20_000)
-    for piece in _chunks(raw):
+def _rmppReceiver(raw: bytes) -> None:
+    """A receiver accepts any segments, and returns no message beyond its limit."""
+    receiver = Receiver(_SEGMENT_BYTES, 20, longest=_LONGEST)
+    for packet in _split(raw):
         try:
-            header = RMPPHeader.decode(piece)
+            header = RMPPHeader.decode(packet)
         except WireError:
             continue
         wasDone = receiver.isDone
-        ended = receiver.received(header, piece[12:].ljust(220, b"\0"))
+        ended = receiver.received(header, packet[RMPPHeader.size :].ljust(220, b"\0"))
         for answer in receiver.outgoing():
             answer.encode()
         if ended is not None:
             return
-        if receiver.isDone and not wasDone and len(receiver.take()) > 20_000:
-            raise AssertionError("longer than may be")
+        if receiver.isDone and not wasDone and len(receiver.take()) > _LONGEST:
+            raise AssertionError("the message is longer than the limit")
 
 
-def _sender(raw: bytes) -> None:
-    """Whatever is acknowledged, segments are those of the message, and it ends."""
+def _rmppSender(raw: bytes) -> None:
+    """A sender sends only segments of its message, whatever is acknowledged, and ends."""
     message = bytes(number & 0xFF for number in range(3000))
-    sender = Sender(message, 200, 20, 0.0)
+    sender = Sender(message, _SEGMENT_BYTES, 20, 0.0)
     now = 0.0
-    for piece in _chunks(raw):
+    for packet in _split(raw):
         now += 0.01
         try:
-            header = RMPPHeader.decode(piece)
+            header = RMPPHeader.decode(packet)
         except WireError:
             continue
         if sender.received(header, now) is not None:
             return
         for segment in sender.outgoing(now):
-            begin = 200 * (segment.header.data1 - 1)
-            if not segment.data or segment.data != message[begin : begin + 200]:
-                raise AssertionError(f"segment {segment.header.data1} is not of the message")
+            begin = _SEGMENT_BYTES * (segment.header.data1 - 1)
+            if not segment.data or segment.data != message[begin : begin + _SEGMENT_BYTES]:
+                raise AssertionError(f"segment {segment.header.data1} is not part of the message")
     for _ in range(100):
         deadline = sender.deadline()
         if deadline is None or sender.expired(deadline) is not None:
             return
         sender.outgoing(deadline)
-    raise AssertionError("it never ends")
+    raise AssertionError("the sender never ends")
 
 
-_TEMPLATE = frame(ManagementClass.SUBN_ADM, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
-_QUESTION = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 78, 0x3A, 0, b"")
-_THERE = IBPath(dlid=LID(2), dqpn=QPN(1))
-_HERE = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
+_RESPONSE = frame(ManagementClass.SUBN_ADM, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
+_REQUEST = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 78, 0x3A, 0, b"")
+_TO_PEER = IBPath(dlid=LID(2), dqpn=QPN(1))
+_FROM_PEER = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
 
 
-def _long(raw: bytes) -> None:
-    """All RMPP transfers end, and are forgotten."""
-    long = RMPPTransfers(32)
-    long.send(_TEMPLATE, bytes(1000), _THERE, 0.0)
-    long.send(_QUESTION, bytes(1000), _THERE, 0.0)
+def _rmppTransfers(raw: bytes) -> None:
+    """All RMPP transfers of a port end, whatever it receives, and none is retained."""
+    transfers = RMPPTransfers(32)
+    transfers.send(_RESPONSE, bytes(1000), _TO_PEER, 0.0)
+    transfers.send(_REQUEST, bytes(1000), _TO_PEER, 0.0)
     now = 0.0
-    for piece in _chunks(raw):
+    for datagram in _split(raw):
         now += 0.01
-        if len(piece) > 1 and isRMPP(piece):
+        if len(datagram) > 1 and isRMPP(datagram):
             try:
-                long.received(piece, _HERE, now)
+                transfers.received(datagram, _FROM_PEER, now)
             except WireError:
                 continue
-        for packet in long.outgoing():
-            if len(packet.datagram) != _LENGTH:
-                raise AssertionError(f"{len(packet.datagram)} bytes are no datagram")
-        long.events()
+        for packet in transfers.outgoing():
+            if len(packet.datagram) != _MAD_BYTES:
+                raise AssertionError(f"{len(packet.datagram)} bytes are not a management datagram")
+        transfers.events()
     for _ in range(1000):
-        deadline = long.deadline()
+        deadline = transfers.deadline()
         if deadline is None:
             break
-        long.expired(deadline)
-    if long.deadline() is not None or long._incoming or long._outgoing:
-        raise AssertionError("something is left")
+        transfers.expired(deadline)
+    if transfers.deadline() is not None or transfers._incoming or transfers._outgoing:
+        raise AssertionError("a transfer has not ended")
 
 
 class _Port:
-    """A port from which only the fuzzer is heard."""
+    """A port that records what is sent; the fuzzer calls the agent with what it receives."""
 
     transactionIDBits = 32
     hasSMI = True
@@ -198,8 +209,8 @@ class _Port:
         return lambda: None
 
     def send(self, datagram: bytes, path: IBPath, answerWithin: float = 0.0) -> None:
-        if len(datagram) != _LENGTH:
-            raise AssertionError(f"{len(datagram)} bytes are no datagram")
+        if len(datagram) != _MAD_BYTES:
+            raise AssertionError(f"{len(datagram)} bytes are not a management datagram")
         self.sent.append(datagram)
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
@@ -217,44 +228,46 @@ class _Port:
 
 
 def _agent(raw: bytes) -> None:
-    """Every call ends once, in an answer or in an error of its own, and nothing is left."""
+    """Every call of an agent ends once, with an answer or an MAD error, whatever the agent receives."""
     clock, port = Clock(), _Port()
-    agent = MADAgent(clock, port, timeoutSeconds=1.0, retries=1)  # type: ignore[arg-type]  # it is one by shape
+    agent = MADAgent(clock, port, timeoutSeconds=1.0, retries=1)  # type: ignore[arg-type]  # not declared an implementer
     calls: list[Deferred[Any]] = [
-        agent.SubnGet(smp.NodeInfo, _THERE),
+        agent.SubnGet(smp.NodeInfo, _TO_PEER),
         agent.SubnGet(smp.PortInfo, IBDRPath(drPath=(1, 2)), 3),
-        agent.SubnAdmGetTable(sa.NodeRecord, _THERE),
-        agent.SubnAdmGetMulti(sa.MultiPathRecord(), _THERE),
-        agent.PerformanceGet(pma.PortCounters, _THERE),
-        agent.VendGet(vendor.OpenIBPing, _THERE),
-        agent.SubnTrap(Notice(), _THERE),
+        agent.SubnAdmGetTable(sa.NodeRecord, _TO_PEER),
+        agent.SubnAdmGetMulti(sa.MultiPathRecord(), _TO_PEER),
+        agent.PerformanceGet(pma.PortCounters, _TO_PEER),
+        agent.VendGet(vendor.OpenIBPing, _TO_PEER),
+        agent.SubnTrap(Notice(), _TO_PEER),
     ]
-    ends: list[object] = []
+    results: list[object] = []
     for call in calls:
-        call.addBoth(ends.append)
-    asked = list(port.sent)
-    for number, piece in enumerate(_chunks(raw)):
-        said = bytearray(piece)
-        question = asked[number % len(asked)]
-        if len(said) > 16 and said[0] & 1:  # as an answer would be
-            said[:3] = question[:3]
-            said[8:16] = question[8:16]
-        agent.received(bytes(said), _HERE)
+        call.addBoth(results.append)
+    requests = list(port.sent)
+    for number, datagram in enumerate(_split(raw)):
+        answer = bytearray(datagram)
+        request = requests[number % len(requests)]
+        if len(answer) > 16 and answer[0] & 1:  # give it the class and transaction ID of a request
+            answer[:3] = request[:3]
+            answer[8:16] = request[8:16]
+        agent.received(bytes(answer), _FROM_PEER)
         clock.advance(0.01)
     for _ in range(80):
+        if not clock.getDelayedCalls():
+            break
         clock.advance(10.0)
-    if len(ends) != len(calls) or " 0 outstanding" not in repr(agent) or clock.getDelayedCalls():
-        raise AssertionError(f"{len(ends)} of {len(calls)} calls have ended; {clock.getDelayedCalls()}")
-    for end in ends:
-        error = getattr(end, "value", None)
+    if len(results) != len(calls) or " 0 outstanding" not in repr(agent) or clock.getDelayedCalls():
+        raise AssertionError(f"{len(results)} of {len(calls)} calls have ended; {clock.getDelayedCalls()}")
+    for result in results:
+        error = getattr(result, "value", None)
         if isinstance(error, Exception) and not isinstance(error, (MADFailure, DeviceUnavailable)):
             raise error
-        if isinstance(error, MADFailure):
+        if isinstance(error, MADFailure) and error.reply:  # others print only our own request
             error.detailed(3)
 
 
-class _Echo:
-    """Answers with what was asked, or not."""
+class _Handler:
+    """Answers with the request's payload, with several of them, or with an error."""
 
     def handle(self, request: MADRequest) -> object:
         if request.header.transactionID & 7 == 1:
@@ -265,49 +278,45 @@ class _Echo:
 
 
 def _server(raw: bytes) -> None:
-    """Nothing that comes breaks a server, and what it says are answers."""
+    """A server accepts any datagram, and sends only responses and RMPP packets."""
     clock, port = Clock(), _Port()
-    agent = MADAgent(clock, port)  # type: ignore[arg-type]  # the same
+    agent = MADAgent(clock, port)  # type: ignore[arg-type]  # not declared an implementer
     server = MADServer(agent)
-    heard: list[Notice] = []
-    server.listen(lambda notice, path: heard.append(notice))
+    server.listen(lambda notice, path: None)
     for managementClass in (1, 0x81, 3, 4, 5, 6, 7, 9, 0x10, 0x12, 0x21, 0x32):
-        server.handle(managementClass, _Echo(), (1, 2, 3, 0x12, 0x13, 0x14, 0x15), 0x001405)  # type: ignore[arg-type]  # the same
-        server.handle(managementClass, _Echo(), (1, 2, 3, 0x12, 0x13, 0x14, 0x15))  # type: ignore[arg-type]  # the same
-    for piece in _chunks(raw):
-        qpn = QPN(0 if piece[1:2] in (b"\x01", b"\x81") else 1)
-        agent.received(piece, IBPath(slid=LID(2), dlid=LID(1), sqpn=qpn, dqpn=qpn))
+        for oui in (0x001405, 0):
+            server.handle(managementClass, _Handler(), (1, 2, 3, 0x12, 0x13, 0x14, 0x15), oui)  # type: ignore[arg-type]
+    for datagram in _split(raw):
+        qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
+        agent.received(datagram, IBPath(slid=LID(2), dlid=LID(1), sqpn=qpn, dqpn=qpn))
         clock.advance(0.01)
-        said, port.sent = port.sent, []
-        for datagram in said:
-            header = MADHeader.decode(datagram)
-            isAnswer = header.method & 0x80 or header.method == Method.TRAP_REPRESS
-            if not isAnswer and not isRMPP(datagram):
-                raise AssertionError(f"a server asks: {dumped(datagram, 1)}")
+        sent, port.sent = port.sent, []
+        for answer in sent:
+            header = MADHeader.decode(answer)
+            isResponse = header.method & 0x80 or header.method == Method.TRAP_REPRESS
+            if not isResponse and not isRMPP(answer):
+                raise AssertionError(f"the server sent a request: {dumped(answer, 1)}")
     agent.close()
     if clock.getDelayedCalls():
-        raise AssertionError("a timer is left")
+        raise AssertionError("a timer is still running after close")
 
 
 def _recorded() -> Iterator[bytes]:
     for name in names():
         if name.startswith("mad"):
-            for each in packets(name)[:20]:
-                yield each.packet.payload[:_LENGTH]
+            for captured in packets(name)[:20]:
+                yield captured.packet.payload[:_MAD_BYTES]
 
 
-def _made() -> Iterator[bytes]:
+def _frames() -> Iterator[bytes]:
+    """Recorded datagrams, and a request and a response for each attribute."""
+    yield from _recorded()
     for (managementClass, identifier), kind in sorted(allAttributes().items()):
-        room = _LENGTH - formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+        room = _MAD_BYTES - formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
         content = kind().encode()
         if len(content) <= room and managementClass not in (1, 0x21):
             for method in (Method.GET, Method.GET_RESP):
                 yield frame(managementClass, method, 1 << 40 | identifier, identifier, 1, content)
-
-
-def _frames() -> Iterator[bytes]:
-    yield from _recorded()
-    yield from _made()
 
 
 def _structures() -> Iterator[bytes]:
@@ -316,40 +325,47 @@ def _structures() -> Iterator[bytes]:
         yield bytes((number,)) + bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\xff")
 
 
-def _told() -> Iterator[bytes]:
+def _structuresAsJSON() -> Iterator[bytes]:
     for number, kind in enumerate(_STRUCTURES):
         yield bytes((number,)) + json.dumps(plain(kind())).encode()
 
 
-def _conversations() -> Iterator[bytes]:
-    every = b"".join(b"\x01\xff" + datagram for datagram in _recorded())
-    yield every
+def _datagrams() -> Iterator[bytes]:
+    """Frames one by one, all recorded ones together, and BUSY responses, with lengths for L{_split}."""
+    yield b"".join(b"\x01\xff" + datagram for datagram in _recorded())
+    response = frame(ManagementClass.SUBN_ADM, Method.GET_RESP, 79, 0x11, 0, b"")
+    yield (b"\x01\xff" + response[:4] + b"\x00\x01" + response[6:]) * 7
     for datagram in _frames():
         yield b"\x01\xff" + datagram
 
 
-def _headers() -> Iterator[bytes]:
+def _rmppPackets() -> Iterator[bytes]:
+    """Recorded RMPP headers with some data, and a transfer of data, acknowledgements and an abort."""
     for datagram in _recorded():
         if isRMPP(datagram):
             yield b"\x00\x20" + datagram[24:56]
-    yield b"".join(
-        b"\x00\x20"
-        + RMPPHeader(
-            version=1, type=RMPPType(kind), active=True, first=one == 1, last=one == 9, data1=one, data2=two
+    packets = []
+    for kind, segment, data2 in ((1, 1, 0), (1, 2, 0), (2, 1, 64), (2, 2, 64), (1, 9, 60), (4, 0, 0)):
+        header = RMPPHeader(
+            version=1,
+            type=RMPPType(kind),
+            active=True,
+            first=segment == 1,
+            last=segment == 9,
+            data1=segment,
+            data2=data2,
         )
-        .encode()
-        .ljust(32, b"\0")
-        for kind, one, two in ((1, 1, 0), (1, 2, 0), (2, 1, 64), (2, 2, 64), (1, 9, 60), (4, 0, 0))
-    )
+        packets.append(b"\x00\x20" + header.encode().ljust(32, b"\0"))
+    yield b"".join(packets)
 
 
 TARGETS = {
-    "structure": Target(_structure, _structures),
-    "structure from JSON": Target(_json, _told),
-    "MAD frame": Target(_frame, _frames),
-    "RMPP receiver": Target(_receiver, _headers),
-    "RMPP sender": Target(_sender, _headers),
-    "long messages": Target(_long, _conversations),
-    "MAD agent": Target(_agent, _conversations),
-    "MAD server": Target(_server, _conversations),
+    "structure": Target(_decodeStructure, _structures),
+    "structure from JSON": Target(_structureFromJSON, _structuresAsJSON),
+    "MAD frame": Target(_decodeFrame, _frames),
+    "RMPP receiver": Target(_rmppReceiver, _rmppPackets),
+    "RMPP sender": Target(_rmppSender, _rmppPackets),
+    "RMPP transfers": Target(_rmppTransfers, _datagrams),
+    "MAD agent": Target(_agent, _datagrams),
+    "MAD server": Target(_server, _datagrams),
 }

@@ -1,5 +1,5 @@
 """
-Readers of capture files and of the frames in them.
+Fuzz targets of the reader of pcap files, and of the decoder of Ethernet frames.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.test.support.captures import names, raw, records
 
 
 def _file(content: bytes) -> None:
-    """A file is read to its end, or is a WireError."""
+    """A pcap file is read to its end or raises WireError, and its packets are equal after writing them."""
     try:
         reader = PcapReader(BytesIO(content))
         found = list(reader)
@@ -24,22 +24,22 @@ def _file(content: bytes) -> None:
     out = BytesIO()
     writer = PcapWriter(out, reader.linkType)
     for record in found:
-        if record.when >= 0xFFFFFFFF:  # rounding may end in the year 2106
+        if record.when >= 0xFFFFFFFF:  # rounded, it may not fit into 32 bits
             return
         writer.write(record.data, record.when)
     if [record.data for record in PcapReader(BytesIO(out.getvalue()))] != [record.data for record in found]:
-        raise AssertionError("not read again")
+        raise AssertionError("the packets differ after writing and reading them")
 
 
 def _frame(content: bytes) -> None:
-    """A frame is a datagram whose parts are in it, something else, or a WireError."""
+    """A frame contains a UDP datagram or none, or raises WireError; the datagram is part of the frame."""
     for link in (LinkType.ETHERNET, LinkType.RAW_IP):
         try:
             found = Datagram.decode(content, link)
         except WireError:
             continue
         if found is not None and found.ip.encode() + found.udp.encode() + found.payload not in content:
-            raise AssertionError("made up")
+            raise AssertionError("the datagram is not part of the frame")
 
 
 def _files() -> Iterator[bytes]:

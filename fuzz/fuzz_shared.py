@@ -1,5 +1,7 @@
 """
-What processes read of each other on one host: messages of the rendezvous, and the peer's box.
+Fuzz targets of communication over shared memory: rendezvous messages, and memory that the peer writes.
+
+A box is the shared memory that one process writes and its peer reads: a header, then a ring of records.
 """
 
 from __future__ import annotations
@@ -26,68 +28,93 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.test.support.soft.lanes import pair, send
 
-_RING = 4096
-_PLACE = 1024
-_ROOM = 256
+_RING_BYTES = 4096
+_POLLS = 12
+
+# Where the receives are posted in the memory of the target "box".
+_RECEIVES = 4
+_RECEIVE_BYTES = 256
+_RECEIVES_BEGIN = 1024
+_RECEIVES_END = _RECEIVES_BEGIN + _RECEIVES * _RECEIVE_BYTES
 
 
-def _message(content: bytes) -> None:
-    """A message is one whose bytes are its own, or a WireError."""
+def _rendezvous(content: bytes) -> None:
+    """A message and the bytes after it are all of the input, or decoding raises WireError."""
     try:
         decoded, rest = decode(content)
     except WireError:
         return
     if decoded.size + len(rest) != len(content):
-        raise AssertionError("not all of it")
+        raise AssertionError("some bytes belong neither to the message nor to the rest")
+
+
+def _fill(box: memoryview, content: bytes) -> None:
+    """Write the input into a box: first its ring, then its header."""
+    ring, header = content[:_RING_BYTES], content[_RING_BYTES : _RING_BYTES + HEADER_BYTES]
+    box[HEADER_BYTES : HEADER_BYTES + len(ring)] = ring
+    box[: len(header)] = header
+
+
+def _content(box: memoryview) -> Iterator[bytes]:
+    """Return inputs that make L{_fill} write what this box contains: without its header, and with it."""
+    ring = bytes(box[HEADER_BYTES:])
+    yield ring
+    yield ring + bytes(box[:HEADER_BYTES])
 
 
 def _box(content: bytes) -> None:
-    """Whatever a peer writes: nothing outside of the posted receives changes, and looking comes to an end."""
-    one, other = pair(_RING)
-    for number in range(4):
-        other.receive(number, (_PLACE + number * _ROOM, _ROOM))
-    other.post(send(1, b"outstanding"))
-    one.box[HEADER_BYTES : HEADER_BYTES + min(len(content), _RING)] = content[:_RING]
-    rest = content[_RING : _RING + HEADER_BYTES]
-    one.box[: len(rest)] = rest
-    for _ in range(12):
-        other.lane.poll()
-        other.deliver()
-    view = other.memory.view
-    if any(view[:_PLACE]) or any(view[_PLACE + 4 * _ROOM : _PLACE + 5 * _ROOM]):
-        raise AssertionError("a foreign byte")
-    if len(other.received) > 4:
-        raise AssertionError("more receives than were posted")
+    """Whatever the peer's box contains, a queue pair writes only into its posted receives."""
+    peer, local = pair(_RING_BYTES)
+    for number in range(_RECEIVES):
+        local.receive(number, (_RECEIVES_BEGIN + number * _RECEIVE_BYTES, _RECEIVE_BYTES))
+    local.post(send(1, b"outstanding"))
+    _fill(peer.box, content)
+    for _ in range(_POLLS):
+        local.lane.poll()
+        local.deliver()
+    view = local.memory.view
+    if any(view[:_RECEIVES_BEGIN]) or any(view[_RECEIVES_END : _RECEIVES_END + _RECEIVE_BYTES]):
+        raise AssertionError("memory outside of the posted receives was changed")
+    if len(local.received) > _RECEIVES:
+        raise AssertionError("more receives completed than were posted")
+
+
+def _boxes() -> Iterator[bytes]:
+    peer, _ = pair(_RING_BYTES)
+    for number, data in enumerate((b"", b"x" * 44, b"y" * 500, b"z" * 2000)):
+        peer.post(send(number, data, immediate=number if number % 2 else None))
+    yield from _content(peer.box)
+
+
+def _datagramLane() -> tuple[DatagramLane, memoryview, memoryview]:
+    """Return a lane, the box that it writes, and the box of its peer."""
+    local, peer = (memoryview(bytearray(HEADER_BYTES + _RING_BYTES)) for _ in range(2))
+    lane = DatagramLane(("192.0.2.1", 4791), local, lambda: None)
+    lane.attach(peer)
+    return lane, local, peer
 
 
 def _datagrams(content: bytes) -> None:
-    """Whatever stands in a ring of datagrams, what is taken stands there, and looking comes to an end."""
-    boxes = [memoryview(bytearray(HEADER_BYTES + _RING)) for _ in range(2)]
-    lane = DatagramLane(("192.0.2.1", 4791), boxes[0], lambda: None)
-    lane.attach(boxes[1])
-    boxes[1][HEADER_BYTES : HEADER_BYTES + min(len(content), _RING)] = content[:_RING]
-    rest = content[_RING : _RING + HEADER_BYTES]
-    boxes[1][: len(rest)] = rest
+    """Whatever the peer's box contains, datagrams taken from it are not longer than its ring."""
+    lane, _, peer = _datagramLane()
+    _fill(peer, content)
     try:
-        for _ in range(12):
+        for _ in range(_POLLS):
             found = lane.take()
-            if len(found) > AT_ONCE or any(len(packet) > _RING for packet in found):
-                raise AssertionError("more than there can be")
+            if len(found) > AT_ONCE or any(len(packet) > _RING_BYTES for packet in found):
+                raise AssertionError("more datagrams, or longer ones, than the ring can hold")
             lane.taken()
     except ValueError:
         pass
-    lane.put(memoryview(b"head"), memoryview(b"payload"), 12)
+    lane.put((b"head", b"payload"), 12)
     lane.announce()
 
 
-def _rings() -> Iterator[bytes]:
-    boxes = [memoryview(bytearray(HEADER_BYTES + _RING)) for _ in range(2)]
-    lane = DatagramLane(("192.0.2.1", 4791), boxes[0], lambda: None)
-    lane.attach(boxes[1])
+def _datagramBoxes() -> Iterator[bytes]:
+    lane, local, _ = _datagramLane()
     for size in (0, 24, 500, 2000):
-        lane.put(memoryview(b""), memoryview(bytes(size)), size)
-    yield bytes(boxes[0][HEADER_BYTES:])
-    yield bytes(boxes[0][HEADER_BYTES:]) + bytes(boxes[0][:HEADER_BYTES])
+        lane.put((bytes(size),), size)
+    yield from _content(local)
 
 
 def _messages() -> Iterator[bytes]:
@@ -100,16 +127,8 @@ def _messages() -> Iterator[bytes]:
     yield Region(kind=MessageKind.REGION, length=4096, validOffset=4096).encode()
 
 
-def _boxes() -> Iterator[bytes]:
-    one, other = pair(_RING)
-    for number, data in enumerate((b"", b"x" * 44, b"y" * 500, b"z" * 2000)):
-        one.post(send(number, data, immediate=number if number % 2 else None))
-    yield bytes(one.box[HEADER_BYTES:])
-    yield bytes(one.box[HEADER_BYTES:]) + bytes(one.box[:HEADER_BYTES])
-
-
 TARGETS = {
-    "rendezvous": Target(_message, _messages),
+    "rendezvous": Target(_rendezvous, _messages),
     "box": Target(_box, _boxes),
-    "datagrams": Target(_datagrams, _rings),
+    "datagrams": Target(_datagrams, _datagramBoxes),
 }

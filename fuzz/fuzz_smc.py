@@ -1,5 +1,5 @@
 """
-Decoders of SMC-R: CLC, LLC and CDC messages; and the cores that hear them from a peer.
+Fuzz targets of SMC-R: CLC, LLC and CDC messages, and the state machines that receive them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, unpackFrom
 from txrdma.test.support.captures import messages, names, SMC_GO, streams
 
 
-def _clc() -> Iterator[bytes]:
+def _clcMessages() -> Iterator[bytes]:
     yield from (SMC_GO["proposal"], SMC_GO["accept"], SMC_GO["decline"])
     for name in names():
         for _, _, content in streams(name):
@@ -30,48 +30,48 @@ def _clc() -> Iterator[bytes]:
                     yield content[:size]
                     content = content[size:]
             except WireError:
-                pass  # it was plain TCP, or began to be
+                pass  # the rest of the stream is plain TCP
 
 
-def _messages() -> Iterator[bytes]:
+def _llcAndCDCMessages() -> Iterator[bytes]:
     yield SMC_GO["cdc"]
     for name in names():
         for _, message in messages(name):
             yield message
 
 
-def _sniffed(raw: bytes) -> None:
-    """What does not become SMC comes out again, every byte."""
+def _handshake(raw: bytes) -> None:
+    """A server whose client does not speak SMC passes on all bytes that it received."""
     server = ServerHandshake(0.0, peerID=bytes(8), announced=False)
-    got = b""
+    received = b""
     for byte in raw:
         server.received(bytes((byte,)), 0.0)
     server.expired(100.0)
     for event in server.events():
         if isinstance(event, FellBack) and event.reason is not clc.Diagnosis.PEERNOSMC:
-            return  # it was CLC
+            return  # the client does speak SMC: it sent a CLC message
         if isinstance(event, (FellBack, ApplicationData)):
-            got += event.data
+            received += event.data
         else:
-            return  # it was a Proposal
-    if got != raw:
-        raise AssertionError(f"{got!r} came out")
+            return  # the client sent a Proposal
+    if received != raw:
+        raise AssertionError(f"the server passed on {received!r}")
 
 
 _EID = clc.enterpriseID("TXRDMA")
-_OWN = Candidate(bytes(8), GID.fromIP("10.77.0.1"), GIDType.ROCE_V2, MACAddress(bytes(6)), MTU.MTU_1024)
+_CANDIDATE = Candidate(bytes(8), GID.fromIP("10.77.0.1"), GIDType.ROCE_V2, MACAddress(bytes(6)), MTU.MTU_1024)
 _ABILITIES = Abilities(ueids=(_EID,), maxLinks=2)
-_OFFER = propose((_OWN,), _ABILITIES, "10.77.0.1")
+_OFFER = propose((_CANDIDATE,), _ABILITIES, "10.77.0.1")
 
 
-def _offered(raw: bytes) -> None:
-    """Whatever is proposed or accepted, there is a decision."""
+def _negotiate(raw: bytes) -> None:
+    """Any Proposal or Accept is answered by a decision of a version that the peer speaks."""
     try:
         message = clc.decode(raw)
     except WireError:
         return
     if isinstance(message, clc.Proposal):
-        choice = choose(message, (_OWN,), _ABILITIES)
+        choice = choose(message, (_CANDIDATE,), _ABILITIES)
         if isinstance(choice, Choice) and choice.agreement.version > message.version:
             raise AssertionError(f"{choice} of {message}")
     elif isinstance(message, clc.Accept) and isinstance(_OFFER, Offer):
@@ -83,24 +83,22 @@ def _offered(raw: bytes) -> None:
 _END = LinkEnd(MACAddress(bytes(6)), GID(bytes(16)), QPN(1))
 
 
-def _group(raw: bytes) -> None:
-    """A group ends at most once, and its answers are messages."""
+def _linkGroup(raw: bytes) -> None:
+    """A link group sends only valid messages, and reports no events after its end."""
     for role in Role:
         group = LinkGroup(role, _END)
         group.confirm(0.0, _END)
-        ends = 0
         for at in range(0, len(raw), llc.LLC_LENGTH):
+            hadEnded = group.state == "ended"
             group.received(raw[at : at + llc.LLC_LENGTH], 0.0)
             for _, answer in group.outgoing():
                 llc.decode(answer)
-            wasOver, ends = ends, ends + (group.state == "ended")
-            if wasOver and group.events():
-                raise AssertionError("it went on after its end")
-            group.events()
+            if group.events() and hadEnded:
+                raise AssertionError("an event after the end of the link group")
 
 
 def _ring(raw: bytes) -> None:
-    """Cursors stay where they can be."""
+    """The cursors of a ring stay within both buffers, whatever cursors the peer sends."""
     ring = Ring(1 << 14, 1 << 15, 1)
     ring.take(5000, 5000)
     for at in range(0, len(raw) - CDC_LENGTH + 1, CDC_LENGTH):
@@ -109,17 +107,17 @@ def _ring(raw: bytes) -> None:
         except WireError:
             return
         if not (0 <= ring.readable <= ring.size and 0 <= ring.space <= ring.peerSize):
-            raise AssertionError(f"{ring.readable} to read, room for {ring.space}")
+            raise AssertionError(f"{ring.readable} readable bytes, room for {ring.space} bytes")
         ring.consume(ring.readable // 2)
         ring.message()
 
 
 TARGETS = {
-    "CLC": decoder(clc.decode, _clc),
-    "LLC": decoder(llc.decode, _messages),
-    "CDC": decoder(CDC.decode, _messages),
-    "CLC offer": Target(_offered, _clc),
-    "CLC handshake": Target(_sniffed, _clc),
-    "link group": Target(_group, _messages),
-    "ring": Target(_ring, _messages),
+    "CLC": decoder(clc.decode, _clcMessages),
+    "LLC": decoder(llc.decode, _llcAndCDCMessages),
+    "CDC": decoder(CDC.decode, _llcAndCDCMessages),
+    "CLC offer": Target(_negotiate, _clcMessages),
+    "CLC handshake": Target(_handshake, _clcMessages),
+    "link group": Target(_linkGroup, _llcAndCDCMessages),
+    "ring": Target(_ring, _llcAndCDCMessages),
 }

@@ -1,47 +1,47 @@
 """
-One decoder under atheris: C{python fuzz/harness.py FAMILY NAME SECONDS FOLDER}, as C{run.py} calls it.
+Fuzz targets: what the modules C{fuzz_*.py} declare, and how to list them.
 
-A family is a module beside this one with C{TARGETS}: name to L{Target}. To add a decoder, add a line there.
+Each of these modules has a dictionary C{TARGETS} from names to L{Target}. C{make fuzz} runs all targets under
+atheris (C{run.py}); C{txrdma/test/unit/test_fuzz.py} runs their seeds as a unit test.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
+
+from txrdma.error import WireError
 
 HERE = Path(__file__).parent
 
 
 class Encodable(Protocol):
-    """What a decoder gives."""
+    """A value that a decoder returns."""
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """Return the bytes of this value."""
 
 
 @dataclass(frozen=True)
 class Target:
     """
-    Something that takes any bytes.
+    A function to call with arbitrary bytes.
 
-    @ivar run: raises when a promise is broken.
-    @ivar seeds: bytes to begin with: recorded ones, as a rule.
+    @ivar run: raises an exception when the code under test breaks its contract for these bytes.
+    @ivar seeds: returns inputs, preferably recorded ones, from which the fuzzer derives others.
     """
 
     run: Callable[[bytes], None]
-    seeds: Callable[[], Iterable[bytes]] = tuple
+    seeds: Callable[[], Iterable[bytes]]
 
 
-def decoder(decode: Callable[[bytes], Encodable], seeds: Callable[[], Iterable[bytes]] = tuple) -> Target:
-    """The promises of a decoder: a WireError, or a value that is the same when written and read again."""
+def decoder(decode: Callable[[bytes], Encodable], seeds: Callable[[], Iterable[bytes]]) -> Target:
+    """Return a target: C{decode} raises WireError, or its value is equal after encoding and decoding."""
 
     def run(raw: bytes) -> None:
-        from txrdma.error import WireError
-
         try:
             value = decode(raw)
         except WireError:
@@ -53,27 +53,16 @@ def decoder(decode: Callable[[bytes], Encodable], seeds: Callable[[], Iterable[b
     return Target(run, seeds)
 
 
-def families() -> list[str]:
-    """The modules that have targets."""
-    return sorted(path.stem for path in HERE.glob("fuzz_*.py"))
+class Entry(NamedTuple):
+    """A target, its name, and the name of the module that declares it."""
+
+    module: str
+    name: str
+    target: Target
 
 
-def main(family: str, name: str, seconds: str, folder: str) -> None:
-    """Run until the time is over; the process ends here."""
-    atheris: Any = importlib.import_module("atheris")  # has no types
-    sys.path.insert(0, str(HERE.parent))
-    with atheris.instrument_imports(include=["txrdma", family]):
-        module = importlib.import_module(family)
-    target: Target = module.TARGETS[name]
-    corpus = Path(folder, "corpus")
-    corpus.mkdir()
-    for number, seed in enumerate(target.seeds()):
-        (corpus / f"{number:05}").write_bytes(seed)
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-timeout=10", "-rss_limit_mb=1024"]
-    options += [f"-artifact_prefix={folder}/", str(corpus)]
-    atheris.Setup([sys.argv[0], *options], target.run)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def allTargets() -> Iterator[Entry]:
+    """Import every module C{fuzz_*.py}, and return the targets of all."""
+    for path in sorted(HERE.glob("fuzz_*.py")):
+        for name, target in importlib.import_module(path.stem).TARGETS.items():
+            yield Entry(path.stem, name, target)

@@ -258,8 +258,8 @@ def encodeHead(
     if kind == PUT or kind == LANDED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
-        latestOf = (latest, latestAttempt & 0x7F)
-        return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, duplicates, *latestOf)
+        part = (duplicates, latest, latestAttempt)
+        return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, *part)
     return _HEADER.pack(first, flags, tag, sender, sequence, acknowledged, length)
 
 

@@ -59,7 +59,7 @@ def segments(draw: st.DrawFn) -> Segment:
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
         return plain._replace(
-            duplicates=draw(_number(16)), latest=draw(_number(16)), latestAttempt=draw(_number(7))
+            duplicates=draw(_number(16)), latest=draw(_number(16)), latestAttempt=draw(_number(8))
         )
     return plain
 

@@ -1,0 +1,88 @@
+"""
+Every fuzz target holds for its seeds, and for a few mutations of each.
+
+C{make fuzz} searches inputs that fail, with atheris. Here the targets of C{fuzz/} run without it, on the same
+inputs each time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from traceback import format_exc
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+FUZZ = Path(txrdma.__file__).parent.parent / "fuzz"
+
+MUTATIONS = 100
+"""Least number of mutations for a target; one with many seeds has two for each."""
+
+
+def mutations(seed: bytes, random: Random) -> Iterator[bytes]:
+    """Return the seed cut off at a random length, and the seed with one random bit flipped."""
+    yield seed[: random.randrange(len(seed))]
+    flipped = bytearray(seed)
+    flipped[random.randrange(len(seed))] ^= 1 << random.randrange(8)
+    yield bytes(flipped)
+
+
+def inputs(name: str, seeds: list[bytes]) -> Iterator[bytes]:
+    """Return the seeds, then mutations, which depend on nothing but the seeds and the name of the target."""
+    yield from seeds
+    random = Random(name)
+    for _ in range(max(1, MUTATIONS // (2 * len(seeds)))):
+        for seed in seeds:
+            yield from mutations(seed, random)
+
+
+class FuzzTargetTests(SynchronousTestCase):
+    """One test for each target of C{fuzz/}; the tests are added below."""
+
+    if not FUZZ.is_dir():
+        skip = "the fuzz targets are in the source checkout, and this txrdma is installed without it"
+
+    def test_modules(self) -> None:
+        """Each module of C{fuzz/} that declares targets has tests here."""
+        modules = {path.stem.removeprefix("fuzz_") for path in FUZZ.glob("fuzz_*.py")}
+        self.assertTrue(modules)
+        self.assertEqual({name.split("_")[1] for name in dir(self) if name.count("_") > 1} & modules, modules)
+
+
+def targetTest(name: str, target: Any) -> Callable[[FuzzTargetTests], None]:
+    """Return the test method of one target."""
+
+    def test(self: FuzzTargetTests) -> None:
+        seeds = [bytes(seed) for seed in dict.fromkeys(target.seeds())]
+        self.assertTrue(seeds and all(seeds), "a target needs seeds, and none may be empty")
+        for content in inputs(name, seeds):
+            try:
+                target.run(content)
+            except Exception:
+                self.fail(f"{name} fails for bytes.fromhex('{content.hex()}'):\n{format_exc()}")
+
+    test.__doc__ = f"The fuzz target {name!r} holds for its seeds and their mutations."
+    return test
+
+
+def addTests() -> None:
+    """Add a test method for each target."""
+    sys.path.insert(0, str(FUZZ))
+    try:
+        entries = list(importlib.import_module("harness").allTargets())
+    finally:
+        sys.path.remove(str(FUZZ))
+    for entry in entries:
+        method = re.sub(r"\W+", "_", f"test_{entry.module.removeprefix('fuzz_')}_{entry.name}")
+        setattr(FuzzTargetTests, method, targetTest(entry.name, entry.target))
+
+
+if FUZZ.is_dir():
+    addTests()
