@@ -5,7 +5,8 @@ Run test modules that L{runtests} names on standard input, and report each resul
 One process runs many modules, one after the other, so that Twisted and the package are imported once. Results
 go to
 the file descriptor that is the first argument; whatever tests print goes to standard output, which the runner
-appends to its log. The second argument is the directory for temporary files, the third the directory where the
+appends to its log. The second argument is the directory for temporary files, the third the directory where
+the
 modules' names begin, which is searched before what is installed; unless C{TXRDMA_TEST_INSTALLED} is set.
 """
 

@@ -1,95 +1,89 @@
 """
-The small tools of the checkout: the count of tests, and the examples.
+The small tools of the checkout: the runner of tests, the summary of CI, and the examples.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
-import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-import txrdma
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support import CHECKOUT
 
 
-class CountTests(SynchronousTestCase):
-    """The last line of C{make test}."""
+class RunTests(SynchronousTestCase):
+    """C{tools/runtests.py}, which C{make test} calls."""
 
-    def setUp(self) -> None:
-        self.tool = CHECKOUT / "tools" / "trial.py"
-        if not self.tool.exists():
-            raise SkipTest("not a checkout")
-        self.counted: Callable[[str], tuple[int, int, int]] = runpy.run_path(str(self.tool))["counted"]
-
-    def test_summaries(self) -> None:
-        """Every form of trial's last line is understood."""
-        for line, counts in (
-            ("PASSED", (0, 0, 0)),
-            ("PASSED (successes=3)", (3, 0, 0)),
-            ("PASSED (skips=2, expectedFailures=1, successes=3)", (3, 0, 3)),
-            ("FAILED (failures=1, errors=2, skips=4, successes=30)", (30, 3, 4)),
-            ("FAILED (unexpectedSuccesses=1)", (0, 1, 0)),
-        ):
-            self.assertEqual(self.counted(line), counts)
-        self.assertRaises(ValueError, self.counted, "PASSED (successes)")
-
-    def test_notes(self) -> None:
-        """What tests count beside themselves is added up before the last line."""
-        source = (
-            "import os\n"
-            "from twisted.trial.unittest import TestCase\n"
-            "class Tests(TestCase):\n"
-            "    def test_one(self):\n"
-            "        open(os.environ['TXRDMA_NOTES'], 'a').write('a: thing: 2\\n')\n"
-            "    test_two = test_one\n"
-        )
-        status, lines = self.linesOf(source)
-        self.assertEqual((status, lines[-2:]), (0, ["a: thing: 4", "2 passed, 0 failed, 0 skipped"]))
-
-    def run_(self, source: str, before: str = ":") -> tuple[int, str]:
-        """Status and last line for a module of tests."""
-        status, lines = self.linesOf(source, before)
-        return status, lines[-1]
-
-    def linesOf(self, source: str, before: str = ":") -> tuple[int, list[str]]:
+    def run_(self, source: str, *options: str, before: str = ":") -> tuple[int, str]:
         """
-        Status and output for a module of tests.
+        Exit status and output for a module of tests.
 
         @param before: what a shell does before it runs them.
         """
-        folder = Path(self.mktemp())
+        folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         (folder / "test_given.py").write_text(source)
-        command = ["sh", "-c", f'{before} && exec "$@"', "sh", sys.executable, str(self.tool.resolve())]
+        tool = str(CHECKOUT / "tools" / "runtests.py")
+        words = [sys.executable, tool, "--root", str(folder), "--folder", str(folder / "left"), *options]
         done = subprocess.run(
-            [*command, "test_given"], cwd=folder, capture_output=True, text=True, timeout=60
+            ["sh", "-c", f'{before} && exec "$@"', "sh", *words, "test_given"],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
-        return done.returncode, done.stdout.splitlines()
+        return done.returncode, done.stdout
+
+    def last(self, source: str, *options: str, before: str = ":") -> tuple[int, str]:
+        """Exit status and last line for a module of tests."""
+        status, output = self.run_(source, *options, before=before)
+        return status, output.splitlines()[-1]
 
     def test_status(self) -> None:
-        """The status is trial's, and a run that does not come to its end has failed."""
+        """A failed test, a worker that ends and a module that cannot be loaded fail the run."""
         head = "import os, unittest\nclass T(unittest.TestCase):\n  "
-        self.assertEqual(self.run_(head + "def test_a(self): pass"), (0, "1 passed, 0 failed, 0 skipped"))
-        self.assertEqual(self.run_(head + "def test_a(self): 1 / 0"), (1, "0 passed, 1 failed, 0 skipped"))
+        self.assertEqual(self.last(head + "def test_a(self): pass"), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.last(head + "def test_a(self): 1 / 0"), (1, "0 passed, 1 failed, 0 skipped"))
         self.assertEqual(
-            self.run_(head + "@unittest.skip('for a reason')\n  def test_a(self): 1 / 0"),
+            self.last(head + "@unittest.skip('for a reason')\n  def test_a(self): 1 / 0"),
             (0, "0 passed, 0 failed, 1 skipped"),
         )
         self.assertEqual(
-            self.run_(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
+            self.last(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
         )
-        self.assertEqual(self.run_("import nonsense_that_is_not_there")[0], 1)
+        self.assertEqual(self.last("import nonsense")[0], 1)
+
+    def test_hanging(self) -> None:
+        """A test that takes longer than the limit fails, and the log has its stack."""
+        source = "import time, unittest\nclass T(unittest.TestCase):\n  def test_a(self): time.sleep(50)"
+        status, output = self.run_(source, "--limit", "1")
+        self.assertEqual(status, 1)
+        self.assertIn("No result after 1 s", output)
+
+    def test_failures(self) -> None:
+        """A failure is printed as it happens, with its traceback."""
+        source = "import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(1, 2)"
+        _, output = self.run_(source)
+        self.assertIn("[FAIL] test_given.T.test_a", output)
+        self.assertIn("1 != 2", output)
+
+    def test_durations(self) -> None:
+        """A run records how long tests took, and can print the slowest with the reasons of their classes."""
+        source = (
+            "import time, unittest\nclass T(unittest.TestCase):\n"
+            "  slowBecause = 'It sleeps.'\n  def test_a(self): time.sleep(0.1)"
+        )
+        status, output = self.run_(source, "--slowest", "3")
+        self.assertEqual(status, 0)
+        self.assertRegex(output, r"0\.1\d s  test_given\.T\.test_a  \(It sleeps\.\)")
 
     def test_descriptors(self) -> None:
-        """Tests may open more than an ordinary user does at first, where that is allowed."""
+        """Tests may open more descriptors than an ordinary user has at first, where that is allowed."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if 0 <= most < 4096:
             raise SkipTest(f"no more than {most} descriptors are allowed here")
@@ -97,7 +91,7 @@ class CountTests(SynchronousTestCase):
             "import resource, unittest\nclass T(unittest.TestCase):\n"
             "  def test_a(self): self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)"
         )
-        self.assertEqual(self.run_(source, "ulimit -Sn 256")[0], 0)
+        self.assertEqual(self.last(source, before="ulimit -Sn 256")[0], 0)
 
     def test_interrupts(self) -> None:
         """Programs that tests start can be interrupted, though all runs in the background of a script."""
@@ -108,73 +102,77 @@ class CountTests(SynchronousTestCase):
             "    process.send_signal(signal.SIGINT)\n"
             "    self.assertEqual(process.wait(20), -signal.SIGINT)"
         )
-        self.assertEqual(self.run_(source, "trap '' INT"), (0, "1 passed, 0 failed, 0 skipped"))
-
-    def test_seeds(self) -> None:
-        """The first seed of simulations is told, other ones in each run, and is what all tests are given."""
-        source = (
-            "import os, unittest\nclass T(unittest.TestCase):\n"
-            "  def test_a(self): open('given', 'w').write(os.environ['TXRDMA_FIRST'])"
-        )
-        folder = Path(self.mktemp())
-        folder.mkdir()
-        (folder / "test_given.py").write_text(source)
-        command = [sys.executable, str(self.tool.resolve()), "test_given"]
-        environment = {**os.environ, "TXRDMA_FIRST": ""}
-        firsts = []
-        for _ in range(2):
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60
-            )
-            [given] = folder.glob("**/given")
-            firsts.append(given.read_text())
-            self.assertIn(f"simulations play seeds from {firsts[-1]} on", done.stdout)
-        self.assertLess(int(firsts[0]), int(firsts[1]))
+        self.assertEqual(self.last(source, before="trap '' INT"), (0, "1 passed, 0 failed, 0 skipped"))
 
 
-class SumTests(SynchronousTestCase):
+class GroupTests(SynchronousTestCase):
+    """Tests that use what their group excludes fail."""
+
+    def setUp(self) -> None:
+        tools = str(CHECKOUT / "tools")
+        self.patch(sys, "path", [tools, *sys.path])
+        self.runtests = importlib.import_module("runtests")
+
+    def test_misplaced(self) -> None:
+        """A unit test may use no process and no socket, an integration test no process."""
+        for test, uses, forbidden in (
+            ("txrdma.test.unit.test_a.T.test", [], ""),
+            ("txrdma.test.unit.test_a.T.test", ["network"], "network"),
+            ("txrdma.test.integration.test_a.T.test", ["network", "reactor"], ""),
+            ("txrdma.test.integration.test_a.T.test", ["network", "process"], "process"),
+            ("txrdma.test.system.test_a.T.test", ["network", "process"], ""),
+        ):
+            ended = self.runtests.Ended(test, "passed", "", 0.0, 0.0, uses, None)
+            self.assertEqual(self.runtests.misplaced(ended).rpartition(": ")[2].rstrip("."), forbidden)
+
+    def test_sample(self) -> None:
+        """A sample is random modules of about the wanted part of the time, the same for the same seed."""
+        jobs = [self.runtests.Job(f"m{number}", f"m{number}", 1, 1.0) for number in range(100)]
+        part = self.runtests.sampled(jobs, 0.1, 1)
+        self.assertEqual(len(part), 10)
+        self.assertEqual(part, self.runtests.sampled(jobs, 0.1, 1))
+        self.assertNotEqual(part, self.runtests.sampled(jobs, 0.1, 2))
+
+
+class SummaryTests(SynchronousTestCase):
     """The last lines of C{.ci/run}."""
 
     def setUp(self) -> None:
-        self.tool = CHECKOUT / "tools" / "ci-counts"
-        if not self.tool.exists():
-            raise SkipTest("not a checkout")
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
 
-    def counted(self, *failed: str) -> tuple[int, str]:
-        """Status and last line."""
-        command = [sys.executable, str(self.tool), str(self.folder), *failed]
+    def ended(self, name: str, log: str, seconds: int = 1, status: int = 0) -> None:
+        """Write what a step leaves."""
+        (self.folder / f"{name}.log").write_text(log)
+        (self.folder / f"{name}.step").write_text(f"{seconds} {status}\n")
+
+    def summary(self) -> tuple[int, list[str]]:
+        """Exit status and printed lines."""
+        command = [sys.executable, str(CHECKOUT / "tools" / "ci-summary"), str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout.splitlines()[-1]
+        return done.returncode, done.stdout.splitlines()
 
     def test_sum(self) -> None:
-        """All parts' last counts are added, whatever stands before or behind them."""
-        (self.folder / "test").write_text("1 passed, 1 failed, 0 skipped\n20 passed, 0 failed, 3 skipped\n")
-        (self.folder / "ibsim").write_text("ibsim: 7 passed, 0 failed, 1 skipped\n")
-        (self.folder / "kernel").write_text("kernel: 0 passed, 0 failed, 0 skipped (no emulator)\n")
-        self.assertEqual(self.counted(), (0, "27 passed, 0 failed, 4 skipped"))
+        """The last counts of all steps are added, and a table has the seconds of each."""
+        self.ended("test", "1 passed, 1 failed, 0 skipped\n20 passed, 0 failed, 3 skipped\n", seconds=77)
+        self.ended("kernel", "kernel: 7 passed, 0 failed, 1 skipped (no emulator)\n")
+        status, lines = self.summary()
+        self.assertEqual((status, lines[-1]), (0, "27 passed, 0 failed, 4 skipped"))
+        self.assertIn(["test", "77", "20", "0", "3"], [line.split() for line in lines])
 
     def test_failed(self) -> None:
-        """A part that failed counts, even where it counts no failed test."""
-        (self.folder / "check").write_text("make: *** [Makefile:1: docs] Error 1\n")
-        (self.folder / "test").write_text("5 passed, 2 failed, 0 skipped\n")
-        self.assertEqual(self.counted("check", "test"), (1, "5 passed, 3 failed, 0 skipped"))
+        """A failed step counts as a failure even if no test failed, and the end of its output is printed."""
+        self.ended("check", "make: *** [Makefile:1: docs] Error 1\n", status=2)
+        self.ended("test", "x\n" + "=" * 79 + "\n[FAIL] a.b\nwhy\n5 passed, 2 failed, 0 skipped\n", status=1)
+        status, lines = self.summary()
+        self.assertEqual((status, lines[-1]), (1, "5 passed, 3 failed, 0 skipped"))
+        self.assertIn("make: *** [Makefile:1: docs] Error 1", lines)
+        self.assertIn("[FAIL] a.b", lines)
 
-    def test_failures(self) -> None:
-        """Of a part that failed its failures are told; where it counts none, its last lines."""
-        rule = "=" * 79 + "\n"
-        skipped, failed = "[SKIPPED]\nno dot\n\ntest.a\n", "[FAIL]\nTraceback\n\ntest.b\n"
-        log = self.folder / "log"
-        for printed, told in (
-            ("x\n" + rule + skipped + rule + failed + "-" * 79 + "\nRan 2 tests\n", failed),
-            ("".join(f"line {number}\n" for number in range(99)), "line 98\n"),
-        ):
-            log.write_text(printed)
-            command = [sys.executable, str(self.tool.with_name("ci-failures")), str(log)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            self.assertEqual((done.returncode, done.stdout.strip()[-len(told.strip()) :]), (0, told.strip()))
-            self.assertNotIn("no dot", done.stdout)
+    def test_slowest(self) -> None:
+        """The slowest tests are repeated before the table."""
+        self.ended("test", "    9.87 s  txrdma.test.unit.test_a.T.test\n1 passed, 0 failed, 0 skipped\n")
+        self.assertIn("    9.87 s  txrdma.test.unit.test_a.T.test", self.summary()[1])
 
 
 class RunnerTests(SynchronousTestCase):

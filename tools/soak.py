@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""
+Run what is long by nature: C{make soak MINUTES=30}.
+
+Long tests, suites of others on every reactor, conversations of two processes, random scenarios, fuzzing, and
+short
+forms of the benchmarks and the demonstration. With C{--minutes}, a random choice that takes about so long,
+which is
+printed with its seed; without, everything. An activity whose findings depend on random seeds is reported, but
+does
+not fail the run: what it finds need not be the fault of the last change. The last line counts activities.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_FOLDER: Final = CHECKOUT / "build" / "soak"
+_LEAST_SECONDS: Final = 20.0  # of an activity that can be cut to any length
+_PROGRESS_SECONDS: Final = 30.0
+
+
+class Activity(NamedTuple):
+    """
+    One command of the soak.
+
+    @ivar seconds: how long it takes; None: as long as it is told by C{{seconds}} or C{{minutes}} in its
+    words.
+    @ivar isRandom: what it finds is reported without failing the run.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    seconds: float | None = None
+    isRandom: bool = False
+
+
+def activities() -> Iterator[Activity]:
+    """Everything that belongs to the soak."""
+    tests = ("tools/runtests.py", "--folder", "build/soak", "--limit", "3600")
+    soak = CHECKOUT / "txrdma" / "test" / "soak"
+    for path in sorted(soak.rglob("test_*.py")):
+        module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+        yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), 90.0)
+    yield Activity("conversations", ("-m", "txrdma.testing.streams"), 1200.0)
+    for chapter in ("sizes", "both-*", "server-*"):
+        yield Activity(f"conversations {chapter}", ("-m", "txrdma.testing.streams", "--", chapter), 60.0)
+    drawn = ("-m", "txrdma.testing.streams", "--drawn", "20")
+    yield Activity("drawn conversations", drawn, 120.0, isRandom=True)
+    for generator in SCENARIOS:
+        words = ("-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--report")
+        yield Activity(f"random {generator}", words, isRandom=True)
+    yield Activity("fuzz", ("fuzz/run.py", "--seconds", "{seconds}"))
+    yield Activity("demo", ("-m", "txrdma.demo", "--large", "4", "--files", "60"), 20.0)
+    yield Activity("benchmarks", ("-m", "benchmarks", "--quick"), 240.0)
+
+
+SCENARIOS: Final = ("verbs", "btl", "smc", "smc-shared-memory", "smc-two-ports")
+
+
+def chosen(everything: list[Activity], seconds: float, seed: int) -> list[tuple[Activity, float]]:
+    """Random activities that together take about this long, with the seconds of each."""
+    plan: list[tuple[Activity, float]] = []
+    left = seconds
+    for activity in random.Random(seed).sample(everything, len(everything)):
+        needed = activity.seconds or max(_LEAST_SECONDS, seconds / 4)
+        if needed <= left:
+            plan.append((activity, needed))
+            left -= needed
+    return plan
+
+
+def run(activity: Activity, seconds: float) -> int:
+    """Run one activity, its output in a file; return its exit status."""
+    words = [word.format(seconds=int(seconds), minutes=seconds / 60) for word in activity.words]
+    log = _FOLDER / f"{activity.name.replace(' ', '-').replace('*', '')}.log"
+    begun = time.monotonic()
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT
+        )
+        try:
+            while True:
+                try:
+                    status = process.wait(_PROGRESS_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    print(f"soak: {activity.name}, {time.monotonic() - begun:.0f} s", flush=True)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    outcome = "passed" if status == 0 else "reported" if activity.isRandom else "failed"
+    print(f"soak: {activity.name} {outcome} after {time.monotonic() - begun:.0f} s ({log})", flush=True)
+    if status:
+        print(*log.read_text(errors="replace").splitlines()[-30:], sep="\n", flush=True)
+    return status
+
+
+def main(arguments: list[str]) -> int:
+    """Run the soak; return the exit status."""
+    parser = argparse.ArgumentParser(description="Run tests and simulations that are long by nature.")
+    parser.add_argument(
+        "--minutes", type=float, help="a random choice that takes about so long; without: everything"
+    )
+    parser.add_argument("--seed", type=int, help="of the choice")
+    parser.add_argument("--list", action="store_true", help="print what there is, and end")
+    options = parser.parse_args(arguments)
+    everything = list(activities())
+    if options.list:
+        print(*(activity.name for activity in everything), sep="\n")
+        return 0
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if options.minutes is None:
+        plan = [(activity, activity.seconds or 600.0) for activity in everything]
+    else:
+        seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+        plan = chosen(everything, options.minutes * 60, seed)
+        print(f"soak: --seed {seed} chooses {', '.join(activity.name for activity, _ in plan)}", flush=True)
+    passed = failed = 0
+    try:
+        for activity, seconds in plan:
+            if run(activity, seconds) and not activity.isRandom:
+                failed += 1
+            else:
+                passed += 1
+    except KeyboardInterrupt:
+        print("soak: interrupted")
+        return 130
+    print(f"soak: {passed} passed, {failed} failed, {len(everything) - passed - failed} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
