@@ -1,7 +1,7 @@
 """
 Pages in Chromium: all of them, a change seen without a reload, the keyboard, a narrow window, the dark.
 
-Runs by C{make test-browser}, which installs what it needs. Pictures go to C{build/browser}, and with
+Runs by C{make test-all}, which installs what it needs. Pictures go to C{build/browser}, and with
 C{PICTURES} to the documentation.
 """
 

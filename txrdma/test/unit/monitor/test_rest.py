@@ -28,7 +28,7 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
 
-SCHEMATHESIS = "schemathesis is not installed: make test-browser does that"
+SCHEMATHESIS = "schemathesis is not installed: the extra browser brings it"
 
 
 class SiteTestCase(PollerTestCase):
