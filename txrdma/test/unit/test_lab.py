@@ -114,4 +114,4 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(page.read_text().count(table.BEGIN), 1, page)
             self.assertEqual(page.read_text().count(table.END), 1, page)
         for module in (module for modules in suites.PAGES.values() for module in modules):
-            self.assertTrue((suites.CHECKOUT / "txrdma/test/kernel" / f"{module}.py").exists(), module)
+            self.assertTrue((suites.CHECKOUT / "txrdma/test/system/kernel" / f"{module}.py").exists(), module)

@@ -5,15 +5,20 @@ The kernel's SMC as a backend, as far as that goes without such a kernel: its wo
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from typing import Any
 
 from twisted.internet import main
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError, ConnectBindError
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
-from txrdma.smc.kernel import status, transports
+from txrdma.smc.kernel import sockets, status, transports
 from txrdma.smc.kernel.sockdiag import Diagnosed
+from txrdma.test.support.smc.ends import Recorders
 from txrdma.test.support.smc.kernel import RECORDED
 from txrdma.testing.endpoints import EndpointContract, reactor, StreamContract
 
@@ -86,3 +91,29 @@ class StandInTests(StreamContract, TestCase):
             self.assertIs(transport._dataReceived(b""), main.CONNECTION_LOST)
         finally:
             transport.socket = real
+
+
+class AbsenceTests(TestCase):
+    """A kernel without SMC sockets."""
+
+    def setUp(self) -> None:
+        real = socket.socket
+
+        def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
+            if family == sockets.AF_SMC:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            return real(family, *arguments, **more)
+
+        self.patch(socket, "socket", refuse)
+
+    async def test_connect(self) -> None:
+        """The client's error says what to do."""
+        with self.assertRaises(ConnectBindError) as caught:
+            await clientFromString(reactor, "smc:127.0.0.1:9:backend=kernel").connect(Recorders())
+        self.assertIn("modprobe smc", str(caught.exception))
+
+    async def test_listen(self) -> None:
+        """So does the server's."""
+        with self.assertRaises(CannotListenError) as caught:
+            await serverFromString(reactor, "smc:127.0.0.1:0:backend=kernel").listen(Recorders())
+        self.assertIn("modprobe smc", str(caught.exception))

@@ -4,6 +4,9 @@ Statistics of SMC for Prometheus.
 
 from __future__ import annotations
 
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
 from txrdma.test.support.smc.metrics import isMissing, MISSING, samples
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 
@@ -38,3 +41,15 @@ class MetricsTests(RaceTestCase):
         self.until(lambda: here.reason and there.reason)
         self.assertEqual(counted("open_connections", "SMC-R 1", "server"), 0)
         self.assertEqual(counted("write_bytes_sum"), 10_010)
+
+
+class ThreadTests(TestCase):
+    """Metrics that are served by a thread."""
+
+    if isMissing:
+        skip = MISSING
+
+    async def test_thread(self) -> None:
+        """A thread that serves metrics gets what the reactor's thread has read."""
+        found = await deferToThread(samples)
+        self.assertIn(("txrdma_smc_link_groups", ()), found)

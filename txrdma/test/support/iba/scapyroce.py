@@ -4,12 +4,14 @@ Scapy's RoCE layer, which judges ours.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
+_theirs: Any
 try:
-    from scapy.contrib import roce as _theirs
+    _theirs = importlib.import_module("scapy.contrib.roce")
 except ImportError:
     _theirs = None
 

@@ -19,10 +19,13 @@ from txrdma.iba.types import GID, LID
 from txrdma.mad.core.frames import managementPacket
 from txrdma.mad.layouts import messages, smp, traps
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.test.support.mad.oracles import placesOf, tshark
+from txrdma.test.support.mad.oracles import libibmad, placesOf, tshark
+from txrdma.test.support.mad.pythonrdma import STRUCTURES
 from txrdma.test.support.mad.structures import (
     ERRORS,
     innerOf,
+    LEFT_OUT,
+    LIBIBMAD,
     misnamed,
     missing,
     Seen,
@@ -224,3 +227,49 @@ _NEWER_IN_TRAPS: Final = {
     "smPriorityChange",
     "capabilityMask2",
 }
+
+
+class PlaceTests(SynchronousTestCase):
+    """Where fields are."""
+
+    def test_everyField(self) -> None:
+        """Each field of each structure has a witness at its place, or stands on the list."""
+        lost = missing(structures(), witnesses(), UNSEEN)
+        self.assertEqual(lost, [], "\n".join(lost))
+
+    def test_everyWitness(self) -> None:
+        """What witnesses name has a place with us, too, but for their known errors."""
+        strange = strangers(witnesses(), ERRORS)
+        self.assertEqual(strange, [], "\n".join(strange))
+
+    def test_everyFieldOfLibibmad(self) -> None:
+        """Each field that libibmad knows is one of ours, or stands on the list."""
+        ours = {number for _, ranges in LIBIBMAD.values() for numbers in ranges for number in numbers}
+        left = {number: place for number, place in libibmad().items() if number not in ours}
+        self.assertEqual(left.keys(), LEFT_OUT.keys(), left)
+
+    def test_names(self) -> None:
+        """At one place the same thing is meant."""
+        left = sorted(misnamed(structures(), witnesses()) - _SYNONYMS)
+        self.assertEqual(left, [], "\n".join(left))
+
+    def test_lists(self) -> None:
+        """The lists name what there is, and nothing that has a witness."""
+        names = {kind.__name__ for kind in structures()}
+        self.assertEqual(set(UNSEEN) - names, set())
+        self.assertEqual({name for name, _ in ERRORS} - names, set())
+        self.assertEqual({name for _, name in STRUCTURES.items()} - names, set())
+        needed = {line.partition(".")[0] for line in missing(structures(), witnesses(), {})}
+        empty = {kind.__name__ for kind in structures() if not kind.fields}
+        alone = {"CMPath"}  # of a REQ, where it has witnesses
+        self.assertEqual(set(UNSEEN) - needed - empty - alone, set())
+        self.assertEqual(_SYNONYMS - misnamed(structures(), witnesses()), frozenset())
+
+    def test_counts(self) -> None:
+        """All structures but those on the list have a witness, most of them more than one."""
+        sources = {kind: {source for source, _ in those} for kind, those in witnesses().items()}
+        inner = {part for kind in structures() for part in innerOf(kind)}
+        none = {kind.__name__ for kind in structures() if not sources.get(kind) and kind not in inner}
+        self.assertEqual(none - {name for name, (fields, _) in UNSEEN.items()}, set())
+        twice = [kind for kind in structures() if len(sources.get(kind, ())) > 1]
+        self.assertGreater(len(twice), (len(structures()) - len(none)) // 2)

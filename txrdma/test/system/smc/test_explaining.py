@@ -10,7 +10,8 @@ from collections import Counter
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.test.support.smc.explaining import explained, packets, SMC, VECTORS
+from txrdma.test.support import VECTORS
+from txrdma.test.support.smc.explaining import explained, packets, SMC
 
 
 def theirs(name: str, fields: str, filter: str = "") -> list[list[str]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted.internet import reactor
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import (
@@ -17,7 +16,6 @@ from twisted.internet.interfaces import (
     IReactorPluggableNameResolver,
     IResolutionReceiver,
 )
-from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.names import addressesOf
@@ -152,21 +150,3 @@ class NameTests(MessagingCase):
         self.resolving.asked[0].receiver.addressResolved(HostnameAddress(b"there", 0))
         self.resolving.asked[0].answer("10.0.1.2")
         self.assertEqual(self.successResultOf(found), ["10.0.1.2"])
-
-
-class RealTests(TestCase):
-    """Twisted's own resolver."""
-
-    async def test_localhost(self) -> None:
-        """This host's name for itself has an address of loopback."""
-        self.assertIn("127.0.0.1", await addressesOf(reactor, "localhost"))
-
-    async def test_cancelled(self) -> None:
-        """A question whose answer can't be stopped can be cancelled."""
-        asked = addressesOf(reactor, "localhost")
-        asked.cancel()
-        try:
-            await asked
-        except CancelledError:
-            return
-        self.fail("it was answered")

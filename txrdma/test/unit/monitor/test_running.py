@@ -5,24 +5,17 @@ Running a monitor: reloading, systemd, files for schedulers, and the terminal.
 from __future__ import annotations
 
 import io
-import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
-from twisted.internet.task import deferLater
-from twisted.logger import capturedLogs
-from twisted.python import usage
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor._tallies import Limit
-from txrdma.monitor.config import MonitorConfig, parseConfig
+from txrdma.monitor.config import parseConfig
 from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.ledger import LedgerRules
@@ -31,7 +24,6 @@ from txrdma.monitor.poller import DEFAULT_RULES
 from txrdma.monitor.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
-from txrdma.test.support.monitor.fetching import fetch
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -145,93 +137,6 @@ class ChangeTests(PollerTestCase):
         self.assertEqual(self.said(), [("raised", "symbol-errors", "left")])
 
 
-class ReloadTests(TestCase):
-    """The service on SIGHUP."""
-
-    def test_hup(self) -> Deferred[None]:
-        """SIGHUP has the file read again: what can change does, mistakes change nothing, and it goes on."""
-        return Deferred.fromCoroutine(self._hup())
-
-    async def until(self, isSo: Any) -> None:
-        for _ in range(600):
-            if isSo():
-                return
-            await deferLater(reactor, 0.02)
-        self.fail("it does not come to it")
-
-    def test_tokens(self) -> Deferred[None]:
-        """Tokens are read again, too: who had one that is not there any more is not let in."""
-        return Deferred.fromCoroutine(self._tokens())
-
-    async def _tokens(self) -> None:
-        path = Path(self.mktemp())
-
-        def holding(token: str) -> MonitorConfig:
-            path.write_text(token)
-            path.chmod(0o600)
-            return parseConfig(f'port = "sim:fattree:4"\n[web]\nlisten = ""\ntokens = "{path}"\n')
-
-        service = MonitorService(reactor, holding("first-first-first"))
-        self.addCleanup(service.stopService)
-        factory = service.site.factory
-
-        def fetchable(token: str) -> bool:
-            return fetch(factory, "/metrics", authorization=f"Bearer {token}").code == 200
-
-        self.assertTrue(fetchable("first-first-first"))
-        service.reloadBy(lambda: holding("other-other-other"))
-        self.assertTrue(service.reload())
-        self.assertFalse(fetchable("first-first-first"))
-        self.assertTrue(fetchable("other-other-other"))
-        service.reloadBy(lambda: parseConfig('port = "sim:fattree:4"\n[web]\nlisten = ""\n'))
-        self.assertTrue(service.reload())
-        self.assertTrue(fetchable("other-other-other"))  # nobody opens it to all by leaving a line out
-        self.assertFalse(fetchable("first-first-first"))
-
-    def test_changedBack(self) -> None:
-        """What takes a restart is told while it differs from what runs, and not when it is back."""
-        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n'
-        texts = iter([text.replace("4", "8"), text.replace("4", "8"), text])
-        service = MonitorService(reactor, parseConfig(text))
-        self.addCleanup(service.stopService)
-        service.reloadBy(lambda: parseConfig(next(texts)))
-        told: list[int] = []
-        for _ in range(3):
-            with capturedLogs() as logs:
-                service.reload()
-            told.append(sum("takes a restart" in event["log_format"] for event in logs))
-        self.assertEqual(told, [1, 1, 0])
-
-    async def _hup(self) -> None:
-        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
-        more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
-        texts = iter([text + "nonsense = 1\n", more.replace("fattree:4", "fattree:8")])
-        service = MonitorService(reactor, parseConfig(text))
-        read = []
-
-        def again() -> Any:
-            read.append(1)
-            return parseConfig(next(texts))
-
-        service.reloadBy(again)
-        service.startService()
-        try:
-            await self.until(lambda: service.poller.statistics.turns > 1)
-            meters = service.poller.meters
-            os.kill(os.getpid(), signal.SIGHUP)
-            await self.until(lambda: len(read) == 1)
-            self.assertEqual(service.config.settings.intervalSeconds, 0.1)
-            os.kill(os.getpid(), signal.SIGHUP)
-            await self.until(lambda: service.config.settings.intervalSeconds == 0.2)
-            turns = service.poller.statistics.turns
-            await self.until(lambda: service.poller.statistics.turns > turns + 1)
-            self.assertIs(service.poller.meters, meters)
-            self.assertEqual(service.config.rules.ignored, {"width"})
-        finally:
-            await service.stopService()
-        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_DFL)
-
-
 class FileTests(PollerTestCase):
     """Files for schedulers."""
 
@@ -330,39 +235,3 @@ class TerminalTests(PollerTestCase):
         first, second = busiest(self.poller.fabric, self.poller.meters, 5)
         self.assertEqual((first.gigabits, second.gigabits), (64.0, 32.0))
         self.assertAlmostEqual(first.share or 0.0, 64.0 / (4 * 50.0))
-
-
-class CommandTests(TestCase):
-    """C{txrdma monitor} on a simulated fabric."""
-
-    def test_json(self) -> Deferred[None]:
-        """With JSON each round is a line, and after the last one it ends."""
-        return Deferred.fromCoroutine(self._json())
-
-    async def _json(self) -> None:
-        options = command.CommandOptions()
-        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--rounds", "2", "--json"])
-        out = io.StringIO()
-        self.patch(__import__("sys"), "stdout", out)
-        await command.carryOut(reactor, options)
-        lines = [json.loads(line) for line in out.getvalue().splitlines()]
-        self.assertEqual([line["statistics"]["turns"] for line in lines], [1, 2])
-
-    def test_headOnly(self) -> Deferred[None]:
-        """Where nobody reads any more, it ends, instead of going on unheard."""
-        options = command.CommandOptions()
-        options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--json"])
-
-        def broken(text: str) -> int:
-            raise BrokenPipeError
-
-        out = io.StringIO()
-        self.patch(out, "write", broken)
-        self.patch(__import__("sys"), "stdout", out)
-        done = Deferred.fromCoroutine(command.carryOut(reactor, options))
-        done.addTimeout(20.0, reactor)
-        return self.assertFailure(done, BrokenPipeError)
-
-    def test_wrong(self) -> None:
-        """Intervals that make no sense are refused."""
-        self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])

@@ -16,8 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.smc.explaining._conversation import _Direction
 from txrdma.smc.explaining._words import ofCLC, ofLLC
 from txrdma.smc.wire import clc, llc
+from txrdma.test.support import VECTORS
 from txrdma.test.support.mad.commanding import CommandTestCase
-from txrdma.test.support.smc.explaining import explained, packets, SMC, told, VECTORS
+from txrdma.test.support.smc.explaining import explained, packets, SMC, told
 
 
 class RecordedTests(SynchronousTestCase):

@@ -5,33 +5,25 @@ The kernel's SMC as a backend, as far as that goes without such a kernel: its wo
 from __future__ import annotations
 
 import errno
-import os
-import socket
-from typing import Any
 
 from hypothesis import given, strategies
 from zope.interface.verify import verifyClass
 
-from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import CannotListenError, ConnectBindError
 from twisted.internet.interfaces import IListeningPort, ITCPTransport
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.kernel import sockets
 from txrdma.smc.kernel.backend import KernelBackend
 from txrdma.smc.kernel.sockdiag import Cursor, Diagnosed, diagnosedIn, dumpRequest
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
 from txrdma.smc.own import OwnBackend
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Recorders
 from txrdma.test.support.smc.kernel import RECORDED
-from txrdma.testing.endpoints import reactor
 
 
 def message(kind: int, payload: bytes) -> bytes:
@@ -121,29 +113,3 @@ class InterfaceTests(SynchronousTestCase):
             self.assertTrue(ISMCTransport.implementedBy(transport))
         self.assertTrue(ISMCStatus.implementedBy(KernelStatus))
         self.assertTrue(IListeningPort.implementedBy(KernelPort))
-
-
-class AbsenceTests(TestCase):
-    """A kernel without SMC sockets."""
-
-    def setUp(self) -> None:
-        real = socket.socket
-
-        def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
-            if family == sockets.AF_SMC:
-                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-            return real(family, *arguments, **more)
-
-        self.patch(socket, "socket", refuse)
-
-    async def test_connect(self) -> None:
-        """The client's error says what to do."""
-        with self.assertRaises(ConnectBindError) as caught:
-            await clientFromString(reactor, "smc:127.0.0.1:9:backend=kernel").connect(Recorders())
-        self.assertIn("modprobe smc", str(caught.exception))
-
-    async def test_listen(self) -> None:
-        """So does the server's."""
-        with self.assertRaises(CannotListenError) as caught:
-            await serverFromString(reactor, "smc:127.0.0.1:0:backend=kernel").listen(Recorders())
-        self.assertIn("modprobe smc", str(caught.exception))

@@ -1,0 +1,29 @@
+"""
+Names of hosts in endpoints for messages.
+"""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import TestCase
+
+from txrdma.cm.connections.names import addressesOf
+
+
+class RealTests(TestCase):
+    """Twisted's own resolver."""
+
+    async def test_localhost(self) -> None:
+        """This host's name for itself has an address of loopback."""
+        self.assertIn("127.0.0.1", await addressesOf(reactor, "localhost"))
+
+    async def test_cancelled(self) -> None:
+        """A question whose answer can't be stopped can be cancelled."""
+        asked = addressesOf(reactor, "localhost")
+        asked.cancel()
+        try:
+            await asked
+        except CancelledError:
+            return
+        self.fail("it was answered")
