@@ -52,8 +52,9 @@ def activities() -> Iterator[Activity]:
         module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
         yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), 90.0)
     yield Activity("conversations", ("-m", "txrdma.testing.streams"), 1200.0)
-    for chapter in ("sizes", "both-*", "server-*"):
-        yield Activity(f"conversations {chapter}", ("-m", "txrdma.testing.streams", "--", chapter), 60.0)
+    for chapter in ("closing", "halves", "readers", "deaths"):
+        words = ("-m", "txrdma.testing.streams", "--route", "shared-memory", "--", chapter)
+        yield Activity(f"conversations {chapter}", words, 60.0)
     drawn = ("-m", "txrdma.testing.streams", "--drawn", "20")
     yield Activity("drawn conversations", drawn, 120.0, isRandom=True)
     for generator in SCENARIOS:
