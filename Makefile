@@ -6,6 +6,7 @@
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
+#   make test-kernel-ci   a few of them, in one guest: what every commit runs
 #   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over smc:, which have to see the same; DOCS=1 writes the table
 #   make test-browser   the suites that want Chromium, and schemathesis, which it installs where it can
@@ -47,7 +48,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contrac
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-kernel-ci test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -86,6 +87,9 @@ test-compiled: $(COMPILED)/.installed
 # TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
 	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
+
+test-kernel-ci: $(VENV)/.has-test
+	@LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites --ci
 
 test-ibsim: $(VENV)/.has-test
 	@tools/have-ibsim
