@@ -262,6 +262,7 @@ class Run:
             captures="LAB_CAPTURE" in os.environ,
             mtu=box["mtu"],
             memory=box["memory"],
+            cpus=1 if self.isCI else 2,  # emulated processors wait for each other, at the cost of real ones
             out=folder,
             environment=self.environment,
             folder=CHECKOUT,
