@@ -109,7 +109,7 @@ test-kernel: $(VENV)/.has-test
 	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
 test-kernel-ci: $(VENV)/.has-test
-	@$(BIN)/python -m lab.suites --ci
+	@LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites --ci
 
 # What it builds is in build/container.
 test-container: $(VENV)/.has-test

@@ -1,6 +1,8 @@
 """
 Suites whose judge is the Linux kernel: C{make test-kernel} runs them as root in a virtual machine.
 
+L{CI_TESTS} are the few that every commit runs, by C{make test-kernel-ci}.
+
 Elsewhere they skip. Each class says what it is a witness of, and measured facts go into the run's
 results and into the table of C{docs/interoperability.md}::
 
@@ -24,7 +26,7 @@ import os
 from dataclasses import dataclass
 from typing import Union
 
-__all__ = ["OUTSIDE", "Box", "Fact", "Witness", "record", "recorded"]
+__all__ = ["CI_BOX", "CI_TESTS", "OUTSIDE", "Box", "Fact", "Witness", "record", "recorded"]
 
 Fact = Union[int, float, str]
 
@@ -77,6 +79,38 @@ class Box:
     memory: int = 1024
     timeout: int = 300
 
+
+CI_BOX = Box(smc=True, mtu=4200, timeout=600)
+"""The guest of L{CI_TESTS}; modules that want another one must cope with its devices beside their own."""
+
+CI_TESTS = (
+    "test_pyverbs_contract.PyverbsContractTests_EPollReactorTests.test_longSend",
+    "test_pyverbs_contract.PyverbsContractTests_EPollReactorTests.test_longRead",
+    "test_pyverbs_contract.PyverbsContractTests_EPollReactorTests.test_compareAndSwap",
+    "test_pyverbs_contract.PyverbsContractTests_EPollReactorTests.test_datagram",
+    "test_soft_rxe.SoftToRXETests.test_longSend",
+    "test_soft_rxe.SoftToRXETests.test_longWrite",
+    "test_soft_rxe.SoftToRXETests.test_longRead",
+    "test_soft_rxe.SoftToRXETests.test_fetchAndAdd",
+    "test_soft_rxe.SoftToRXETests.test_datagram",
+    "test_soft_rxe.RXEToSoftTests.test_longSend",
+    "test_soft_rxe.RXEToSoftTests.test_longWrite",
+    "test_soft_rxe.RXEToSoftTests.test_longRead",
+    "test_soft_rxe.RXEToSoftTests.test_fetchAndAdd",
+    "test_soft_rxe.RXEToSoftTests.test_datagram",
+    "test_mad.UmadTests.test_call",
+    "test_mad.VerbsPortTests.test_asksTheKernel",
+    "test_mad.VerbsPortTests.test_kernelAsks",
+    "test_btl.KernelTests.test_messages",
+    "test_btl.KernelTests.test_memory",
+    "test_smc_peer.ClientTests.test_bytes",
+    "test_smc_peer.ServerTests.test_bytes",
+    "test_rping.RpingTests.test_theyPing",
+    "test_rping.RpingTests.test_wePing",
+    "test_rstream.RstreamTests.test_theirClient",
+    "test_rstream.RstreamTests.test_theirServer",
+)
+"""What C{make test-kernel-ci} runs, in one process: each way to interoperate once."""
 
 _facts: dict[str, Fact] = {}
 

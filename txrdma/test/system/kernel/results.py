@@ -1,10 +1,12 @@
 """
 Run suites under trial, and write down as JSON what became of each test.
 
-Two steps, since one happens outside of the guest and one inside::
+Planning happens outside of the guest, and the rest inside::
 
     python -m txrdma.test.system.kernel.results plan FOLDER NAME...    which tests there are: plan.json
+    python -m txrdma.test.system.kernel.results plan-ci FOLDER         the same for the few that CI runs
     python -m txrdma.test.system.kernel.results run FOLDER NAME...     run them: results.jsonl
+    python -m txrdma.test.system.kernel.results retry FOLDER NAME...   run those again that failed or did not end
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from twisted.trial.reporter import VerboseTextReporter
 from twisted.trial.runner import TestLoader, TrialRunner
 from twisted.trial.unittest import TestSuite
 
-from txrdma.test.system.kernel import Box, recorded
+from txrdma.test.system.kernel import Box, CI_BOX, CI_TESTS, recorded
 
 
 def flattened(suite: Any) -> Iterator[Any]:
@@ -52,6 +54,12 @@ def plan(names: list[str]) -> list[dict[str, Any]]:
         if witness is not None:
             entry["witnesses"][f"{module}.{type(test).__name__}"] = asdict(witness)
     return list(modules.values())
+
+
+def planForCI() -> list[dict[str, Any]]:
+    """The plan of L{CI_TESTS}, whose modules all share L{CI_BOX}."""
+    modules = plan([f"{Box.__module__}.{name}" for name in CI_TESTS])
+    return [{**module, "boxes": [asdict(CI_BOX)]} for module in modules]
 
 
 def boxes(module: str) -> list[dict[str, Any]]:
@@ -139,12 +147,26 @@ def run(folder: Path, names: list[str]) -> bool:
         return bool(runner.run(TestLoader().loadByNames(names, recurse=True)).wasSuccessful())
 
 
+def unfinished(folder: Path, names: list[str]) -> list[str]:
+    """Those tests that neither passed nor skipped when they were run."""
+    path = folder / "results.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    results = [json.loads(line) for line in lines if line.endswith("}")]
+    done = {result["id"] for result in results if result["outcome"] != "failed"}
+    return [name for name in names if name not in done]
+
+
 def main(arguments: list[str]) -> int:
     """Do what the arguments say; return the exit status."""
     match arguments:
         case ["plan", folder, *names]:
             Path(folder, "plan.json").write_text(json.dumps(plan(names)))
             return 0
+        case ["plan-ci", folder]:
+            Path(folder, "plan.json").write_text(json.dumps(planForCI()))
+            return 0
+        case ["retry", folder, *names]:
+            return 0 if run(Path(folder), unfinished(Path(folder), names)) else 1
         case ["run", folder, *names]:
             return 0 if run(Path(folder), names) else 1
         case _:
