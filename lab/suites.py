@@ -9,7 +9,7 @@ whatever its tests put into C{$LAB_OUT}. Emulation is slow, and slower beside ot
 tried once more, and the output says so. The output ends with the seconds of each module, and the counts of
 tests. Where there can't be a guest, its last line says why, and the exit status is 0.
 
-C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process: Python's imports take longer than
+C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process: imports take longer than
 most of the tests there. A test that fails is tried once more in the same guest.
 """
 

@@ -6,7 +6,7 @@ Planning happens outside of the guest, and the rest inside::
     python -m txrdma.test.system.kernel.results plan FOLDER NAME...    which tests there are: plan.json
     python -m txrdma.test.system.kernel.results plan-ci FOLDER         the same for the few that CI runs
     python -m txrdma.test.system.kernel.results run FOLDER NAME...     run them: results.jsonl
-    python -m txrdma.test.system.kernel.results retry FOLDER NAME...   run those again that failed or did not end
+    python -m txrdma.test.system.kernel.results retry FOLDER NAME...   run again what failed or did not end
 """
 
 from __future__ import annotations
