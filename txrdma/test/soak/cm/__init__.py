@@ -1,0 +1,3 @@
+"""
+Tests of the communication manager that are long by nature.
+"""
