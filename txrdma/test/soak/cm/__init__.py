@@ -1,3 +1,3 @@
 """
-Tests of the communication manager that are long by nature.
+Long tests of L{txrdma.cm}.
 """

@@ -49,6 +49,7 @@ class ProducerTests(MessagingCase):
         )
         endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
         client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
+        self.pause(0.1)  # until nothing is under way that would give the connection another turn
         producer = Finishing(client.transport)
         client.transport.registerProducer(producer, True)
         client.transport.write(bytes(70_000))  # few enough that the peer gives no more credits
