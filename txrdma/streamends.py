@@ -291,18 +291,20 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         core, transport = self._core, self._transport
         if core is None or transport is None or self._isLeaving:
             return
-        if self.isEnding and self.isOpen and not core.backlog and not self.isNoticed:
-            self._endWriting(core)
+        self._maybeEndWriting(core)
         self._send(core, transport)
         front = self._front
         if self._mustFlush and not core.backlog and front is not None:
             self._mustFlush = False
             if self.isOpen:
                 callWithContext(self.context, front.flushed)
+                self._maybeEndWriting(core)  # the producer may have been the last to wait for
                 self._send(core, transport)
 
-    def _endWriting(self, core: CoreT) -> None:
-        """End writing: all is posted that was written."""
+    def _maybeEndWriting(self, core: CoreT) -> None:
+        """End writing if that was asked for, all is posted that was written, and no producer has more."""
+        if not self.isEnding or not self.isOpen or core.backlog or self.isNoticed:
+            return
         self.isOpen = False
         if self.isDeaf:
             core.close()

@@ -1,7 +1,7 @@
 """
-What pip makes of us, in environments where nothing else is: wheel, sdist, and an editable install.
+Wheel, sdist and editable install, in an environment that has only the dependencies.
 
-Needs a checkout, and a package index once, for what we depend on.
+Needs a checkout, and a package index for the dependencies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
+import zipfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -85,45 +87,43 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 class PackagingTests(SynchronousTestCase):
-    """Real builds, real environments."""
+    """Real builds, and one real environment; the wheel is built from the sdist."""
 
-    _made: ClassVar[Path | None] = None
+    slowBecause = "pip and setuptools take seconds to build the distributions and to install the dependencies"
+    _folder: ClassVar[Path | None] = None
+    _python: ClassVar[Path | None] = None
 
     def setUp(self) -> None:
-        """Build wheel and sdist, and collect what they depend on: once for all tests."""
+        """Build sdist and wheel, once for all tests."""
         if not (CHECKOUT / "pyproject.toml").exists():
             raise SkipTest("not a checkout")
-        self.top = Path(self.mktemp()).resolve()
-        self.top.mkdir(parents=True)
-        if PackagingTests._made is None:
-            PackagingTests._made = self.build(self.top)
-        self.wheels = PackagingTests._made
+        if PackagingTests._folder is None:
+            folder = Path(self.mktemp()).resolve()
+            folder.mkdir(parents=True)
+            shutil.copytree(CHECKOUT, folder / "source", ignore=shutil.ignore_patterns(*LEFT_OUT))
+            build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, folder / "source")
+            run(*build, cwd=folder)
+            PackagingTests._folder = folder
+        self.top = PackagingTests._folder
+        [self.wheel] = self.top.glob("*.whl")
 
-    def build(self, top: Path) -> Path:
-        """A folder with our wheel, our sdist, and the wheels that installing them needs."""
-        source, wheels = self.copy(top), top / "wheels"
-        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", wheels, source, cwd=top)
-        [wheel] = wheels.glob("*.whl")
-        try:
-            run(
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels),
-                *("--prefer-binary", wheel, "setuptools>=77"),
-                cwd=top,
-            )
-        except AssertionError as error:
-            raise SkipTest(f"what we depend on can't be had: {error}") from None
-        return wheels
+    def environment(self) -> Path:
+        """Interpreter of the environment, with the wheel and what an editable install needs."""
+        if PackagingTests._python is None:
+            run(sys.executable, "-m", "venv", "--without-pip", self.top / "venv", cwd=self.top)
+            python = self.top / "venv" / "bin" / "python"
+            try:
+                self.pip(python, "install", "--no-compile", "--prefer-binary", self.wheel, "setuptools>=77")
+            except AssertionError as error:
+                raise SkipTest(f"the dependencies cannot be installed: {error}") from None
+            PackagingTests._python = python
+        return PackagingTests._python
 
-    def copy(self, top: Path) -> Path:
-        """The checkout, without what was made in it."""
-        shutil.copytree(CHECKOUT, top / "source", ignore=shutil.ignore_patterns(*LEFT_OUT))
-        return top / "source"
-
-    def environment(self, *what: str | Path) -> Path:
-        """An empty environment with that installed; its interpreter."""
-        run(sys.executable, "-m", "venv", "--without-pip", self.top / "venv", cwd=self.top)
-        python = self.top / "venv" / "bin" / "python"
-        self.pip(python, "install", "--no-compile", "--no-index", "--find-links", self.wheels, *what)
+    def install(self, *words: str | Path) -> Path:
+        """Install this in place of what the environment has of txrdma; return the interpreter."""
+        python = self.environment()
+        options = ("--no-compile", "--no-deps", "--no-build-isolation", "--force-reinstall")
+        self.pip(python, "install", *options, *words)
         return python
 
     def pip(self, python: Path, *words: str | Path) -> None:
@@ -145,17 +145,24 @@ class PackagingTests(SynchronousTestCase):
         self.script(python, FORGOTTEN)
         self.assertNotIn("smc-proxy", run(binaries / "twistd", "--help", cwd=self.top))
 
+    def test_contents(self) -> None:
+        """The sdist has the tests and their vectors, and the wheel all that the sdist has but these."""
+        [sdist] = self.top.glob("*.tar.gz")
+        with tarfile.open(sdist) as archive:
+            files = {each.name.partition("/")[2] for each in archive if each.isfile()}
+        sources = {name for name in files if name.startswith(("txrdma/", "twisted/"))}
+        tests = {name for name in sources if name.startswith("txrdma/test/")}
+        self.assertIn("txrdma/test/system/test_packaging.py", tests)
+        self.assertTrue(any(name.endswith(".pcap") for name in tests))
+        with zipfile.ZipFile(self.wheel) as archive:
+            installed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        self.assertEqual(installed, sources - tests)
+        self.assertIn("txrdma/testing/__init__.py", installed)
+
     def test_wheel(self) -> None:
         """The wheel installs, serves, and goes without a trace."""
-        [wheel] = self.wheels.glob("txrdma-*.whl")
-        self.prove(self.environment(wheel), self.top / "venv")
-
-    def test_sdist(self) -> None:
-        """So does the source distribution."""
-        [sdist] = self.wheels.glob("txrdma-*.tar.gz")
-        self.prove(self.environment(sdist), self.top / "venv")
+        self.prove(self.install(self.wheel), self.top / "venv")
 
     def test_editable(self) -> None:
         """So does an editable install."""
-        source = self.copy(self.top) if not (self.top / "source").exists() else self.top / "source"
-        self.prove(self.environment("--editable", source), source)
+        self.prove(self.install("--editable", self.top / "source"), self.top / "source")

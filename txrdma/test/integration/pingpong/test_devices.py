@@ -62,7 +62,12 @@ class DeviceTests(_Case):
     def wait(self, reactor: Any, doing: Deferred[Measurement]) -> Measurement:
         """Turn the reactor until then."""
         ended: list[Measurement | Failure] = []
-        doing.addBoth(ended.append)
+
+        def end(result: Measurement | Failure) -> None:
+            ended.append(result)
+            reactor.callLater(0, lambda: None)  # else the polling reactor sleeps until a timer is due
+
+        doing.addBoth(end)
         deadline = time.monotonic() + 20
         while not ended:
             self.assertLess(time.monotonic(), deadline)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, TypeVar
@@ -28,7 +27,7 @@ from txrdma.cm.events import (
 from txrdma.cm.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
 from txrdma.iba.types import GUID, QPN
 from txrdma.test.support.cm.searching import copied as copiedPaths
-from txrdma.test.support.cm.searching import PRIMARY
+from txrdma.test.support.cm.searching import PRIMARY, twinOf
 from txrdma.wire import Layout
 
 AnyCore = TypeVar("AnyCore", bound=Core)
@@ -42,7 +41,7 @@ ENDED: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
 
 def copied(connection: Connection) -> Connection:
     """The same connection once more, going its own way from here."""
-    twin = copy(connection)
+    twin = twinOf(connection)
     twin.opening = _copied(connection.opening)
     twin.closing = None if connection.closing is None else _copied(connection.closing)
     twin.alternate = None if connection.alternate is None else copiedPaths(connection.alternate)
@@ -50,7 +49,7 @@ def copied(connection: Connection) -> Connection:
 
 
 def _copied(core: AnyCore) -> AnyCore:
-    twin = copy(core)
+    twin = twinOf(core)
     twin._events, twin._outgoing = [], []
     twin._inputs = core._table.begin(twin, core.state)
     return twin
@@ -89,7 +88,8 @@ class World:
 
     def after(self, which: int, step: Callable[[Connection], object]) -> World:
         """The world after a step of one end."""
-        ends = list(map(copied, self.ends))
+        ends = list(self.ends)
+        ends[which] = copied(ends[which])  # no step changes the other end
         step(ends[which])
         ends[which].settled(0.0)
         kinds = tuple(type(event) for event in ends[which].events())

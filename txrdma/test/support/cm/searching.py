@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from txrdma.cm._alternate import Alternate, Ends, TABLE
 from txrdma.cm._exchange import Patience
@@ -66,9 +66,28 @@ def made(isActive: bool, **more: Any) -> Alternate:
     )
 
 
+Copied = TypeVar("Copied")
+
+
+def twinOf(core: Copied) -> Copied:
+    """A shallow copy of an object whose attributes are slots or a dictionary, as C{copy} makes it, but faster."""
+    kind = type(core)
+    twin = kind.__new__(kind)
+    for name in _slotNames(kind):
+        setattr(twin, name, getattr(core, name))
+    if hasattr(core, "__dict__"):
+        vars(twin).update(vars(core))
+    return twin
+
+
+@cache
+def _slotNames(kind: type) -> tuple[str, ...]:
+    return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
+
+
 def copied(core: Alternate) -> Alternate:
     """The same end once more, going its own way from here."""
-    twin = copy(core)
+    twin = twinOf(core)
     twin._events, twin._outgoing = [], []
     twin._inputs = TABLE.begin(twin, core.state)
     return twin

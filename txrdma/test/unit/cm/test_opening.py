@@ -29,7 +29,13 @@ STATES = {
 
 
 class SearchTests(SynchronousTestCase):
-    """All that the opening and the end can come to, whatever the network loses, doubles and delays."""
+    """
+    All that the opening and the end can come to, whatever the network loses, doubles and delays.
+
+    @cvar most: worlds of two peers to search, nearest first. L{txrdma.test.soak.cm.test_opening} searches all.
+    """
+
+    most = 2500
 
     def test_activeAndPassive(self) -> None:
         """Ends that are connected know each other, and each program hears of one beginning and one end."""
@@ -39,9 +45,10 @@ class SearchTests(SynchronousTestCase):
 
     def test_peerToPeer(self) -> None:
         """So it is where both may ask, at any time."""
-        found = search(isPeerToPeer=True)
+        found = search(isPeerToPeer=True, most=self.most)
         self.assertIsNone(found.fault, found.story)
-        self.assertEqual((found.worlds, found.steps, found.states), (7948, 70830, STATES))
+        self.assertEqual(found.worlds, min(self.most, 7948))
+        self.assertEqual(found.states, STATES)
 
     def test_mistakes(self) -> None:
         """The search finds machines with a mistake."""

@@ -281,7 +281,7 @@ class LateTests(ResendingCase):
     def test_hiccups(self) -> None:
         """A peer that does something else for 30 ms, again and again, loses no time by that but its own."""
         self.connect(0.0001)
-        self.transfer(50, 1 << 16)
+        self.transfer(50, 1 << 14)
 
         def work() -> None:
             self.network.sleep(BOB)
@@ -292,9 +292,9 @@ class LateTests(ResendingCase):
             self.again = self.clock.callLater(0.01, work)
 
         rest()
-        took = self.transfer(1000, 1 << 16)
+        took = self.transfer(1000, 1 << 14)
         self.again.cancel()
-        alone = self.transfer(1000, 1 << 16)
+        alone = self.transfer(1000, 1 << 14)
         self.assertLess(took, 1.2 * alone * (0.03 + 0.01) / 0.01)
 
 
