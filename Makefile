@@ -11,7 +11,7 @@
 #   make test-browser   the suites that want Chromium, and schemathesis, which it installs where it can
 #   make test-container   the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
-#   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
+#   make simulate   random simulations: make simulate SEEDS=10000 (or MINUTES=5) [FIRST=seed] [GENERATORS="smc btl"]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
 PYTHON ?= python3
@@ -19,6 +19,8 @@ PYTHON ?= python3
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SEEDS ?= 1000
 FIRST ?=
+MINUTES ?=
+GENERATORS ?=
 SECONDS ?= 30
 TESTS ?= txrdma
 CONVERSATIONS ?=
@@ -115,11 +117,8 @@ bench-compiled: $(COMPILED)/.installed
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
 
 simulate: $(VENV)/.has-test
-	@$(BIN)/python -m txrdma.testing.verbs.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.btl.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --route shared-memory --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(GENERATORS)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)

@@ -1,0 +1,3 @@
+"""
+Tests without processes, sockets, a running reactor or real time.
+"""
