@@ -206,7 +206,7 @@ def _minutes(text: str) -> float:
 
 
 class SimulateOptions(Options):
-    """Options of the command."""
+    """Options of C{python -m txrdma.testing.simulate}."""
 
     synopsis = f"{_COMMAND} [--seeds N | --minutes M] [--first SEED] [--report] [GENERATOR ...] | --plan FILE"
     longdesc = f"Generators are {', '.join(GENERATORS)}."
@@ -231,7 +231,7 @@ class SimulateOptions(Options):
 
 def main(arguments: Sequence[str]) -> int:
     """
-    Run the command.
+    Draw and play simulations as the arguments of the command line say, and report the totals.
 
     @return: its exit code.
     """

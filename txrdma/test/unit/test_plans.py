@@ -106,7 +106,7 @@ class StoredTests(SynchronousTestCase):
     def test_found(self) -> None:
         """Every stored plan is one of a generator, and says in a sentence what it has found."""
         paths = sorted(STORED.glob("*/*.json"))
-        self.assertGreaterEqual(len(paths), 30)
+        self.assertGreater(len(paths), 20)
         for path in paths:
             stored = readStored(path)
             self.assertEqual(path.parent.name, stored.generator)

@@ -102,7 +102,7 @@ class Planned:
 
     @property
     def spoilt(self) -> str:
-        """What is wrong with it, if anything."""
+        """The way in which the request is spoilt, of L{SPOILT}; empty for a good one."""
         return self.plan.spoilt
 
 
