@@ -195,11 +195,11 @@ class FailingTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_firstCut(self) -> None:
-        """One network is cut and the other one loses packets: messages arrive once, and both ends end well."""
+        """One network is cut, the other one loses packets: messages arrive once, and both end well."""
         self.exchange(0, 1)
 
     def test_secondCut(self) -> None:
-        """The second network is cut and the first one loses packets: messages arrive once, both ends end well."""
+        """The second network is cut and the first one loses packets: messages arrive once, both end well."""
         self.exchange(1, 2)
 
     def test_comesBack(self) -> None:
