@@ -120,6 +120,40 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(self.play(bad, 5), self.play(bad, 5))
         self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
 
+    def test_directions(self) -> None:
+        """What happens to a datagram depends on its number, not on those of the other direction or before it."""
+        faults = Faults(loss=0.2, duplication=0.2, late=0.1, jitterSeconds=0.01)
+
+        def play(answers: int, first: Faults) -> list[int]:
+            clock = Clock()
+            network = SimulatedNetwork(clock, 3, first)
+            here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+            taker = Taker()
+            there.start(taker)
+            for number in range(200):
+                here.send(memoryview(number.to_bytes(4, "big")), 4, ("10.0.0.2", 4791))
+                for _ in range(answers):
+                    there.send(memoryview(bytes(4)), 4, ("10.0.0.1", 4791))
+                clock.advance(1)
+                network.faults = faults
+            return self.numbers(taker.got)
+
+        alone = play(0, faults)
+        self.assertEqual(play(3, faults), alone)
+        self.assertEqual(
+            [each for each in play(0, Faults(loss=1.0)) if each], [each for each in alone if each]
+        )
+
+    def test_uniform(self) -> None:
+        """A datagram whose words are all the same arrives unchanged."""
+        clock = Clock()
+        network = SimulatedNetwork(clock, 1, Faults(corruption=1.0))
+        taker = Taker()
+        network.carrier("10.0.0.2").start(taker)
+        network.carrier("10.0.0.1").send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual(taker.got, [bytes(20)])
+
     def test_congestion(self) -> None:
         """A carrier without room says so, and tells when there is some."""
         clock = Clock()

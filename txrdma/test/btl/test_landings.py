@@ -517,7 +517,8 @@ class OneHostLossTests(OneHostCase, LossTests):
         """Whatever gets lost, all long messages arrive once, those in order in order."""
         self.patch(landingsModule, "MOST_LANDINGS", 16 << 20)
         for seed in range(3):
-            self.world.network.random = random = Random(seed)
+            random = Random(seed)
+            self.world.network.reseed(seed)
             client, server = self.connected()
             said = [random.randbytes(random.choice((100, 20_000, 300_000, 2 << 20))) for _each in range(40)]
             for data in said:

@@ -157,7 +157,7 @@ class FailingTests(TwoNetworksCase):
     def exchange(self, seed: int, trouble: int) -> None:
         """Send messages both ways, while one network loses, and the other one is cut in the middle."""
         random = Random(seed)
-        self.world.network.random = Random(seed + 1)
+        self.world.network.reseed(seed + 1)
         for host in self.hosts:
             self.world.network.faultsOf[host.address.replace("10.0.1.", f"10.0.{3 - trouble}.")] = _LOSSY
         client, server = self.connected()
