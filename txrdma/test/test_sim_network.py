@@ -121,7 +121,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
 
     def test_directions(self) -> None:
-        """What happens to a datagram depends on its number, not on those of the other direction or before it."""
+        """What happens to a datagram depends on its number, and on no other datagram of either direction."""
         faults = Faults(loss=0.2, duplication=0.2, late=0.1, jitterSeconds=0.01)
 
         def play(answers: int, first: Faults) -> list[int]:
