@@ -162,7 +162,7 @@ class FailingTests(TwoNetworksCase):
             self.world.network.faultsOf[host.address.replace("10.0.1.", f"10.0.{3 - trouble}.")] = _LOSSY
         client, server = self.connected()
         wanted: list[tuple[int, bytes]] = []
-        for number in range(60):
+        for number in range(40):
             tag = random.choice((TAG, ORDERED))
             wanted.append((tag, number.to_bytes(2, "big") + bytes(random.choice(_SIZES))))
         outcomes = []
