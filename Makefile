@@ -12,7 +12,7 @@
 #   make test-kernel-ci  a short selection of them, in one guest
 #   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over ours, which must see the same; DOCS=1 writes the table
-#   make simulate   random scenarios on simulated networks: make simulate SEEDS=10000 [FIRST=seed]
+#   make simulate   random simulations: make simulate SEEDS=10000 (or MINUTES=5) [FIRST=seed] [GENERATORS="smc btl"]
 #   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600
 #   make mutants    how many mutants of the protocol cores the fast tests kill
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
@@ -25,6 +25,7 @@ SAMPLE ?= 10
 SEED ?=
 SEEDS ?= 1000
 FIRST ?=
+GENERATORS ?=
 SECONDS ?= 30
 MINUTES ?=
 TESTS ?= txrdma.test.unit txrdma.test.integration
@@ -133,11 +134,8 @@ mutants: $(VENV)/.has-mutants
 	@$(BIN)/python tools/mutants.py
 
 simulate: $(VENV)/.has-test
-	@$(BIN)/python -m txrdma.testing.verbs.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.btl.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --route shared-memory --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(GENERATORS)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris

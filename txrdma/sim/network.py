@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from random import Random
 from typing import Final
 
@@ -58,6 +59,53 @@ class Faults:
 
 FAIR: Final = Faults()
 
+_64_BITS: Final = (1 << 64) - 1
+
+
+class _Question(IntEnum):
+    """What chance decides about a datagram."""
+
+    LOSS = 1
+    CORRUPTION = 2
+    SPOILT_WORDS = 3
+    LATE = 4
+    LATE_SECONDS = 5
+    DUPLICATION = 6
+    DUPLICATE_SECONDS = 7
+    MERGING = 8
+    JITTER = 9
+    CONGESTION = 10
+
+
+class _Direction:
+    """
+    Chance for what one address sends to another one.
+
+    An answer depends only on the seed, the addresses, the question, and the number of the datagram: a packet
+    more in one direction changes nothing for the other one.
+
+    @ivar sent: datagrams so far; C{attempts}: sends so far, those of which none had room included.
+    """
+
+    def __init__(self, seed: int, source: str, destination: str) -> None:
+        self._key = Random(f"{seed} {source} {destination}").getrandbits(64)
+        self.sent = self.attempts = 0
+
+    def bits(self, question: _Question, number: int) -> int:
+        """64 bits that answer a question about the datagram of that number, by SplitMix64's function."""
+        bits = self._key + ((number << 4) + question) * 0x9E3779B97F4A7C15 & _64_BITS
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _64_BITS
+        return bits ^ bits >> 31
+
+    def part(self, question: _Question, number: int) -> float:
+        """A number from 0 to 1 that answers a question about the datagram of that number."""
+        return self.bits(question, number) / (1 << 64)
+
+    def happens(self, question: _Question, number: int, probability: float) -> bool:
+        """Whether something of this probability happens to the datagram of that number."""
+        return probability > 0 and self.part(question, number) < probability
+
 
 class _Filter:
     """Packets to be lost on purpose, and how many of them."""
@@ -78,8 +126,9 @@ class SimulatedNetwork:
 
     def __init__(self, clock: IReactorTime, seed: int = 0, faults: Faults = FAIR) -> None:
         self.clock = clock
-        self.random = Random(seed)
         self.faults = faults
+        self._seed = seed
+        self._directions: dict[tuple[str, str], _Direction] = {}
         self.faultsOf: dict[str, Faults] = {}
         self.sent = self.dropped = 0
         self._carriers: dict[tuple[str, int], SimulatedCarrier] = {}
@@ -111,6 +160,11 @@ class SimulatedNetwork:
             route = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
             ports.append(SoftPort(address, carrier.port, [route], mtu))
         return SoftDevice(self.clock, ports, name=f"sim:{','.join(addresses)}")
+
+    def reseed(self, seed: int) -> None:
+        """Let chance depend on another seed from now on."""
+        self._seed = seed
+        self._directions.clear()
 
     def partition(self, one: str, other: str) -> None:
         """Lose all datagrams between these two addresses from now on, until L{join} or L{heal}."""
@@ -146,50 +200,56 @@ class SimulatedNetwork:
     def carry(self, data: bytes, segment: int, source: SimulatedCarrier, destination: RawAddress) -> None:
         """Carry the datagrams of one send, with the network's faults."""
         ip, port = destination[0], destination[1]
-        faults, random = self.faultsOf.get(source.address, self.faults), self.random
+        faults, direction = self.faultsOf.get(source.address, self.faults), self._direction(source, ip)
         pieces = [data[at : at + segment] for at in range(0, len(data), segment)]
+        first = direction.sent
         self.sent += len(pieces)
+        direction.sent += len(pieces)
         if frozenset((source.address, ip)) in self._cut:
             self.dropped += len(pieces)
             return
-        arriving: list[bytes] = []
-        for piece in pieces:
-            if self._filtered(piece) or random.random() < faults.loss:
+        arriving: list[tuple[bytes, float]] = []
+        for number, piece in enumerate(pieces, first):
+            if self._filtered(piece) or direction.happens(_Question.LOSS, number, faults.loss):
                 self.dropped += 1
                 continue
-            if random.random() < faults.corruption:
-                piece = self._spoilt(piece)
-            if random.random() < faults.late:
-                self._deliver(piece, segment, source, (ip, port), faults.lateSeconds * random.random())
+            if direction.happens(_Question.CORRUPTION, number, faults.corruption):
+                piece = _spoilt(piece, Random(direction.bits(_Question.SPOILT_WORDS, number)))
+            seconds = faults.delaySeconds
+            if faults.jitterSeconds:
+                seconds += faults.jitterSeconds * direction.part(_Question.JITTER, number)
+            if direction.happens(_Question.LATE, number, faults.late):
+                late = faults.lateSeconds * direction.part(_Question.LATE_SECONDS, number)
+                self._deliver(piece, segment, source, (ip, port), seconds + late)
             else:
-                arriving.append(piece)
-            if random.random() < faults.duplication:
-                self._deliver(piece, segment, source, (ip, port), faults.jitterSeconds * random.random())
+                arriving.append((piece, seconds))
+            if direction.happens(_Question.DUPLICATION, number, faults.duplication):
+                more = faults.jitterSeconds * direction.part(_Question.DUPLICATE_SECONDS, number)
+                self._deliver(piece, segment, source, (ip, port), seconds + more)
         # A system merges what is of one length, whether something is missing between or not.
-        if arriving and random.random() < faults.merging:
-            self._deliver(b"".join(arriving), segment, source, (ip, port))
+        if arriving and direction.happens(_Question.MERGING, first, faults.merging):
+            whole = b"".join([piece for piece, _ in arriving])
+            self._deliver(whole, segment, source, (ip, port), arriving[0][1])
         else:
-            for piece in arriving:
-                self._deliver(piece, segment, source, (ip, port))
+            for piece, seconds in arriving:
+                self._deliver(piece, segment, source, (ip, port), seconds)
+
+    def isCongested(self, source: SimulatedCarrier, destination: RawAddress) -> bool:
+        """Whether a send from there to this address has to wait."""
+        direction = self._direction(source, destination[0])
+        direction.attempts += 1
+        probability = self.faults.congestion
+        return direction.happens(_Question.CONGESTION, direction.attempts, probability)
+
+    def _direction(self, source: SimulatedCarrier, destination: str) -> _Direction:
+        key = source.address, destination
+        if key not in self._directions:
+            self._directions[key] = _Direction(self._seed, *key)
+        return self._directions[key]
 
     def forget(self, carrier: SimulatedCarrier) -> None:
         """Remove a carrier that was closed."""
         self._carriers.pop((carrier.address, carrier.port), None)
-
-    def _spoilt(self, piece: bytes) -> bytes:
-        """
-        Spoil a datagram by exchanging two words: UDP's checksum would not see it, so the ICRC must.
-
-        The words differ, and finding them takes as much of the seed whatever the packet holds: keys are
-        random.
-        """
-        random = Random(self.random.getrandbits(64))
-        words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
-        one = other = 0
-        while words[one] == words[other]:
-            one, other = random.sample(range(len(words)), 2)
-        words[one], words[other] = words[other], words[one]
-        return b"".join(words)
 
     def _filtered(self, piece: bytes) -> bool:
         for filter_ in self._filters:
@@ -206,17 +266,26 @@ class SimulatedNetwork:
         segment: int,
         source: SimulatedCarrier,
         destination: tuple[str, int],
-        moreSeconds: float = 0.0,
+        seconds: float,
     ) -> None:
-        faults = self.faultsOf.get(source.address, self.faults)
-        delay = faults.delaySeconds + faults.jitterSeconds * self.random.random() + moreSeconds
-
         def arrive() -> None:
             carrier = self._carriers.get(destination)
             if carrier is not None:
                 carrier.arrived(data, segment, (source.address, source.port))
 
-        self.clock.callLater(delay, arrive)
+        self.clock.callLater(seconds, arrive)
+
+
+def _spoilt(piece: bytes, random: Random) -> bytes:
+    """Exchange two words of a datagram that differ: UDP's checksum would not see it, so the ICRC must."""
+    words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
+    if len(set(words)) == 1:
+        return piece
+    one = other = 0
+    while words[one] == words[other]:
+        one, other = random.sample(range(len(words)), 2)
+    words[one], words[other] = words[other], words[one]
+    return b"".join(words)
 
 
 class SimulatedCarrier:
@@ -243,7 +312,7 @@ class SimulatedCarrier:
         network = self._network
         if self._waiting:
             return False
-        if network.faults.congestion and network.random.random() < network.faults.congestion:
+        if network.isCongested(self, destination):
             self._waiting = True
             network.clock.callLater(network.faults.delaySeconds, self._ready)
             return False

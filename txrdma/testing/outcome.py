@@ -4,6 +4,7 @@ Results of simulations: promises that were broken, and statistics of those that 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from txrdma.iba.verbs import Status
@@ -36,3 +37,14 @@ class Outcome:
     dropped: int = 0
     migrations: int = 0
     seconds: float = 0.0
+
+    def counts(self) -> Counter[str]:
+        """Counts for the totals of many simulations."""
+        return Counter(
+            completed=self.completed,
+            atomics=self.atomics,
+            packets=self.packets,
+            dropped=self.dropped,
+            migrations=self.migrations,
+            failures=len(self.failures),
+        ) + Counter(status.name for status in self.failures)

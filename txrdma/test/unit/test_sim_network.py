@@ -1,15 +1,8 @@
 """
-Thousands of connections over a bad network: tests for L{txrdma.sim.network}, C{scenario} and C{simulate}.
+Connections over a bad network: tests for L{txrdma.sim.network} and L{txrdma.testing.verbs.scenario}.
 """
 
 from __future__ import annotations
-
-import contextlib
-import io
-import os
-import sys
-import time
-from unittest import mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -20,16 +13,10 @@ from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import Faults, RECEIVE_BUFFER, SimulatedNetwork
 from txrdma.soft.rc.udp import RawAddress
-from txrdma.testing.outcome import Outcome, Violation
-from txrdma.testing.verbs import simulate as command
-from txrdma.testing.verbs.clients import Atomic, History
-from txrdma.testing.verbs.scenario import simulate
-from txrdma.testing.verbs.simulate import drawSeed
-
-SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
-PARTS = 4
-FIRST = drawSeed()
-"""The first seed of this run."""
+from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.verbs.clients import Atomic, History, playClients
+from txrdma.testing.verbs.plans import drawClients, drawPair
+from txrdma.testing.verbs.scenario import playPair
 
 
 class Taker:
@@ -133,6 +120,40 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(self.play(bad, 5), self.play(bad, 5))
         self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
 
+    def test_directions(self) -> None:
+        """What happens to a datagram depends on its number, and on no other datagram of either direction."""
+        faults = Faults(loss=0.2, duplication=0.2, late=0.1, jitterSeconds=0.01)
+
+        def play(answers: int, first: Faults) -> list[int]:
+            clock = Clock()
+            network = SimulatedNetwork(clock, 3, first)
+            here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+            taker = Taker()
+            there.start(taker)
+            for number in range(200):
+                here.send(memoryview(number.to_bytes(4, "big")), 4, ("10.0.0.2", 4791))
+                for _ in range(answers):
+                    there.send(memoryview(bytes(4)), 4, ("10.0.0.1", 4791))
+                clock.advance(1)
+                network.faults = faults
+            return self.numbers(taker.got)
+
+        alone = play(0, faults)
+        self.assertEqual(play(3, faults), alone)
+        self.assertEqual(
+            [each for each in play(0, Faults(loss=1.0)) if each], [each for each in alone if each]
+        )
+
+    def test_uniform(self) -> None:
+        """A datagram whose words are all the same arrives unchanged."""
+        clock = Clock()
+        network = SimulatedNetwork(clock, 1, Faults(corruption=1.0))
+        taker = Taker()
+        network.carrier("10.0.0.2").start(taker)
+        network.carrier("10.0.0.1").send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual(taker.got, [bytes(20)])
+
     def test_congestion(self) -> None:
         """A carrier without room says so, and tells when there is some."""
         clock = Clock()
@@ -186,52 +207,35 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(network.carrier("10.0.0.1").port, 4791)
 
 
+@playingStored("verbs", "verbs-clients")
 class SeedTests(SynchronousTestCase):
     """
     Whatever the network does, operations complete once, in order, with the right bytes, or both sides fail.
 
-    They are other ones in every run. How many is said by C{TXRDMA_SEEDS}, the first by C{TXRDMA_FIRST};
-    C{make simulate SEEDS=N} plays any number.
+    C{make simulate} plays seeds that nobody has chosen.
     """
 
-    def play(self, part: int) -> None:
-        each = -(-SEEDS // PARTS)
-        completed = failed = atomics = migrations = 0
-        for seed in range(FIRST + part * each, FIRST + (part + 1) * each):
-            try:
-                outcome = simulate(seed)
-            except Exception as error:
-                again = f"python -m txrdma.testing.verbs.simulate --seeds 1 --first {seed}"
-                raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
-            completed += outcome.completed
-            failed += len(outcome.failures)
-            atomics += outcome.atomics
-            migrations += outcome.migrations
-        self.assertGreater(completed, each)
-        self.assertGreater(atomics, each)
-        self.assertGreater(migrations, each / 10)
-        self.assertGreater(failed, 0)
+    def test_pairs(self) -> None:
+        """Two queue pairs with plans of fixed seeds."""
+        counts = playSeeds("verbs", range(30))
+        self.assertGreater(counts["completed"], 100)
+        self.assertGreater(counts["atomics"], 20)
+        self.assertGreater(counts["migrations"], 5)
+        self.assertGreater(counts["failures"], 2)
 
-    def test_part0(self) -> None:
-        """The first quarter."""
-        self.play(0)
-
-    def test_part1(self) -> None:
-        """The second quarter."""
-        self.play(1)
-
-    def test_part2(self) -> None:
-        """The third quarter."""
-        self.play(2)
-
-    def test_part3(self) -> None:
-        """The last quarter."""
-        self.play(3)
+    def test_clients(self) -> None:
+        """Several clients of a server with plans of fixed seeds."""
+        counts = playSeeds("verbs-clients", range(50))
+        self.assertGreater(counts["completed"], 500)
+        self.assertGreater(counts["atomics"], 300)
+        self.assertGreater(counts["failures"], 5)
 
     def test_repeats(self) -> None:
-        """A seed repeats all that it did."""
-        for seed in range(20):
-            self.assertEqual(simulate(seed), simulate(seed))
+        """A plan repeats all that it did."""
+        for seed in range(5):
+            pair, clients = drawPair(seed), drawClients(seed)
+            self.assertEqual(playPair(pair), playPair(pair))
+            self.assertEqual(playClients(clients), playClients(clients))
 
 
 class HistoryTests(SynchronousTestCase):
@@ -292,61 +296,3 @@ class ClockTests(SynchronousTestCase):
         clock.advance(5)
         self.assertEqual(called, ["moved", "a", "b", "c", "d"])
         self.assertEqual(clock.calls, [])
-
-
-class CommandTests(SynchronousTestCase):
-    """C{python -m txrdma.testing.verbs.simulate}."""
-
-    def play(self, first: int, count: int) -> tuple[int, str, str]:
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as out,
-            contextlib.redirect_stderr(io.StringIO()) as err,
-        ):
-            failed = command.run(first, count, quiet=True)
-        return failed, out.getvalue(), err.getvalue()
-
-    def test_well(self) -> None:
-        """It says what it did."""
-        failed, out, err = self.play(5, 10)
-        self.assertEqual((failed, err), (0, ""))
-        self.assertIn("10 simulations", out)
-
-    def test_failing(self) -> None:
-        """It names the seeds that fail, and how to repeat one."""
-
-        def fails(seed: int) -> Outcome:
-            if seed == 7:
-                raise Violation("a promise was broken")
-            return simulate(seed)
-
-        with mock.patch.object(command, "simulate", fails):
-            failed, out, err = self.play(5, 5)
-        self.assertEqual(failed, 1)
-        self.assertIn("seed 7 fails: a promise was broken", err)
-        self.assertIn("--seeds 1 --first 7", err)
-
-    def first(self, *arguments: str) -> int:
-        """The first seed that a run of the command plays; it says so."""
-        played: list[int] = []
-
-        def play(first: int, count: int, quiet: bool) -> int:
-            played.append(first)
-            return 0
-
-        with (
-            mock.patch.object(sys, "argv", ["simulate", *arguments]),
-            contextlib.redirect_stdout(io.StringIO()) as out,
-        ):
-            error = self.assertRaises(SystemExit, command.main, play)
-        self.assertEqual(error.code, 0)
-        self.assertIn(f"from {played[0]} on", out.getvalue())
-        return played[0]
-
-    def test_first(self) -> None:
-        """The first seed is the one that is said, else one that the clock draws."""
-        self.assertEqual(self.first("--seeds", "3", "--first", "0"), 0)
-        with mock.patch.dict(os.environ, {"TXRDMA_FIRST": ""}):
-            drawn = self.first("--seeds", "3")
-            self.assertApproximates(drawn / 1000, time.time(), 60)
-        with mock.patch.dict(os.environ, {"TXRDMA_FIRST": "77"}):
-            self.assertEqual(self.first(), 77)

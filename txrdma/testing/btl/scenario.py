@@ -1,5 +1,5 @@
 """
-Simulations of the byte transfer layer, each made from a seed, with its promises checked.
+Simulations of the byte transfer layer, each made from a plan, with its promises checked.
 
 Every message is delivered exactly once, or its sender is told that it failed; what was told to have arrived
 has arrived, byte for byte, and in order where that was wanted; puts change nothing but their places; and in
@@ -19,12 +19,17 @@ from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
 from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
+from txrdma.testing.btl.plans import BurstPlan, FOREVER, LandingPlan, ModulesPlan, OrderPlan
 from txrdma.testing.btl.world import BadNetwork, Host, World
 from txrdma.testing.outcome import check
 
 GIVE_UP = 20.0
 """Seconds after which modules of a simulation give up a silent peer."""
 
+_COUNTERS = (
+    *("num_pack_sends", "num_rdma_sends", "num_rdma_misses", "num_resends", "num_timeout_retrans"),
+    *("num_fast_retrans", "num_spurious_resends", "num_dup_recvs", "num_refused_sends"),
+)
 _LIMIT = 1200.0
 _CREDITS = (63, 127)
 _MEMORY = 40_000
@@ -46,6 +51,17 @@ class Played:
     dropped: int = 0
     deaths: int = 0
     counters: Counter[str] = field(default_factory=Counter)
+
+    def counts(self) -> Counter[str]:
+        """Counts for the totals of many simulations."""
+        return Counter(
+            completed=self.completed,
+            failed=self.failed,
+            packets=self.packets,
+            dropped=self.dropped,
+            deaths=self.deaths,
+            **{name.removeprefix("num_"): self.counters[name] for name in _COUNTERS},
+        )
 
 
 class Order:
@@ -72,77 +88,59 @@ class Order:
 
 
 class Scenario:
-    """A simulation: hosts, what they want from each other, and what is bad about their network."""
+    """A simulation of hosts that send to each other over a bad network, as its plan says."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random = Random(seed)
+    def __init__(self, plan: ModulesPlan) -> None:
+        self.plan = plan
+        partitions = [(each.begin, each.end, each.one, each.other) for each in plan.partitions]
         self.network = BadNetwork(
-            loss=random.choice((0.0, 0.0, 0.01, 0.05, 0.2, 0.3)),
-            duplication=random.choice((0.0, 0.0, 0.02, 0.2)),
-            forgery=random.choice((0.0, 0.0, 0.1)),
-            delays=(random.choice((0.00005, 0.001, 0.02)), random.choice((0.00005, 0.001, 0.02))),
-            jitter=random.choice((0.0, 0.0002, 0.005, 0.05)),
+            plan.loss, plan.duplication, plan.forgery, plan.delays, plan.jitter, partitions
         )
-        self.world = World(random, self.network)
-        self.mtu = random.choice((64, 256, 1024, 4096))
+        self.world = World(Random(f"network {plan.seed}"), self.network)
         self.orders: list[Order] = []
-        self.played = Played(seed)
+        self.played = Played(plan.seed)
         self.peers: dict[tuple[int, int], Peer] = {}
         self.regions: dict[int, tuple[int, bytearray]] = {}
         self.ended: dict[tuple[int, int], str] = {}
         self.latest: dict[tuple[int, int], int] = {}
         self._given = 0
-        self.isFatal = False
-        self.liar: int | None = None
+        self.isFatal = any(each.end == FOREVER for each in plan.partitions)
         self._hosts()
         self._trouble()
         self._wishes()
 
     def _hosts(self) -> None:
-        for number in range(self.random.choice((2, 2, 3, 5))):
-            budget = Budget(self.random.choice((40_000, 100_000, 1 << 20)), 1 << 20)
-            module = Module(self.mtu, _CREDITS, budget, GIVE_UP, self.random.choice((0.0, 3.0)))
+        for number, plan in enumerate(self.plan.modules):
+            budget = Budget(plan.budget, 1 << 20)
+            module = Module(self.plan.mtu, _CREDITS, budget, GIVE_UP, plan.keepAlive)
             host = Host(self.world, module, partial(self._heard, number))
             memory = bytearray(_MEMORY)
             self.regions[number] = (module.regions.register(memoryview(memory)), memory)
             for other in self.world.hosts[:-1]:
                 peers = host.meet(other)
                 self.peers[number, other.number], self.peers[other.number, number] = peers
-        for (sender, receiver), peer in self.peers.items():
-            self._share(self.world.hosts[sender], peer, self.peers[receiver, sender])
+        for landing in self.plan.landings:
+            self._share(landing)
 
-    def _share(self, host: Host, peer: Peer, back: Peer) -> None:
-        """Let a host write into memory of another one, from some time on, or never; that may break."""
-        random = Random(f"landing {self.seed} {host.number} {back.name}")
-        if random.random() < 0.5:
-            return
-        size, begin = random.choice((16_384, 40_000, 100_000)), random.choice((0.0, 0.0, random.random()))
-        ends = random.choice((1e9, begin + random.random()))
-        share = random.choice((0.0, 0.0, 0.3))
+    def _share(self, plan: LandingPlan) -> None:
+        """Let a host write into memory of another one, from some time on; that may break."""
+        host = self.world.hosts[plan.sender]
+        peer, back = self.peers[plan.sender, plan.receiver], self.peers[plan.receiver, plan.sender]
+        noise = Random(f"landing {self.plan.seed} {plan.sender} {plan.receiver}")
 
         def isOutOfReach() -> bool:
-            return self.world.now >= ends or random.random() < share
+            return self.world.now >= plan.end or noise.random() < plan.misses
 
-        self.world.call(begin, lambda: host.share(peer, back, size, isOutOfReach))
+        self.world.call(plan.begin, lambda: host.share(peer, back, plan.size, isOutOfReach))
 
     def _trouble(self) -> None:
-        random, hosts = self.random, self.world.hosts
-        for _each in range(random.choice((0, 0, 1, 2))):
-            begin, (one, other) = random.random() * 3, random.sample(range(len(hosts)), 2)
-            self.network.partitions.append((begin, begin + random.choice((0.01, 0.5, 4.0)), one, other))
-        if random.random() < 0.15:
-            victim = random.choice(hosts)
-            self.world.call(random.random() * 2, lambda: self._die(victim))
-        if random.random() < 0.1:
-            begin, (one, other) = random.random(), random.sample(range(len(hosts)), 2)
-            self.network.partitions.append((begin, 1e9, one, other))
-            self.isFatal = True
-        if random.random() < 0.2:
-            busy = random.choice(hosts)
-            self.world.call(random.random(), lambda: self._beBusy(busy, random.choice((0.1, 3.0))))
-        if random.random() < 0.15:
-            self._lie(random.randrange(len(hosts)))
+        hosts, plan = self.world.hosts, self.plan
+        if plan.death is not None:
+            self.world.call(plan.death.at, partial(self._die, hosts[plan.death.host]))
+        if plan.pause is not None:
+            self.world.call(plan.pause.at, partial(self._beBusy, hosts[plan.pause.host], plan.pause.seconds))
+        if plan.liar is not None:
+            self._lie(plan.liar)
 
     def _die(self, host: Host) -> None:
         host.isDead = self.isFatal = True
@@ -153,8 +151,7 @@ class Scenario:
 
     def _lie(self, liar: int) -> None:
         """Let one host alter its packets in any way that keeps its name, which is where they come from."""
-        self.liar = liar
-        random = self.random
+        random = Random(f"lies {self.plan.seed}")
 
         def altered(number: int, packet: bytes) -> bytes:
             if number != liar or random.random() > 0.2:
@@ -170,33 +167,29 @@ class Scenario:
         self.world.alter = altered
 
     def _wishes(self) -> None:
-        random, used = self.random, [0] * len(self.world.hosts)
-        hurry = random.choice((0.001, 1.0))
-        left = random.choice((5, 30, 120))
-        while left > 0:
-            sender, receiver = random.sample(range(len(used)), 2)
-            burst = [self._order(sender, receiver, used) for _each in range(random.choice((1, 1, 1, 5, 40)))]
-            left -= len(burst)
-            self.world.call(random.random() * hurry, partial(self._give, burst))
+        used = [0] * len(self.world.hosts)
+        for plan in self.plan.bursts:
+            burst = [self._order(plan, each, used) for each in plan.orders]
+            self.world.call(plan.at, partial(self._give, burst))
 
-    def _order(self, sender: int, receiver: int, used: list[int]) -> Order:
-        random, number = self.random, len(self.orders)
-        size = random.choice((4, 4, 10, 10, 60, 60, 200, 700, 1000, 5000, 30_000))
-        order = Order(number, sender, receiver, number.to_bytes(4, "big") + random.randbytes(size - 4))
+    def _order(self, burst: BurstPlan, plan: OrderPlan, used: list[int]) -> Order:
+        number, size, receiver = len(self.orders), plan.size, burst.receiver
+        data = Random(f"order {self.plan.seed} {number}").randbytes(size - 4)
+        order = Order(number, burst.sender, receiver, number.to_bytes(4, "big") + data)
         self.orders.append(order)
-        order.isUrgent = random.random() < 0.1
-        if random.random() < 0.3:
+        order.isUrgent = plan.isUrgent
+        if plan.mayWait:
             order.mayWait = True
             order.isInOrder = not order.isUrgent
-            self.peers[receiver, sender].order.tags.add(number)
-        if random.random() < 0.2:
+            self.peers[receiver, burst.sender].order.tags.add(number)
+        if plan.isPut:
             order.isPut = True
             region, offset = self.regions[receiver][0], used[receiver]
-            order.isStale = random.random() < 0.2 or offset + size > _MEMORY
+            order.isStale = plan.isStale or offset + size > _MEMORY
             if order.isStale:
-                fits = size + PUT_LENGTH <= self.mtu  # else a part of it could
+                fits = size + PUT_LENGTH <= self.plan.mtu  # else a part of it could
                 beyond = _MEMORY + 1 - (size if fits else 0)
-                order.place = random.choice(((region, beyond), (region + 7, 0), (region, 1 << 63)))
+                order.place = ((region, beyond), (region + 7, 0), (region, 1 << 63))[plan.fault]
             else:
                 used[receiver] += size
                 order.place = (region, offset)
@@ -241,14 +234,14 @@ class Scenario:
             self.ended[number, other.number] = event.reason if isinstance(event, PeerLost) else "closed"
 
     def _delivered(self, receiver: int, sender: int, tag: int, data: bytes) -> None:
-        if sender == self.liar:
+        if sender == self.plan.liar:
             return
         order = self.orders[tag]
         check(
             (order.sender, order.receiver) == (sender, receiver) and not order.isPut,
             f"{order} has come to {receiver} from {sender}",
         )
-        hasGivenBack = receiver == self.liar and self.peers[sender, receiver].landing is not None
+        hasGivenBack = receiver == self.plan.liar and self.peers[sender, receiver].landing is not None
         isSame = order.data == data or hasGivenBack  # who lies of having read it gets something else
         check(isSame, f"{order} has become something else")
         if order.isInOrder:
@@ -271,7 +264,7 @@ class Scenario:
         return self.played
 
     def _isOpen(self, order: Order) -> bool:
-        if self.world.hosts[order.sender].isDead or self.liar in (order.sender, order.receiver):
+        if self.world.hosts[order.sender].isDead or self.plan.liar in (order.sender, order.receiver):
             return False
         if not order.wasGiven:
             return (order.sender, order.receiver) not in self.ended
@@ -282,13 +275,14 @@ class Scenario:
 
     def _close(self) -> None:
         """Close all that is open, from both ends or from one; then nobody is to know anybody."""
-        fromBoth = self.isFatal or self.liar is not None
+        fromBoth = self.isFatal or self.plan.liar is not None
+        noise = Random(f"closing {self.plan.seed}")
         for (number, other), peer in self.peers.items():
             host = self.world.hosts[number]
-            if not host.isDead and (fromBoth or number < other or self.random.random() < 0.5):
+            if not host.isDead and (fromBoth or number < other or noise.random() < 0.5):
                 host.module.close(peer)
                 host.turn()
-        if self.liar is not None:
+        if self.plan.liar is not None:
             self.world.run(self.world.now + 30.0)
             return
         alive = [host for host in self.world.hosts if not host.isDead]
@@ -297,11 +291,11 @@ class Scenario:
 
     def _judge(self) -> None:
         for order in self.orders:
-            if self.liar not in (order.sender, order.receiver):
+            if self.plan.liar not in (order.sender, order.receiver):
                 self._judgeOrder(order)
         for host in self.world.hosts:
             self.played.counters.update(host.module.counters.named())
-            if self.liar is None and not host.isDead:
+            if self.plan.liar is None and not host.isDead:
                 module = host.module
                 check(module._budget.used == 0, "bytes of incomplete messages are never given back")
                 check(
@@ -310,7 +304,7 @@ class Scenario:
                 )
                 check(tuple(module.credits) == _CREDITS, f"credits are lost: {module.credits}")
         self.played.packets, self.played.dropped = self.world.packets, self.world.dropped
-        if not self.isFatal and self.liar is None:
+        if not self.isFatal and self.plan.liar is None:
             lost = [reason for reason in self.ended.values() if reason != "closed"]
             check(not lost, f"peers are lost without a reason: {lost}")
 
@@ -322,7 +316,7 @@ class Scenario:
             check(order.deliveries == 1, f"{order} has completed, and never came")
         if order.isStale:
             check(not hasCompleted, f"{order} has completed")
-        elif order.isPut and hasCompleted and self.liar is None:
+        elif order.isPut and hasCompleted and self.plan.liar is None:
             memory, offset = self.regions[order.receiver][1], order.place[1]
             check(memory[offset : offset + len(order.data)] == order.data, f"{order} has left other bytes")
         elif not self.isFatal and order.wasGiven:
@@ -332,10 +326,10 @@ class Scenario:
             self.played.failed += not hasCompleted
 
 
-def simulate(seed: int) -> Played:
+def playModules(plan: ModulesPlan) -> Played:
     """
-    Play the simulation of this seed.
+    Play the plan of a simulation.
 
     @raise Violation: a promise was broken.
     """
-    return Scenario(seed).play()
+    return Scenario(plan).play()

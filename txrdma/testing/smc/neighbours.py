@@ -13,6 +13,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from random import Random
 from typing import cast, Final
 from unittest import mock
 
@@ -22,12 +24,13 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host, PollingHost
-from txrdma.testing.smc.scenario import Outcome, PATIENCE, PATIENT_BOUND, simulate, StreamScenario
+from txrdma.testing.smc.plans import drawStreams, EventPlan, StreamPlan
+from txrdma.testing.smc.scenario import Outcome, PATIENCE, playScenario, StreamScenario
 from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
 from txrdma.verbs._lookout import Allowance
 
-EVENTS: Final = (
+_EVENTS: Final = (
     *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
     *("busy", "down"),
 )
@@ -47,49 +50,79 @@ class SleepyHost(PollingHost):
         return busy
 
 
+@dataclass(frozen=True)
+class MemoryPlan(StreamPlan):
+    """
+    The plan of a simulation.
+
+    @ivar memory: faults of shared memory, in the place of the network's.
+    @ivar ringBytes: bytes of the ring of each queue pair.
+    @ivar isHeld: somebody listens all the time, so that link groups do not rest between connections.
+    """
+
+    memory: MemoryFaults
+    ringBytes: int
+    isHeld: bool
+
+
+def drawMemory(seed: int) -> MemoryPlan:
+    """Draw the plan of a simulation."""
+    streams = drawStreams(seed, _EVENTS)
+    random = Random(f"memory plan {seed}")
+    delay = random.choice((1e-6, 1e-5, 1e-3))
+    faults = MemoryFaults(delaySeconds=delay, bellSeconds=random.choice((0.0, 1e-5, 1e-3)))
+    if streams.isBad:
+        faults = MemoryFaults(
+            delaySeconds=delay,
+            bellSeconds=random.choice((0.0, 1e-3, 0.1)),
+            refusal=random.choice((0.0, 0.3)),
+            starving=random.choice((0.0, 0.1)),
+        )
+    events = tuple(
+        replace(event, seconds=random.choice((0.01, 1.0, 20.0, PATIENCE)) * random.random())
+        if event.kind == "down"
+        else event
+        for event in streams.events
+    )
+    # Whoever acknowledges here is always a program.
+    return MemoryPlan(
+        **{**vars(streams), "isPatient": True, "events": events},
+        memory=faults,
+        ringBytes=random.choice((4096, 16384, 1 << 18)),
+        isHeld=random.random() < 0.5,
+    )
+
+
 class MemoryScenario(StreamScenario):
-    """A simulation of SMC-R connections between two processes of one host, all of it decided by a seed."""
+    """A simulation of SMC-R connections between two processes of one host, as its plan says."""
 
-    possible = EVENTS
-    hostKinds = (Host, SleepyHost)
+    plan: MemoryPlan
+    pollingHost = SleepyHost
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        random = self.random
-        self.isPatient, self.bound = True, PATIENT_BOUND  # who acknowledges here is always a program
-        delay = random.choice((1e-6, 1e-5, 1e-3))
-        faults = MemoryFaults(delaySeconds=delay, bellSeconds=random.choice((0.0, 1e-5, 1e-3)))
-        if self.isBad:
-            faults = MemoryFaults(
-                delaySeconds=delay,
-                bellSeconds=random.choice((0.0, 1e-3, 0.1)),
-                refusal=random.choice((0.0, 0.3)),
-                starving=random.choice((0.0, 0.1)),
-            )
+    def __init__(self, plan: MemoryPlan) -> None:
+        super().__init__(plan)
         self.version = commonVersion(self.options.values(), known=(1,))  # memory has no use for version 2
-        self.memory = SimulatedMemory(self.world.clock, seed, faults)
-        self.ring = random.choice((4096, 16384, 1 << 18))
-        self.isHeld = random.random() < 0.5
+        self.memory = SimulatedMemory(self.world.clock, plan.seed, plan.memory)
+        self.isHeld = plan.isHeld
         if not self.isHeld:  # nobody listens for long: link groups rest between connections
             for use in self.uses.values():
                 use.release()
 
     def openDevice(self, address: str) -> SoftDevice:
         """A new device of the process with that address."""
-        (host,) = (host for host in self.hosts if host.address == address)
-        return self.memory.device(cast(SharingReactor, host), address, self.mtu, self.ring)
+        host = cast(SharingReactor, self.hostAt(address))
+        return self.memory.device(host, address, self.plan.mtu, self.plan.ringBytes)
 
-    def happen(self, event: str) -> None:
-        """Let one of the L{EVENTS} happen: that a port goes down, and up again, here, others as elsewhere."""
-        if event != "down":
+    def happen(self, event: EventPlan) -> None:
+        """Let an event happen: that a port goes down, and up again, here, others as elsewhere."""
+        if event.kind != "down":
             super().happen(event)
             return
-        self.kinds.append(event)
-        host = self.random.choice(self.hosts)
-        span = self.random.choice((0.01, 1.0, 20.0, PATIENCE)) * self.random.random()
+        self.kinds.append(event.kind)
+        host = self.hosts[event.host]
         if not host.isDead and host.device is not None:
             host.device.setPortEnabled(1, False)
-            self.world.clock.callLater(span, self._goUp, host.device)
+            self.world.clock.callLater(event.seconds, self._goUp, host.device)
 
     def _goUp(self, device: SoftDevice) -> None:
         if not device._closed:
@@ -153,15 +186,15 @@ def _descriptors() -> Counter[str]:
     return found
 
 
-def simulateMemory(seed: int) -> Outcome:
+def playMemory(plan: MemoryPlan) -> Outcome:
     """
-    Play the simulation with this seed.
+    Play the plan of a simulation.
 
     @raise Violation: a promise was broken.
     """
     before = _descriptors()
     with _ticking():
-        outcome = simulate(seed, MemoryScenario)
+        outcome = playScenario(MemoryScenario, plan)
     left = _descriptors() - before
     if left:
         gc.collect()

@@ -6,7 +6,7 @@ What an end says is a part of L{TEXT}, so its peer knows every byte that may com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -34,7 +34,7 @@ _ABORT_TIMEOUT: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EndPlan:
     """
     The plan of one end: how much it writes, how, and how it ends.
 
@@ -47,6 +47,7 @@ class Plan:
     @ivar pausing: how likely it is to pause when something comes.
     @ivar pace: seconds between two writes, about.
     @ivar abortAt: seconds after which it aborts the connection.
+    @ivar seed: of what it decides while it talks.
     """
 
     total: int
@@ -58,21 +59,23 @@ class Plan:
     pausing: float = 0.0
     pace: float = 0.0
     abortAt: float | None = None
+    seed: float = 0.0
 
 
-def makePlan(random: Random, longest: int) -> Plan:
-    """Choose a plan for one end of a connection, by a seed."""
+def drawEnd(random: Random, longest: int, endings: Sequence[str] = ENDINGS) -> EndPlan:
+    """Draw the plan of one end of a connection, which writes fewer bytes than C{longest}."""
     total = random.choice((0, random.randrange(1, 100), random.randrange(longest), random.randrange(longest)))
-    return Plan(
+    return EndPlan(
         total=total,
         most=random.choice((1 + total // 200, 1 + total // 20, 100 + total // 10, 5000, 20_000, MOST)),
         writing=random.choice(WRITINGS),
-        ending=random.choice(ENDINGS),
+        ending=random.choice(endings),
         isEarly=random.random() < 0.2,
         isHalfCloseable=random.random() < 0.6,
         pausing=random.choice((0.0, 0.0, 0.1, 0.5)),
         pace=random.choice((0.0, 1e-5, 1e-3, 0.05)),
         abortAt=random.random() * 0.3 if random.random() < 0.08 else None,
+        seed=random.random(),
     )
 
 
@@ -94,12 +97,12 @@ class Talker(Protocol):
     transport: Any
     peer: Talker
 
-    def __init__(self, host: Host, name: str, random: Random, plan: Plan) -> None:
+    def __init__(self, host: Host, name: str, plan: EndPlan) -> None:
         self.host = host
         self.name = name
         self.plan = plan
+        self.random = random = Random(plan.seed)
         self.start = random.randrange(len(TEXT) - MOST)
-        self.random = random
         self.written = self.heard = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
         self.wasFirst = False
@@ -325,9 +328,9 @@ class HalfCloseableTalker(Talker):
     """A talker that closes its connection by halves, if its plan says so."""
 
 
-def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
+def makeTalker(host: Host, name: str, plan: EndPlan) -> Talker:
     """Make a talker of the kind that the plan asks for."""
-    return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, random, plan)
+    return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, plan)
 
 
 class _Producer:

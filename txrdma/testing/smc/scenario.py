@@ -1,5 +1,5 @@
 """
-Simulations of whole SMC-R connections, by a seed, and the promises that must hold in them.
+Simulations of whole SMC-R connections, by a plan, and the promises that must hold in them.
 
 Two hosts, each with a software device and a reactor of its own, on one L{SimulatedNetwork} and one clock. All
 above the sockets is the real thing: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
@@ -9,9 +9,11 @@ transports. The promises are checked by L{txrdma.testing.smc.randomprotocols} me
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -23,7 +25,6 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import globalLogPublisher, ILogObserver, LogEvent, LogLevel
 
 from txrdma.error import WireError
-from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
@@ -44,10 +45,12 @@ from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.outcome import check, Violation
+from txrdma.testing.plans import noiseAfter
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
-from txrdma.testing.smc.randomprotocols import makePlan, makeTalker, Talker
-from txrdma.testing.smc.versions import chooseVersions, commonVersion
+from txrdma.testing.smc.plans import ConnectionPlan, EventPlan, FREEZE, StreamPlan
+from txrdma.testing.smc.randomprotocols import makeTalker, Talker
+from txrdma.testing.smc.versions import commonVersion
 
 DEVICE: Final = "simulated"
 
@@ -69,16 +72,7 @@ AT_ONCE: Final = 1.0
 PATIENCE: Final = 300.0
 """All connections end within that time, whatever happens."""
 
-_FREEZE: Final = 90.0
-"""TCP gives up after such a time without an answer."""
-
 _MOST_TURNS: Final = 150_000
-
-EVENTS: Final = (
-    *("partition", "partition", "apart", "gap", "gap"),
-    *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
-)
-"""Events that may happen besides: to the link, to a process, to a TCP connection."""
 
 HARMLESS: Final = ("gap", "retired")
 """Events that no connection may notice."""
@@ -126,7 +120,7 @@ class Outcome:
 
     @ivar heard: bytes that arrived, in all.
     @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, the version that was spoken,
-        C{"whole"} for those that brought all bytes both ways, and the L{EVENTS}.
+        C{"whole"} for those that brought all bytes both ways, and the events.
     @ivar digest: the same only when everything happened in the same way at the same time.
     """
 
@@ -138,81 +132,65 @@ class Outcome:
     digest: int
     kinds: tuple[str, ...] = field(default=())
 
+    def counts(self) -> Counter[str]:
+        """Counts for the totals of many simulations."""
+        return Counter(self.kinds) + Counter(bytes=self.heard, packets=self.packets, dropped=self.dropped)
+
 
 class StreamScenario:
     """
-    A simulation of SMC-R connections between two hosts, all of it decided by a seed.
+    A simulation of SMC-R connections between two hosts, as its plan says.
 
-    @cvar possible: what may happen besides, C{harmless} to all; C{hostKinds}: the reactors that there are.
+    @cvar harmless: kinds of events that no connection may notice.
+    @cvar pollingHost: the class of hosts whose reactors poll completion queues.
     """
 
-    possible: tuple[str, ...] = EVENTS
     harmless: tuple[str, ...] = HARMLESS
-    hostKinds: tuple[type[Host], ...] = (Host, PollingHost)
+    pollingHost: type[Host] = PollingHost
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random = Random(f"streams {seed}")
-        self.world = world = World(seed)
+    def __init__(self, plan: StreamPlan) -> None:
+        self.plan = plan
+        self.world = world = World(plan.seed)
         self.kinds: list[str] = []
         self.canaries: list[Canary] = []
         self.pairs: list[Pair] = []
         self.warned: list[tuple[Talker, float]] = []
         self.due = 0
-        self.isPatient = random.random() < 0.25
-        self.bound = PATIENT_BOUND if self.isPatient else BOUND
-        self.mtu = random.choice((MTU.MTU_1024, MTU.MTU_1024, MTU.MTU_512, MTU.MTU_256))
-        kind = random.randrange(20)
-        self.isFair = kind < 4
-        self.isBad = kind in (4, 5)
-        self.events: list[str] = []
-        if kind > 12:
-            self.events = random.choices(self.possible, k=random.choice((1, 1, 2)))
-        elif random.random() < 0.15:
-            self.events = ["retired"]
-        self.faults = Faults(delaySeconds=random.choice((1e-6, 1e-5, 1e-3)))
-        if not self.isFair:
-            self.faults = self._faultProfile()
-        world.network.faults = self.faults
-        self.rings = random.choice(((16384,), (16384,), (16384, 32768, 65536)))
-        self.hosts = tuple(
-            random.choice(self.hostKinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
-            for number in (1, 2)
+        self.bound = PATIENT_BOUND if plan.isPatient else BOUND
+        self.isBad = plan.isBad
+        self.events = [event.kind for event in plan.events]
+        world.network.faults = plan.faults
+        self.hosts: tuple[Host, ...] = tuple(
+            (self.pollingHost if each.isPolling else Host)(
+                world, f"198.51.100.{number}", self._deviceMaker(number)
+            )
+            for number, each in enumerate(plan.hosts, 1)
         )
-        options = chooseVersions(seed, Options(device=DEVICE, agreed=True), len(self.hosts))
-        self.options = dict(zip(self.hosts, options, strict=True))
-        self.version = commonVersion(options)
+        self.hostPlans = dict(zip(self.hosts, plan.hosts, strict=True))
+        self.ringSizes = {host: cycle(each.ringSizes) for host, each in self.hostPlans.items()}
+        self.options = {
+            host: Options(
+                device=DEVICE, agreed=True, versions=each.versions, ueids=each.ueids, links=each.links
+            )
+            for host, each in self.hostPlans.items()
+        }
+        self.version = commonVersion(self.options.values())
         # As services do, by listening: link groups stay when connections end.
         self.isHeld = True
         self.uses = {host: presenceOn(host).hold() for host in self.hosts}
-        if random.random() < 0.5:
+        if plan.isReversed:
             world.hosts.reverse()
 
     # Making it
-
-    def _faultProfile(self) -> Faults:
-        random = self.random
-        worst = 0.25 if self.isBad else 0.02
-        delay = random.choice((1e-6, 1e-5, 1e-3))
-        return Faults(
-            loss=random.choice((0.0, worst * random.random())),
-            duplication=random.choice((0.0, 0.05 * random.random())),
-            corruption=random.choice((0.0, worst * random.random())),
-            late=random.choice((0.0, 0.02)),
-            delaySeconds=delay,
-            jitterSeconds=random.choice((0.0, delay, 10 * delay)),
-            lateSeconds=0.3,
-            merging=random.choice((0.0, 0.5, 1.0)),
-            congestion=random.choice((0.0, 0.0, 0.1)),
-        )
 
     def _deviceMaker(self, number: int) -> Callable[[], SoftDevice]:
         return lambda: self.watched(self.openDevice(f"198.51.100.{number}"))
 
     def watched(self, device: SoftDevice) -> SoftDevice:
         """Watch the rings of a device from now on, and return it."""
-        device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
+        device.attributes = replace(device.attributes, acknowledgesByProgram=self.plan.isPatient)
         createDomain = device.createProtectionDomain
+        canaryNoise = Random(self.plan.seed)
 
         def createWatchedDomain() -> Any:
             domain: Any = createDomain()
@@ -221,7 +199,7 @@ class StreamScenario:
             def allocateMemory(length: int, access: Access) -> Any:
                 region = allocate(length, access)
                 if access & Access.REMOTE_WRITE:
-                    self.canaries.append(Canary(region, self.random))
+                    self.canaries.append(Canary(region, canaryNoise))
                 return region
 
             def registerMemory(buffer: memoryview, access: Access) -> Any:
@@ -239,7 +217,13 @@ class StreamScenario:
 
     def openDevice(self, address: str) -> SoftDevice:
         """A new device of the host with that address."""
-        return self.world.network.device(address, mtu=self.mtu, segments=self.random.choice((1, 16)))
+        plan = self.hostPlans[self.hostAt(address)]
+        return self.world.network.device(address, mtu=self.plan.mtu, segments=plan.segments)
+
+    def hostAt(self, address: str) -> Host:
+        """Return the host with that address."""
+        (host,) = (host for host in self.hosts if host.address == address)
+        return host
 
     def _sniff(self, data: bytes) -> None:
         """Which rings a peer is told of."""
@@ -257,7 +241,7 @@ class StreamScenario:
         if host.triggers:
             return linkGroups(host, DEVICE)
         groups = useDevice(host, DEVICE, host.openDevice())
-        groups.ringSize = lambda: self.random.choice(self.rings)  # type: ignore[method-assign]  # small ones
+        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small ones
         return groups
 
     def _linkGroups(self, host: Host) -> list[Group]:
@@ -268,25 +252,21 @@ class StreamScenario:
     def _links(self, host: Host) -> list[Link]:
         return [link for group in self._linkGroups(host) for link in group.links]
 
-    def _connect(self) -> None:
-        """Begin one more connection between the hosts, unless one of them is dead."""
+    def _connect(self, plan: ConnectionPlan) -> None:
+        """Begin a connection between the hosts, unless one of them is dead."""
         self.due -= 1
-        random, world = self.random, self.world
-        client, server = self.hosts if random.random() < 0.8 else self.hosts[::-1]
+        world = self.world
+        client, server = self.hosts[::-1] if plan.isReversed else self.hosts
         if client.isDead or server.isDead:
             return
         for host in (client, server):
             self._groups(host)
         number = len(self.pairs)
-        longest = random.choice((2000, 50_000, 50_000, 150_000))
-        plans = [makePlan(random, longest), makePlan(random, longest)]
-        if all(plan.ending == "wait" for plan in plans):
-            plans[0] = replace(plans[0], ending="lose")
-        here = makeTalker(client, f"{number}c", Random(random.random()), plans[0])
-        there = makeTalker(server, f"{number}s", Random(random.random()), plans[1])
+        here = makeTalker(client, f"{number}c", plan.client)
+        there = makeTalker(server, f"{number}s", plan.server)
         here.peer, there.peer = there, here
-        latency = random.choice((1e-5, 1e-3, 0.02))
-        sockets = connectedSockets(world, random, client, server, 50_000 + number, latency)
+        noise = noiseAfter(plan.jitter, f"wire {number} {self.plan.seed}")
+        sockets = connectedSockets(world, noise, client, server, 50_000 + number, plan.latency)
         for one in sockets:
             one.sniffer = self._sniff
         options = self.options
@@ -299,8 +279,8 @@ class StreamScenario:
             pair.refused = failure.value
 
         pair.connecting.addErrback(refused)
-        for one, protocol in ((sockets[0], asking), (sockets[1], accepting)):
-            world.clock.callLater(latency * random.random(), self._begin, pair, one, protocol)
+        for one, protocol, delay in zip(sockets, (asking, accepting), plan.delays, strict=True):
+            world.clock.callLater(delay, self._begin, pair, one, protocol)
 
     def _begin(self, pair: Pair, one: MemorySocket, protocol: Protocol) -> None:
         if not one.host.isDead:
@@ -309,34 +289,33 @@ class StreamScenario:
 
     # What happens besides
 
-    def happen(self, event: str) -> None:
-        """Let one of the L{EVENTS} happen to what is there."""
-        random, network = self.random, self.world.network
-        self.kinds.append(event)
-        network.note(event)
-        host = random.choice(self.hosts)
+    def happen(self, event: EventPlan) -> None:
+        """Let an event happen to what is there."""
+        kind, network = event.kind, self.world.network
+        self.kinds.append(kind)
+        network.note(kind)
+        host = self.hosts[event.host]
         alive = [pair for pair in self.pairs if not pair.isOver]
-        if event in ("partition", "apart", "gap"):
+        if kind in ("partition", "apart", "gap"):
             self.part()
-            longest = 0.2 if event == "gap" else random.choice((0.5, 3.0, 50.0, 1e6))
-            span = longest * random.random()
-            if event == "apart":
+            if kind == "apart":
                 for pair in alive:
                     self._freeze(pair)
-                self.world.clock.callLater(min(span, _FREEZE), self._thaw, alive, span > _FREEZE)
-            if longest <= PATIENCE:  # the others are for ever
-                self.world.clock.callLater(span, network.heal)
-        elif event == "busy":
+                self.world.clock.callLater(
+                    min(event.seconds, FREEZE), self._thaw, alive, event.seconds > FREEZE
+                )
+            if not event.isFinal:
+                self.world.clock.callLater(event.seconds, network.heal)
+        elif kind == "busy":
             host.sleep()
-            span = random.choice((0.05, 0.5, 5.0, 120.0)) * random.random()
-            self.world.clock.callLater(span, host.wake)
-        elif event == "killed":
+            self.world.clock.callLater(event.seconds, host.wake)
+        elif kind == "killed":
             self._kill(host, silently=False)
             self._warn(alive)
-        elif event == "vanished":
+        elif kind == "vanished":
             self._kill(host, silently=True)
-            self.world.clock.callLater(_FREEZE, self._thaw, alive, True)
-        elif event == "stopped":
+            self.world.clock.callLater(FREEZE, self._thaw, alive, True)
+        elif kind == "stopped":
             host.stop()
             for pair in alive:
                 for end in pair.ends:
@@ -344,26 +323,25 @@ class StreamScenario:
                     check(told or end.host is not host, f"nobody told of the end: {end!r}")
             self.die(host, silently=False)
             self._warn(alive)
-        elif event in ("reset", "frozen", "cancelled") and alive:
-            pair = random.choice(alive)
-            if event == "reset":
+        elif kind in ("reset", "frozen", "cancelled") and alive:
+            pair = alive[event.pick % len(alive)]
+            if kind == "reset":
                 pair.wire.cut()
                 self._warn([pair])
-            elif event == "frozen":
+            elif kind == "frozen":
                 self._freeze(pair)
-                ends = random.random() < 0.5
-                span = _FREEZE if ends else _FREEZE * random.random()
-                self.world.clock.callLater(span, self._thaw, [pair], ends)
+                self.world.clock.callLater(event.seconds, self._thaw, [pair], event.isFinal)
             elif pair.hasBegun and not pair.client.isMade:
                 pair.connecting.cancel()
         elif links := self._links(host):
-            link = random.choice(links)
-            if event == "fatal":
-                host.device.notify(AsyncEvent(AsyncEventKind.QP_FATAL, queuePair=link._queuePair))
-            elif event == "deleted":
-                random.choice(self._linkGroups(host)).shutdown()
-            elif event == "retired":
-                random.choice(self._linkGroups(host)).retire()
+            groups = self._linkGroups(host)
+            if kind == "fatal":
+                queuePair = links[event.pick % len(links)]._queuePair
+                host.device.notify(AsyncEvent(AsyncEventKind.QP_FATAL, queuePair=queuePair))
+            elif kind == "deleted":
+                groups[event.pick % len(groups)].shutdown()
+            elif kind == "retired":
+                groups[event.pick % len(groups)].retire()
 
     def part(self) -> None:
         """Cut everything between the hosts."""
@@ -410,13 +388,12 @@ class StreamScenario:
 
         @raise Violation: a promise was broken.
         """
-        random, clock = self.random, self.world.clock
-        self.due = random.choice((1, 2, 3, 3, 5, 8))
-        span = random.choice((0.0, 0.05, 1.0))
-        for _ in range(self.due):
-            clock.callLater(span * random.random(), self._connect)
-        for event in self.events:
-            clock.callLater(random.choice((0.02, 0.3, 1.0)) * random.random(), self.happen, event)
+        clock = self.world.clock
+        self.due = len(self.plan.connections)
+        for connection in self.plan.connections:
+            clock.callLater(connection.at, self._connect, connection)
+        for event in self.plan.events:
+            clock.callLater(event.at, self.happen, event)
         try:
             while self.due or not all(pair.isOver for pair in self.pairs):
                 self._turn(PATIENCE + self.bound)
@@ -429,7 +406,7 @@ class StreamScenario:
         heard = sum(end.heard for pair in self.pairs for end in pair.ends)
         sent, dropped = self.carried()
         digest = self.world.network.digest
-        return Outcome(self.seed, heard, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
+        return Outcome(self.plan.seed, heard, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
 
     def carried(self) -> tuple[int, int]:
         """Packets that were sent, and those of them that were lost."""
@@ -464,7 +441,7 @@ class StreamScenario:
             isAgreed = client.mode == server.mode
             if self.isHarmless and (isAgreed or "retired" not in self.events):
                 check(isAgreed, f"these do not speak the same: {pair}")
-                isFair = self.isFair and not self.events
+                isFair = self.plan.isFair and not self.events
                 check(
                     client.mode == "SMC-R" or not isFair or not self.version,
                     f"no SMC-R in good weather: {pair}",
@@ -502,12 +479,12 @@ class StreamScenario:
 
     def _clear(self) -> None:
         """Check at the end that nothing is left over: connections, buffers, TCP sockets."""
-        world, random = self.world, self.random
+        world = self.world
         world.network.heal()
         world.network.faults = Faults()
         # A link whose peer has gone without a word ends when its queue pair's patience does.
-        patience = self.bound if self.isPatient or any(host.isDead for host in self.hosts) else 0.0
-        self.wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
+        patience = self.bound if self.plan.isPatient or any(host.isDead for host in self.hosts) else 0.0
+        self.wait(LINGER_TIMEOUT + FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
                 remembered = link.members or link.turn.poster.dirty
@@ -522,7 +499,7 @@ class StreamScenario:
         for canary in self.canaries:
             if canary.region.valid:
                 canary.look()
-        if random.random() < 0.25 and self.isHeld:
+        if self.plan.isRested and self.isHeld:
             self.wait(700.0)  # link groups that nobody uses end by themselves
             for host in self.hosts:
                 check(not self._links(host), f"link groups stay for ever: {self._links(host)}")
@@ -549,36 +526,36 @@ class StreamScenario:
         world.turn()
 
 
-# The run of one seed
+# The run of one plan
 
 
 @contextmanager
-def _tamed(random: Random) -> Iterator[None]:
-    """Chance comes from the seed, devices from the host; rings come one, two or four in a buffer."""
+def _tamed(plan: StreamPlan) -> Iterator[None]:
+    """Let chance come from the seed of the noise, and rings in buffers of as many as the plan says."""
+    noise = Random(f"chance {plan.seed}")
 
     def bits(count: int) -> int:
-        if random.random() < 0.3:
-            return (1 << count) - 1 - random.randrange(100)  # PSNs and tokens that are about to wrap
-        return random.getrandbits(count)
+        if noise.random() < 0.3:
+            return (1 << count) - 1 - noise.randrange(100)  # PSNs and tokens that are about to wrap
+        return noise.getrandbits(count)
 
     with ExitStack() as patches:
         for where, name, what in (
             (secrets, "randbits", bits),
-            (secrets, "token_bytes", random.randbytes),
-            (memoryModule, "randbits", random.getrandbits),
-            (deviceModule, "randbelow", random.randrange),
+            (secrets, "token_bytes", noise.randbytes),
+            (memoryModule, "randbits", noise.getrandbits),
+            (deviceModule, "randbelow", noise.randrange),
             (portsModule, "_instance", lambda pid: b"ID"),
-            (buffersModule, "MOST_ELEMENTS", random.choice((1, 2, 4))),
+            (buffersModule, "MOST_ELEMENTS", plan.elements),
         ):
             patches.enter_context(mock.patch.object(where, name, what))
         yield
 
 
-def simulate(seed: int, kind: type[StreamScenario] = StreamScenario) -> Outcome:
+def playScenario(scenario: type[StreamScenario], plan: StreamPlan) -> Outcome:
     """
-    Play the simulation with this seed.
+    Play a plan as the simulation of that class.
 
-    @param kind: over RoCE, or what else a scenario does.
     @raise Violation: a promise was broken.
     """
     errors: list[LogEvent] = []
@@ -590,11 +567,20 @@ def simulate(seed: int, kind: type[StreamScenario] = StreamScenario) -> Outcome:
 
     globalLogPublisher.addObserver(observe)
     try:
-        with _tamed(Random(f"chance {seed}")):
-            outcome = kind(seed).run()
+        with _tamed(plan):
+            outcome = scenario(plan).run()
     finally:
         globalLogPublisher.removeObserver(observe)
     if errors:
         failure = errors[0].get("log_failure")
         raise Violation(f"an error was logged: {failure.getTraceback() if failure else errors[0]}")
     return outcome
+
+
+def playStreams(plan: StreamPlan) -> Outcome:
+    """
+    Play the plan of a simulation over RoCE.
+
+    @raise Violation: a promise was broken.
+    """
+    return playScenario(StreamScenario, plan)

@@ -7,8 +7,9 @@ is nothing that a connection may notice, as long as the other one works.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
+from random import Random
 from typing import Final
 
 from txrdma.smc.group.group import Group
@@ -16,7 +17,8 @@ from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host
-from txrdma.testing.smc.scenario import DEVICE, EVENTS, HARMLESS, Outcome, simulate, StreamScenario
+from txrdma.testing.smc.plans import drawStreams, EventPlan, EVENTS, FailurePlan, StreamPlan
+from txrdma.testing.smc.scenario import DEVICE, HARMLESS, Outcome, playScenario, StreamScenario
 
 _PATHS: Final = ("cut", "down", "flap")
 """Events: a network is cut, and nobody is told; a port there goes down; both networks fail in turns."""
@@ -27,36 +29,81 @@ _LONGEST_TROUBLE: Final = 20.0
 """Seconds of the longest trouble that ends: conversations end some time after it."""
 
 
-class TwoPortScenario(StreamScenario):
-    """A simulation of SMC-R connections between hosts with two ports, all of it decided by a seed."""
+@dataclass(frozen=True)
+class TwoPortPlan(StreamPlan):
+    """
+    The plan of a simulation.
 
-    possible = (*_PATHS * 5, *EVENTS)
+    @ivar isSplit: each port has a device of its own.
+    @ivar failing: number of the network that fails.
+    """
+
+    isSplit: bool
+    failing: int
+
+
+def drawTwoPorts(seed: int) -> TwoPortPlan:
+    """Draw the plan of a simulation."""
+    streams = drawStreams(seed, (*_PATHS * 5, *EVENTS))
+    random = Random(f"two ports {seed}")
+    counts = random.choice(((2, 2), (2, 2), (2, 2), (2, 2), (1, 2), (2, 1)))
+    failing = 1 if 1 in counts else random.randrange(2)
+    one, other = (
+        replace(host, ports=count, links=random.choice((None, None, None, 2, 3, 1)) if count == 2 else 2)
+        for host, count in zip(streams.hosts, counts, strict=True)
+    )
+    kinds = [event.kind for event in streams.events]
+    events = streams.events
+    if "flap" in kinds:
+        event = events[kinds.index("flap")]
+        events = (replace(event, kind="down" if failing else "flap"),)
+    return TwoPortPlan(
+        **{
+            **vars(streams),
+            "hosts": (one, other),
+            "events": tuple(_withFailures(random, each) for each in events),
+        },
+        isSplit=random.random() < 0.5,
+        failing=failing,
+    )
+
+
+def _withFailures(random: Random, event: EventPlan) -> EventPlan:
+    """Draw the failures that an event consists of."""
+    if event.kind not in _PATHS:
+        return event
+    if event.kind == "flap":
+        failures = [
+            FailurePlan(random.random() < 0.5, random.randrange(2), 0.5 * random.random())
+            for _ in range(random.choice((2, 4, 6)))
+        ]
+    else:
+        seconds = random.choice((0.01, 0.5, _LONGEST_TROUBLE, 1e6)) * random.random()
+        failures = [FailurePlan(event.kind == "down", random.randrange(2), seconds)]
+    return replace(event, failures=tuple(failures))
+
+
+class TwoPortScenario(StreamScenario):
+    """A simulation of SMC-R connections between hosts with two ports, as its plan says."""
+
+    plan: TwoPortPlan
     harmless: tuple[str, ...] = (*HARMLESS, *_PATHS)
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        random = self.random
-        counts = random.choice(((2, 2), (2, 2), (2, 2), (2, 2), (1, 2), (2, 1)))
-        self.isSplit = random.random() < 0.5
+    def __init__(self, plan: TwoPortPlan) -> None:
+        super().__init__(plan)
         self.devices: dict[Host, list[SoftDevice]] = {}
-        for host in self.hosts:
+        for host, each in self.hostPlans.items():
             number = host.address.rpartition(".")[2]
-            count = counts[int(number) - 1]
-            host.addresses = tuple(f"{network}.{number}" for network in _NETWORKS[:count])
-            links = random.choice((None, None, None, 2, 3, 1)) if count == 2 else 2
-            self.options[host] = replace(self.options[host], links=links)
+            host.addresses = tuple(f"{network}.{number}" for network in _NETWORKS[: each.ports])
         if any(options.links == 1 for options in self.options.values()):
             self.harmless = HARMLESS  # there is one link, which fails
-        self.failing = 1 if 1 in counts else random.randrange(2)
-        if "flap" in self.events:
-            self.events = ["flap"] if self.failing == 0 else ["down"]
 
     def openDevice(self, address: str) -> SoftDevice:
         """A new device of the host with that address, with all its ports or with one."""
-        (host,) = (host for host in self.hosts if host.address == address)
-        segments = self.random.choice((1, 16))
-        addresses = [(each,) for each in host.addresses] if self.isSplit else [host.addresses]
-        devices = [self.world.network.device(*each, mtu=self.mtu, segments=segments) for each in addresses]
+        host = self.hostAt(address)
+        plan, segments = self.plan, self.hostPlans[host].segments
+        addresses = [(each,) for each in host.addresses] if plan.isSplit else [host.addresses]
+        devices = [self.world.network.device(*each, mtu=plan.mtu, segments=segments) for each in addresses]
         for device in devices[1:]:
             self.watched(device)
         self.devices[host] = devices
@@ -67,7 +114,7 @@ class TwoPortScenario(StreamScenario):
             return linkGroups(host, DEVICE)
         host.openDevice()
         groups = useDevice(host, DEVICE, *self.devices[host])
-        groups.ringSize = lambda: self.random.choice(self.rings)  # type: ignore[method-assign]  # small ones
+        groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small ones
         return groups
 
     # What happens besides
@@ -77,34 +124,30 @@ class TwoPortScenario(StreamScenario):
         for network in range(len(_NETWORKS)):
             self._cut(network)
 
-    def happen(self, event: str) -> None:
+    def happen(self, event: EventPlan) -> None:
         """Let one of the events happen: to a network or a port here, others as elsewhere."""
-        if event not in _PATHS:
+        if event.kind not in _PATHS:
             super().happen(event)
             return
-        self.kinds.append(event)
-        self.world.network.note(event)
-        if event == "flap":
-            self._flap(0, self.random.choice((2, 4, 6)))
-            return
-        self._fail(
-            self.failing,
-            event == "down",
-            self.random.choice((0.01, 0.5, _LONGEST_TROUBLE, 1e6)) * self.random.random(),
-        )
+        self.kinds.append(event.kind)
+        self.world.network.note(event.kind)
+        if event.kind == "flap":
+            self._flap(0, event.failures)
+        else:
+            self._fail(self.plan.failing, event.failures[0])
 
-    def _fail(self, network: int, isPort: bool, span: float) -> None:
-        """Let a network fail, or a port there, for so many seconds."""
+    def _fail(self, network: int, failure: FailurePlan) -> None:
+        """Let a network fail, or a port there."""
         if not all(self._hasOther(group, network) for host in self.hosts for group in self._linkGroups(host)):
             self.harmless = HARMLESS  # its second link is not there yet
-        host = self.random.choice(self.hosts)
-        if isPort:
+        host = self.hosts[failure.host]
+        if failure.isPort:
             self._enable(host, network, False)
         else:
             self._cut(network)
-        if span <= _LONGEST_TROUBLE:  # else for good
-            self.world.clock.callLater(span, self._enable, host, network, True)
-            self.world.clock.callLater(span, self._mend, network)
+        if failure.seconds <= _LONGEST_TROUBLE:  # else for good
+            self.world.clock.callLater(failure.seconds, self._enable, host, network, True)
+            self.world.clock.callLater(failure.seconds, self._mend, network)
 
     def _hasOther(self, group: Group, network: int) -> bool:
         """Whether a group has a link that a network's failure does not touch."""
@@ -115,7 +158,7 @@ class TwoPortScenario(StreamScenario):
                 return True
         return False
 
-    def _flap(self, network: int, times: int) -> None:
+    def _flap(self, network: int, failures: tuple[FailurePlan, ...]) -> None:
         """Let both networks fail in turns, one as soon as the other has its links again."""
         if all(pair.isOver for pair in self.pairs) or any(host.isDead for host in self.hosts):
             return
@@ -125,10 +168,10 @@ class TwoPortScenario(StreamScenario):
             for group in self._linkGroups(host)
         ]
         if counts and min(counts) > 1:
-            self._fail(network, self.random.random() < 0.5, 0.5 * self.random.random())
-            network, times = 1 - network, times - 1
-        if times and self.world.clock.seconds() < 100:
-            self.world.clock.callLater(1.0, self._flap, network, times)
+            self._fail(network, failures[0])
+            network, failures = 1 - network, failures[1:]
+        if failures and self.world.clock.seconds() < 100:
+            self.world.clock.callLater(1.0, self._flap, network, failures)
 
     def _enable(self, host: Host, network: int, isEnabled: bool) -> None:
         devices = self.devices.get(host, [])
@@ -164,10 +207,10 @@ class TwoPortScenario(StreamScenario):
                 check(len(group.links) <= most + 1, f"{group!r} has the links {group.links}")
 
 
-def simulateTwoPorts(seed: int) -> Outcome:
+def playTwoPorts(plan: TwoPortPlan) -> Outcome:
     """
-    Play the simulation with this seed.
+    Play the plan of a simulation.
 
     @raise Violation: a promise was broken.
     """
-    return simulate(seed, TwoPortScenario)
+    return playScenario(TwoPortScenario, plan)

@@ -1,34 +1,32 @@
 """
-The versions of SMC-R that the hosts of a simulation speak, by its seed, and what they have to agree on.
+The versions of SMC-R that the hosts of a simulation speak, and the one that they have to agree on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from random import Random
 
 from txrdma.smc.handshake._offer import VERSIONS
 from txrdma.smc.options import Options
 
+_USUAL = Options()
+_OLD = _USUAL.versions, ()
+_NEW = _USUAL.versions, ("A",)
+_MIXTURE = (
+    *(_OLD, _NEW, _NEW, ((2,), ("A",)), ((1,), ())),
+    *((_USUAL.versions, ("B", "A")), (_USUAL.versions, ("B",))),
+)
 
-def chooseVersions(seed: int, usual: Options, count: int) -> list[Options]:
+
+def drawVersions(random: Random, count: int) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
     """
-    Choose options for so many hosts: all usual, all with version 2, or a mixture.
-
-    Chance is the function's own, so that nothing else in the simulation depends on it.
-
-    @param usual: the options of a host that has no UEID.
+    Draw versions and UEIDs for so many hosts: all with version 1 in common, all with version 2, or a mixture.
     """
-    random = Random(f"versions {seed}")
-    new = replace(usual, ueids=("A",))
-    mixture = (
-        *(usual, new, new, replace(new, versions=(2,)), replace(usual, versions=(1,))),
-        *(replace(new, ueids=("B", "A")), replace(new, ueids=("B",))),
-    )
     kind = random.random()
-    choices = (usual,) if kind < 0.3 else (new,) if kind < 0.6 else mixture
-    return [random.choice(choices) for _ in range(count)]
+    choices: Collection[tuple[tuple[int, ...], tuple[str, ...]]]
+    choices = (_OLD,) if kind < 0.3 else (_NEW,) if kind < 0.6 else _MIXTURE
+    return [random.choice(tuple(choices)) for _ in range(count)]
 
 
 def commonVersion(options: Collection[Options], known: Collection[int] = VERSIONS) -> int:

@@ -7,11 +7,12 @@ of atomic operations can be told as one history in which one came after the othe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from txrdma.iba.types import MTU, QPN
+from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -32,7 +33,7 @@ from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 from txrdma.testing.outcome import check, Outcome
-from txrdma.testing.verbs.faultprofile import faultProfile
+from txrdma.testing.verbs.plans import ClientsPlan, RequestPlan
 
 WORDS: Final = 2
 _64_BITS: Final = (1 << 64) - 1
@@ -106,8 +107,9 @@ class Client:
     def __init__(self, scenario: ClientsScenario, number: int) -> None:
         self.scenario = scenario
         self.number = number
-        self.random = scenario.random
-        self.device = scenario.network.device(f"10.0.0.{2 + number}", mtu=scenario.mtu)
+        self.plan = scenario.plan.clients[number]
+        self._noise = Random(f"client {number} {scenario.plan.seed}")
+        self.device = scenario.network.device(f"10.0.0.{2 + number}", mtu=scenario.plan.mtu)
         self.domain = self.device.createProtectionDomain()
         self.queue = self.device.createCompletionQueue(256, self.device.createChannel())
         self.qp = self.domain.createQueuePair(
@@ -116,7 +118,7 @@ class Client:
         self.region = self.domain.allocateMemory(8 * 256, Access.LOCAL_WRITE)
         self.results = self.region.view.cast("Q")
         self.there = scenario.acceptFor(self)
-        self.last = [scenario.first[word] for word in range(WORDS)]  # as far as we know
+        self.last = list(scenario.plan.words)  # as far as we know
         self.posted: dict[int, Atomic | bytes] = {}  # what is not complete
         self.atomics: list[Atomic] = []
         self.sent: list[bytes] = []
@@ -129,39 +131,35 @@ class Client:
         """Whether one of the two queue pairs has failed."""
         return QPState.ERR in (self.qp.state, self.there.state)
 
-    def post(self) -> None:
-        """Post the client's next few requests."""
+    def post(self, plans: Sequence[RequestPlan]) -> None:
+        """Post some of the client's requests together, while it is connected."""
         if self.qp.state is not QPState.RTS:
             return
         requests = []
-        for _ in range(self.random.randrange(1, 5)):
+        for plan in plans:
             identifier = len(self.sent) + len(self.atomics)
-            if self.random.random() < 0.4:
-                data = bytes((self.number, len(self.sent))) + self.random.randbytes(
-                    self.random.choice((0, 7, _LENGTH - 2))
-                )
+            if plan.operation is Operation.SEND:
+                data = bytes((self.number, len(self.sent))) + self._noise.randbytes(plan.length - 2)
                 self.sent.append(data)
                 self.posted[identifier] = data
                 request = SendRequest(identifier, Operation.SEND, inline=[data])
             else:
-                request = self._atomic(identifier)
-            request.fence = self.random.random() < 0.2
+                request = self._atomic(identifier, plan)
+            request.fence = plan.fence
             requests.append(request)
         self.qp.postSend(requests)
 
-    def _atomic(self, identifier: int) -> SendRequest:
-        random = self.random
-        word = random.randrange(WORDS)
+    def _atomic(self, identifier: int, plan: RequestPlan) -> SendRequest:
         request = SendRequest(
             identifier,
-            random.choice((Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP)),
+            plan.operation,
             [Segment(self.region.address + 8 * identifier, 8, self.region.lkey)],
-            remoteAddress=self.scenario.counters.address + 8 * word,
+            remoteAddress=self.scenario.counters.address + 8 * plan.word,
             rkey=self.scenario.counters.rkey,
-            operand=random.randrange(1, 1 << 64),
-            compare=self.last[word],
+            operand=plan.operand,
+            compare=self.last[plan.word],
         )
-        atomic = Atomic(request, word)
+        atomic = Atomic(request, plan.word)
         self.atomics.append(atomic)
         self.posted[identifier] = atomic
         return request
@@ -196,30 +194,26 @@ class Client:
 class ClientsScenario:
     """A simulation of several clients with one server."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = random = Random(f"crowd {seed}")
+    def __init__(self, plan: ClientsPlan) -> None:
+        self.plan = plan
         self.clock = SimulatedClock()
-        faults, self.isFair = faultProfile(random)
-        self.network = network = SimulatedNetwork(self.clock, seed, faults)
-        self.mtu = random.choice((MTU.MTU_256, MTU.MTU_1024))
-        self.server: SoftDevice = network.device(_SERVER, mtu=self.mtu)
+        self.network = network = SimulatedNetwork(self.clock, plan.seed, plan.faults)
+        self.server: SoftDevice = network.device(_SERVER, mtu=plan.mtu)
         self.domain = self.server.createProtectionDomain()
         self.queue = self.server.createCompletionQueue(1024, self.server.createChannel())
         receives = self.domain.createSharedReceiveQueue(256, 1)
         assert isinstance(receives, SoftSharedReceiveQueue)
         self.receives = receives
         self.counters = self.domain.allocateMemory(8 * WORDS, Access.LOCAL_WRITE | Access.REMOTE_ATOMIC)
-        self.first = [random.randrange(1 << 64) for _ in range(WORDS)]
         self.numbers = self.counters.view.cast("Q")
-        for word, number in enumerate(self.first):
+        for word, number in enumerate(plan.words):
             self.numbers[word] = number
         self.inbox = self.domain.allocateMemory(256 * _LENGTH, Access.LOCAL_WRITE)
         self.rooms = 0
         self.filled: set[int] = set()
         self.flushed: list[QPN] = []
         self.clients: list[Client] = []
-        for number in range(random.randrange(2, 5)):
+        for number in range(len(plan.clients)):
             self.clients.append(Client(self, number))
         self.byNumber = {client.there.number: client for client in self.clients}
 
@@ -228,23 +222,31 @@ class ClientsScenario:
         there = self.domain.createQueuePair(
             QPKind.RC, self.queue, self.queue, Capacity(1, 0, 1, 1), self.receives
         )
-        count = self.random.choice((1, 2, 4, 16))
-        for one, device, other in ((client.qp, self.server, there), (there, client.device, client.qp)):
+        plan = client.plan
+        for one, device, other, rnrTimer in (
+            (client.qp, self.server, there, plan.rnrTimers[0]),
+            (there, client.device, client.qp, plan.rnrTimers[1]),
+        ):
             one.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=_RIGHTS))
             one.modify(
                 QPAttributes(
                     state=QPState.RTR,
                     address=AddressVector(device.gids(1)[0], dmac=device.mac),
-                    pathMTU=self.mtu,
+                    pathMTU=self.plan.mtu,
                     destinationQPN=other.number,
                     rqPSN=0xFFFFF8,
-                    maxDestRDAtomic=count,
-                    minRNRTimer=self.random.choice((1, 12)),
+                    maxDestRDAtomic=plan.reads,
+                    minRNRTimer=rnrTimer,
                 )
             )
             one.modify(
                 QPAttributes(
-                    state=QPState.RTS, timeout=13, retryCount=7, rnrRetry=7, sqPSN=0xFFFFF8, maxRDAtomic=count
+                    state=QPState.RTS,
+                    timeout=13,
+                    retryCount=7,
+                    rnrRetry=7,
+                    sqPSN=0xFFFFF8,
+                    maxRDAtomic=plan.reads,
                 )
             )
         return there
@@ -255,17 +257,15 @@ class ClientsScenario:
 
         @raise txrdma.testing.outcome.Violation: a promise was broken.
         """
-        random, clock = self.random, self.clock
+        plan, clock = self.plan, self.clock
         for client in self.clients:
-            for _ in range(random.randrange(1, 6)):
-                clock.callLater(random.random() * 0.03, client.post)
-        for _ in range(10):
-            clock.callLater(random.random() * 0.03, self.makeRoom, random.randrange(1, 5))
-        clock.callLater(0.031, self.makeRoom, 120)
-        if random.random() < 0.4:
-            self.isFair = False
-            there = random.choice(self.clients).there
-            clock.callLater(random.random() * 0.03, there.modify, QPAttributes(state=QPState.ERR))
+            for post in client.plan.posts:
+                clock.callLater(post.at, client.post, post.requests)
+        for room in plan.rooms:
+            clock.callLater(room.at, self.makeRoom, room.count)
+        if plan.failing is not None:
+            there = self.clients[plan.failing].there
+            clock.callLater(plan.failingAt, there.modify, QPAttributes(state=QPState.ERR))
         self._settle()
         self._look()
         outcome = self._outcome()
@@ -310,7 +310,7 @@ class ClientsScenario:
     def _look(self) -> None:
         """What has become of it all."""
         for client in self.clients:
-            check(not client.broken or not self.isFair, "a connection broke in fair weather")
+            check(not client.broken or not self.plan.isFair, "a connection broke in fair weather")
             client.checkMessages()
         for client in self.clients:  # so that receives that were begun are flushed
             client.there.modify(QPAttributes(state=QPState.ERR))
@@ -318,7 +318,7 @@ class ClientsScenario:
         check(len(self.receives.receives) == self.rooms - len(self.filled), "receives have vanished")
         for word in range(WORDS):
             history = History(
-                self.first[word],
+                self.plan.words[word],
                 [[atomic for atomic in client.atomics if atomic.word == word] for client in self.clients],
             )
             check(history.explains(self.numbers[word]), f"no order explains what became of word {word}")
@@ -329,5 +329,21 @@ class ClientsScenario:
         failures = [client.failure for client in self.clients if client.failure is not None]
         network = self.network
         return Outcome(
-            self.seed, completed, atomics, failures, network.sent, network.dropped, 0, self.clock.seconds()
+            self.plan.seed,
+            completed,
+            atomics,
+            failures,
+            network.sent,
+            network.dropped,
+            0,
+            self.clock.seconds(),
         )
+
+
+def playClients(plan: ClientsPlan) -> Outcome:
+    """
+    Play the plan of a simulation.
+
+    @raise txrdma.testing.outcome.Violation: a promise was broken.
+    """
+    return ClientsScenario(plan).run()

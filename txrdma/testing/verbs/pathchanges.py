@@ -4,6 +4,7 @@ Changes of a connection's paths in a simulation: they are cut, or left by comman
 
 from __future__ import annotations
 
+from collections import deque
 from random import Random
 from typing import Final
 
@@ -13,6 +14,7 @@ from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.testing.outcome import check
 from txrdma.testing.verbs.peers import Peer
+from txrdma.testing.verbs.plans import DeparturePlan, PairPlan
 
 _STEP: Final = 0.001
 _MOST_STEPS: Final = 300
@@ -28,47 +30,48 @@ class PathChanges:
     """
 
     def __init__(
-        self, clock: Clock, random: Random, network: SimulatedNetwork, alice: Peer, bob: Peer
+        self, clock: Clock, plan: PairPlan, network: SimulatedNetwork, alice: Peer, bob: Peer
     ) -> None:
         self._clock = clock
-        self._random = random
+        self._plan = plan
+        self._noise = Random(f"paths {plan.seed}")
         self._network = network
         self._sides = alice, bob
-        self._left = random.randrange(0, 4)
+        self._left = deque(plan.departures)
         self._steps = _MOST_STEPS
         self.cuts = 0
 
     def begin(self) -> None:
         """Change paths from now on."""
-        self._clock.callLater(self._random.random() * 0.02, self._step)
+        self._clock.callLater(self._plan.changesAt, self._step)
 
     def _step(self) -> None:
         """Look whether the next change can come."""
         self._steps -= 1
         sides = self._sides
-        if self._left == 0 or self._steps == 0 or any(side.qp.state is not QPState.RTS for side in sides):
+        if not self._left or self._steps == 0 or any(side.qp.state is not QPState.RTS for side in sides):
             return
         states = {side.qp.query().migrationState for side in sides}
         if states == {MigrationState.ARMED}:
-            self._left -= 1
-            self._leave()
+            self._leave(self._left.popleft())
         elif states == {MigrationState.MIGRATED}:
             self._rearm()
-        self._clock.callLater(_STEP * self._random.randrange(1, 10), self._step)
+        self._clock.callLater(_STEP * self._noise.randrange(1, 10), self._step)
 
     def _path(self) -> int | None:
         """The path that both are on."""
         here, there = (side.qp.query().port for side in self._sides)
         return here if here == there else None
 
-    def _leave(self) -> None:
+    def _leave(self, plan: DeparturePlan) -> None:
         """Have them take the other path."""
         path = self._path()
-        if path is not None and self._random.random() < 0.6:
+        if path is not None and plan.isCut:
             self.cuts += 1
             self._network.partition(f"10.0.{path}.1", f"10.0.{path}.2")
         else:
-            for side in self._random.sample(self._sides, self._random.choice((1, 1, 2))):
+            for number in plan.sides:
+                side = self._sides[number]
                 side.qp.modify(QPAttributes(migrationState=MigrationState.MIGRATED))
 
     def _rearm(self) -> None:

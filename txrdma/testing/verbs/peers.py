@@ -35,38 +35,22 @@ from txrdma.interfaces import AsyncEvent, IMemoryRegion
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 from txrdma.testing.outcome import check, Violation
+from txrdma.testing.verbs.plans import (
+    ATOMICS,
+    MESSAGES,
+    OperationPlan,
+    PeerPlan,
+    SENDS,
+    SPOILT,
+    WITH_IMMEDIATE,
+    WORDS,
+    WRITES,
+)
 
 GUARD: Final = 64
 AREA: Final = 240 * 1024
 LONGEST: Final = 16 * 1024
-MESSAGES: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
-WITH_IMMEDIATE: Final = (Operation.SEND_WITH_IMMEDIATE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
-WRITES: Final = (Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
-SENDS: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
-ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
-_OPERATIONS: Final = (
-    *WRITES,
-    *SENDS,
-    Operation.RDMA_WRITE,
-    Operation.SEND,
-    Operation.RDMA_READ,
-    Operation.RDMA_READ,
-    *ATOMICS,
-)
-WORDS: Final = 3
-"""Numbers that atomic operations of the peer are for."""
-
 _64_BITS: Final = (1 << 64) - 1
-
-SPOILT: Final = {
-    "wrong rkey": Status.REM_ACCESS_ERR,
-    "out of bounds": Status.REM_ACCESS_ERR,
-    "no right": Status.REM_ACCESS_ERR,
-    "wrong lkey": Status.LOC_PROT_ERR,
-    "too long": Status.REM_INV_REQ_ERR,
-    "no atomics": Status.REM_ACCESS_ERR,
-}
-"""Ways to spoil a request, and the status with which it has to end."""
 
 
 class Area:
@@ -89,9 +73,8 @@ class Area:
         """As work requests name it."""
         return self.region.address + offset - self.start
 
-    def segments(self, random: Random, offset: int, length: int) -> list[Segment]:
-        """The slice, in one or more pieces."""
-        cuts = sorted(random.randint(0, length) for _ in range(random.choice((0, 0, 1, 2))))
+    def segments(self, cuts: tuple[int, ...], offset: int, length: int) -> list[Segment]:
+        """The slice, in one or more pieces, cut at these offsets in it."""
         ends = [*cuts, length]
         begins = [0, *cuts]
         return [
@@ -105,17 +88,22 @@ class Planned:
     """
     An operation: what is posted, and what must come of it.
 
+    @ivar plan: what the simulation's plan says about it.
     @ivar where: offset of the slice that changes: in the peer's memory, or in ours for a READ or an atomic.
     @ivar words: what the peer's words are when an atomic operation was carried out.
-    @ivar spoilt: what is wrong with it, if anything.
     """
 
+    plan: OperationPlan
     request: SendRequest
     data: bytes
     where: int
-    spoilt: str = ""
     done: bool = False
     words: tuple[int, ...] = ()
+
+    @property
+    def spoilt(self) -> str:
+        """The way in which the request is spoilt, of L{SPOILT}; empty for a good one."""
+        return self.plan.spoilt
 
 
 @dataclass(slots=True)
@@ -131,6 +119,7 @@ class Peer:
     """
     A peer of the simulated connection, with its queue pair, its memory and its plan.
 
+    @ivar noise: what no plan needs to say: content of messages and memory.
     @ivar model: what C{memory} has to be, but for operations that are under way.
     @ivar shared: the receives, if they are not the queue pair's own.
     @ivar words: the numbers for atomic operations, as they will be when all that is planned is done.
@@ -140,16 +129,16 @@ class Peer:
     def __init__(
         self,
         network: SimulatedNetwork,
-        random: Random,
+        noise: Random,
         addresses: tuple[str, ...],
         mtu: MTU,
-        shares: bool,
+        plan: PeerPlan,
     ) -> None:
-        self.random = random
-        self.device = network.device(*addresses, mtu=mtu, segments=random.choice((1, 16)))
+        self.noise, self.plan = noise, plan
+        self.device = network.device(*addresses, mtu=mtu, segments=plan.segments)
         self.domain = self.device.createProtectionDomain()
         size = 5 * (AREA + GUARD) + GUARD
-        self.memory = bytearray(random.randbytes(64) * (size // 64 + 1))[:size]
+        self.memory = bytearray(noise.randbytes(64) * (size // 64 + 1))[:size]
         self.model = bytearray(self.memory)
         both = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
         self.target = Area(self, 0, both)
@@ -157,18 +146,18 @@ class Peer:
         self.sink = Area(self, 2, Access.LOCAL_WRITE)
         self.inbox = Area(self, 3, Access.LOCAL_WRITE)
         self.counters = Area(self, 4, Access.LOCAL_WRITE | Access.REMOTE_ATOMIC)
-        self.words = tuple(random.randrange(1 << 64) for _ in range(WORDS))
+        self.words = plan.words
         self.setWords(self.memory, self.words)
         self.setWords(self.model, self.words)
         channel = self.device.createChannel()
         self.sendQueue = self.device.createCompletionQueue(256, channel)
         self.receiveQueue = self.device.createCompletionQueue(256, channel)
         self.shared: SoftSharedReceiveQueue | None = None
-        if shares:
+        if plan.isSharing:
             shared = self.domain.createSharedReceiveQueue(128, 8)
             assert isinstance(shared, SoftSharedReceiveQueue)
             self.shared = shared
-        capacity = Capacity(128, 0 if shares else 128, 8, 8, LONGEST)
+        capacity = Capacity(128, 0 if plan.isSharing else 128, 8, 8, LONGEST)
         self.qp = self.domain.createQueuePair(
             QPKind.RC, self.sendQueue, self.receiveQueue, capacity, self.shared
         )
@@ -176,7 +165,7 @@ class Peer:
         self.posted: deque[Planned] = deque()
         self.atomics: list[Planned] = []
         self.unfinished: dict[int, Planned] = {}
-        self.rooms: deque[int] = deque()  # of the receives that are still to be posted
+        self.rooms = deque(plan.receives)  # that are still to be posted
         self.receives: deque[Posted] = deque()
         self.messages: deque[Planned] = deque()  # of the peer, posted, not received
         self.failure: Status | None = None
@@ -202,7 +191,7 @@ class Peer:
         """Address vector by which the other peer's port of that number reaches ours."""
         return AddressVector(self.device.gids(number)[0], port=number, dmac=self.device.ports[number - 1].mac)
 
-    def join(self, peer: Peer, mtu: MTU, psns: tuple[int, int], reads: int, rnrRetry: int) -> None:
+    def join(self, peer: Peer, mtu: MTU, reads: int, rnrRetry: int) -> None:
         """Bring the queue pair to RTS, with an alternate path where there are two."""
         rights = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
         migrates = self.paths > 1
@@ -214,18 +203,18 @@ class Peer:
                 alternateAddress=peer.way(2) if migrates else None,
                 pathMTU=mtu,
                 destinationQPN=peer.qp.number,
-                rqPSN=psns[1],
+                rqPSN=peer.plan.psn,
                 maxDestRDAtomic=reads,
-                minRNRTimer=self.random.choice((1, 5, 12)),
+                minRNRTimer=self.plan.rnrTimer,
             )
         )
         self.qp.modify(
             QPAttributes(
                 state=QPState.RTS,
-                timeout=self.random.choice((12, 13, 14)),
+                timeout=self.plan.timeout,
                 retryCount=7,
                 rnrRetry=rnrRetry,
-                sqPSN=psns[0],
+                sqPSN=self.plan.psn,
                 maxRDAtomic=reads,
                 migrationState=MigrationState.REARM if migrates else None,
             )
@@ -233,99 +222,74 @@ class Peer:
 
     # What it does.
 
-    def plan(self, peer: Peer, count: int, mtu: int, spoil: bool) -> None:
-        """Plan the operations of a peer, by chance."""
-        for number in range(count):
-            operation = self.random.choice(_OPERATIONS)
-            spoilt = ""
-            if spoil and number == count // 2:
-                spoilt = self.random.choice(list(SPOILT))
-                operation = {
-                    "too long": Operation.SEND,
-                    "no right": Operation.RDMA_WRITE,
-                    "no atomics": Operation.FETCH_AND_ADD,
-                }.get(spoilt, self.random.choice(WRITES))
-            self.planned.append(self._operation(peer, number, operation, self._length(mtu), spoilt))
+    def prepare(self, peer: Peer) -> None:
+        """Prepare the operations of the plan, to be posted later."""
+        for number, plan in enumerate(self.plan.operations):
+            self.planned.append(self.operation(peer, number, plan))
 
-    def _length(self, mtu: int) -> int:
-        random = self.random
-        kind = random.randrange(10)
-        if kind == 0:
-            return 0
-        if kind < 4:
-            return random.randrange(1, 64)
-        if kind < 7:
-            return max(0, random.randrange(1, 5) * mtu + random.choice((-1, 0, 1)))
-        return random.randrange(1, 6 * mtu if kind < 9 else 12 * mtu)
-
-    def _operation(self, peer: Peer, number: int, operation: Operation, length: int, spoilt: str) -> Planned:
-        random = self.random
-        if spoilt:
-            length = max(length, 1)
+    def operation(self, peer: Peer, number: int, plan: OperationPlan) -> Planned:
+        """Prepare an operation of that number."""
+        operation, length = plan.operation, plan.length
         request = SendRequest(
             number,
             operation,
-            signaled=random.random() < 0.8,
-            solicited=random.random() < 0.2,
-            fence=random.random() < 0.2,
-            immediate=random.randrange(1 << 32) if operation in WITH_IMMEDIATE else 0,
+            signaled=plan.signaled,
+            solicited=plan.solicited,
+            fence=plan.fence,
+            immediate=plan.immediate,
         )
         if operation in ATOMICS:
-            return self._atomic(peer, request, spoilt)
+            return self._atomic(peer, request, plan)
         if operation is Operation.RDMA_READ:
-            if number == 0 and random.random() < 0.15:
-                length = random.randrange(64 * 1024, 80 * 1024)  # more than one request asks for
             there, here = peer.source.take(length), self.sink.take(length)
             data = bytes(peer.model[there : there + length])
-            request.segments = self.sink.segments(random, here, length)
+            request.segments = self.sink.segments(plan.cuts, here, length)
             request.remoteAddress, request.rkey = peer.source.address(there), peer.source.region.rkey
-            return Planned(request, data, here, spoilt)
-        data = random.randbytes(length)
-        if random.random() < 0.3 and spoilt != "wrong lkey":
-            half = random.randint(0, length)
-            request.inline = (data[:half], data[half:])
+            return Planned(plan, request, data, here)
+        data = self.noise.randbytes(length)
+        if plan.inline is not None:
+            request.inline = (data[: plan.inline], data[plan.inline :])
         else:
             here = self.source.take(length)
             self.memory[here : here + length] = self.model[here : here + length] = data
-            request.segments = self.source.segments(random, here, length)
+            request.segments = self.source.segments(plan.cuts, here, length)
         where = 0
         if operation in WRITES:
             where = peer.target.take(length)
             request.remoteAddress, request.rkey = peer.target.address(where), peer.target.region.rkey
-        self._spoil(peer, request, length, spoilt)
-        return Planned(request, data, where, spoilt)
+        self._spoil(peer, request, plan)
+        return Planned(plan, request, data, where)
 
-    def _atomic(self, peer: Peer, request: SendRequest, spoilt: str) -> Planned:
+    def _atomic(self, peer: Peer, request: SendRequest, plan: OperationPlan) -> Planned:
         """What it will find, and what it leaves, follows from those planned before."""
-        random = self.random
-        number = random.randrange(WORDS)
-        original = peer.words[number]
-        request.operand = random.choice((random.randrange(1 << 64), 1, -1))
+        original = peer.words[plan.word]
+        request.operand = plan.operand
         after = original + request.operand & _64_BITS
         if request.operation is Operation.COMPARE_AND_SWAP:
-            request.compare = random.choice((original, original, random.randrange(1 << 64)))
+            request.compare = original if plan.compare is None else plan.compare
             after = request.operand & _64_BITS if request.compare == original else original
-        room = self.sink.take(8 + random.choice((0, 0, 5)))
+        room = self.sink.take(8 + plan.gap)
         request.segments = [Segment(self.sink.address(room), 8, self.sink.region.lkey)]
-        request.remoteAddress = peer.counters.region.address + 8 * number
+        request.remoteAddress = peer.counters.region.address + 8 * plan.word
         request.rkey = peer.counters.region.rkey
-        if spoilt:
+        if plan.spoilt:
             request.rkey, request.remoteAddress = peer.target.region.rkey, peer.target.region.address
         else:
-            peer.words = (*peer.words[:number], after, *peer.words[number + 1 :])
-        return Planned(request, original.to_bytes(8, sys.byteorder), room, spoilt, words=peer.words)
+            peer.words = (*peer.words[: plan.word], after, *peer.words[plan.word + 1 :])
+        return Planned(plan, request, original.to_bytes(8, sys.byteorder), room, words=peer.words)
 
     def setWords(self, memory: bytearray, words: tuple[int, ...]) -> None:
         """Write the numbers into C{memory}, or into C{model}."""
         start = self.counters.start
         memory[start : start + 8 * WORDS] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
-    def _spoil(self, peer: Peer, request: SendRequest, length: int, spoilt: str) -> None:
+    def _spoil(self, peer: Peer, request: SendRequest, plan: OperationPlan) -> None:
+        spoilt = plan.spoilt
         if spoilt == "wrong rkey":
-            request.rkey = RKey(request.rkey ^ 1 << self.random.randrange(32))
+            request.rkey = RKey(request.rkey ^ 1 << plan.spoilAt)
         elif spoilt == "out of bounds":
             end = peer.target.region.address + peer.target.region.length
-            request.remoteAddress = end - self.random.randrange(length)
+            request.remoteAddress = end - plan.spoilAt
         elif spoilt == "no right":
             request.rkey, request.remoteAddress = peer.source.region.rkey, peer.source.region.address
         elif spoilt == "wrong lkey":
@@ -344,11 +308,11 @@ class Peer:
 
     def receiveNext(self) -> None:
         """Post the next receive of the plan."""
-        length = self.rooms.popleft()
+        plan = self.rooms.popleft()
         identifier = 100 + len(self.rooms)
-        offset = self.inbox.take(length)
-        self.receives.append(Posted(identifier, offset, length))
-        receive = ReceiveRequest(identifier, self.inbox.segments(self.random, offset, length))
+        offset = self.inbox.take(plan.room)
+        self.receives.append(Posted(identifier, offset, plan.room))
+        receive = ReceiveRequest(identifier, self.inbox.segments(plan.cuts, offset, plan.room))
         (self.shared or self.qp).postReceive([receive])
 
     # What comes of it.
@@ -407,8 +371,8 @@ class Peer:
         changed = self if operation is Operation.RDMA_READ or operation in ATOMICS else peer
         check(changed.memory[start:end] == planned.data, f"{operation!r} did something else")
         changed.model[start:end] = planned.data
-        if operation in WRITES and self.random.random() < 0.5:
-            other = self.random.randbytes(len(planned.data))
+        if planned.plan.isOverwritten:
+            other = self.noise.randbytes(len(planned.data))
             changed.memory[start:end] = changed.model[start:end] = other
 
     def _received(self, completion: Completion) -> None:

@@ -1,5 +1,5 @@
 """
-A simulation of two queue pairs, all of it by a seed, and the promises that must hold in it.
+A simulation of two queue pairs, by a plan, and the promises that must hold in it.
 """
 
 from __future__ import annotations
@@ -8,57 +8,39 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Operation, Status
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.testing.outcome import check, Outcome
-from txrdma.testing.verbs.clients import ClientsScenario
-from txrdma.testing.verbs.faultprofile import faultProfile
 from txrdma.testing.verbs.pathchanges import PathChanges
-from txrdma.testing.verbs.peers import MESSAGES, Peer, SENDS
-
-_LONGEST_NAP: Final = 0.05
-"""Less than connections of these simulations take for a failure."""
+from txrdma.testing.verbs.peers import Peer
+from txrdma.testing.verbs.plans import OperationPlan, PairPlan
 
 _PATIENCE: Final = 600.0
 _MOST_PACKETS: Final = 200_000
 """A READ of 64 KiB whose answers come in disorder may cost a quarter of that: all the rest at each gap."""
-_CLIENTS: Final = 5
-"""One of so many simulations has more than two sides."""
 
 
 class Scenario:
-    """A simulation of two peers, connected through a bad network."""
+    """A simulation of two peers, connected through a bad network, as its plan says."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.random = Random(f"scenario {seed}")
+    def __init__(self, plan: PairPlan) -> None:
+        self.plan = plan
         self.clock = SimulatedClock()
-        faults, self.fair = faultProfile(self.random)
-        self.network = SimulatedNetwork(self.clock, seed, faults)
-        code = self.random.choice((MTU.MTU_256, MTU.MTU_512, MTU.MTU_1024))
-        self.mtu = code.bytes
-        self.paths = self.random.choice((1, 1, 2))
+        self.network = SimulatedNetwork(self.clock, plan.seed, plan.faults)
         self.alice, self.bob = (
             Peer(
                 self.network,
-                self.random,
-                tuple(f"10.0.{path}.{host}" for path in range(1, self.paths + 1)),
-                code,
-                self.random.random() < 0.3,
+                Random(f"peer {host} {plan.seed}"),
+                tuple(f"10.0.{path}.{host}" for path in range(1, plan.paths + 1)),
+                plan.mtu,
+                each,
             )
-            for host in (1, 2)
+            for host, each in enumerate(plan.peers, 1)
         )
-        psns = self._psn(), self._psn()
-        reads = self.random.choice((1, 1, 2, 4, 16))
-        self.alice.join(self.bob, code, psns, reads, 7)
-        self.bob.join(self.alice, code, psns[::-1], reads, 7)
-        self.changes = PathChanges(self.clock, self.random, self.network, self.alice, self.bob)
-
-    def _psn(self) -> int:
-        """Often just before it wraps."""
-        return self.random.choice((self.random.randrange(1 << 24), (1 << 24) - self.random.randrange(1, 40)))
+        self.alice.join(self.bob, plan.mtu, plan.reads, 7)
+        self.bob.join(self.alice, plan.mtu, plan.reads, 7)
+        self.changes = PathChanges(self.clock, plan, self.network, self.alice, self.bob)
 
     def run(self) -> Outcome:
         """
@@ -66,22 +48,21 @@ class Scenario:
 
         @raise txrdma.testing.outcome.Violation: a promise was broken.
         """
-        spoil = self.random.random() < 0.2
-        if self.random.random() < 0.1:
-            self.fair = False
-            self.clock.callLater(self.random.random() * 0.02, self.cut, range(1, self.paths + 1))
-            if self.random.random() < 0.7:
-                self.clock.callLater(self.random.random() * 0.5, self.network.heal)
-        self.alice.plan(self.bob, self.random.randrange(1, 12), self.mtu, spoil)
-        self.bob.plan(self.alice, self.random.randrange(0, 8), self.mtu, False)
+        plan = self.plan
+        if plan.cut is not None:
+            self.clock.callLater(plan.cut.begin, self.cut, range(1, plan.paths + 1))
+            if plan.cut.end is not None:
+                self.clock.callLater(plan.cut.end, self.network.heal)
+        self.alice.prepare(self.bob)
+        self.bob.prepare(self.alice)
         for side, peer in ((self.alice, self.bob), (self.bob, self.alice)):
             self._schedule(side, peer)
-        if self.paths > 1:
+        if plan.paths > 1:
             self.changes.begin()
         self._planNaps()
         self._settle()
         if self.alice.broken or self.bob.broken:
-            self._breakUp(spoil)
+            self._breakUp(any(each.spoilt for side in plan.peers for each in side.operations))
         else:
             for side in (self.alice, self.bob):
                 check(
@@ -102,34 +83,20 @@ class Scenario:
 
     def _planNaps(self) -> None:
         """Now and then a process is busy with something else."""
-        random = Random(f"naps {self.seed}")
-        for host in (1, 2):
-            for _ in range(random.choice((0, 0, 1, 3))):
-                begin = random.random() * 0.1
-                end = begin + random.random() * _LONGEST_NAP
-                for path in range(1, self.paths + 1):
+        for host, peer in enumerate(self.plan.peers, 1):
+            for nap in peer.naps:
+                for path in range(1, self.plan.paths + 1):
                     address = f"10.0.{path}.{host}"
-                    self.clock.callLater(begin, self.network.sleep, address)
-                    self.clock.callLater(end, self.network.wake, address)
+                    self.clock.callLater(nap.begin, self.network.sleep, address)
+                    if nap.end is not None:
+                        self.clock.callLater(nap.end, self.network.wake, address)
 
     def _schedule(self, side: Peer, peer: Peer) -> None:
-        """Spread what a side does over some milliseconds."""
-        random = self.random
-        left = len(side.planned)
-        for planned in side.planned:
-            if planned.request.operation not in MESSAGES:
-                continue
-            length = len(planned.data)
-            room = length - 1 if planned.spoilt == "too long" else length + random.choice((0, 0, 7))
-            if planned.request.operation not in SENDS:
-                room = random.choice((0, 16))
-            when = random.choice((0.0, random.random() * 0.02))
-            peer.rooms.append(room)
-            self.clock.callLater(when, peer.receiveNext)
-        while left > 0:
-            count = random.randint(1, left)
-            left -= count
-            self.clock.callLater(random.random() * 0.02, side.post, peer, count)
+        """Schedule the requests and receives of a side."""
+        for receive in side.plan.receives:
+            self.clock.callLater(receive.at, side.receiveNext)
+        for batch in side.plan.batches:
+            self.clock.callLater(batch.at, side.post, peer, batch.count)
 
     def _settle(self) -> None:
         """Let time pass until nothing more would happen."""
@@ -143,11 +110,10 @@ class Scenario:
 
     def _breakUp(self, spoil: bool) -> None:
         """When one side is gone, the other one must learn it as soon as it sends."""
-        check(spoil or not self.fair, f"a connection broke in fair weather: {self._failures()}")
+        check(spoil or not self.plan.isFair, f"a connection broke in fair weather: {self._failures()}")
         for side, peer in ((self.alice, self.bob), (self.bob, self.alice)):
             if not side.broken:
-                side.planned.append(side._operation(peer, 1000, Operation.RDMA_WRITE, 1, ""))
-                side.planned[-1].request.signaled = True
+                side.planned.append(side.operation(peer, 1000, OperationPlan(Operation.RDMA_WRITE, 1)))
                 side.post(peer, len(side.planned))
                 self._settle()
             check(side.broken, "the peer is gone, but sending to it succeeds")
@@ -159,7 +125,7 @@ class Scenario:
 
     def _close(self) -> Outcome:
         outcome = Outcome(
-            self.seed,
+            self.plan.seed,
             self.alice.completed + self.bob.completed,
             sum(planned.done for side in (self.alice, self.bob) for planned in side.atomics),
             self._failures(),
@@ -174,10 +140,10 @@ class Scenario:
         return outcome
 
 
-def simulate(seed: int) -> Outcome:
+def playPair(plan: PairPlan) -> Outcome:
     """
-    Play the simulation with this seed.
+    Play the plan of a simulation.
 
     @raise txrdma.testing.outcome.Violation: a promise was broken.
     """
-    return (ClientsScenario(seed) if seed % _CLIENTS == _CLIENTS - 1 else Scenario(seed)).run()
+    return Scenario(plan).run()

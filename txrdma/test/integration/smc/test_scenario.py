@@ -1,19 +1,13 @@
 """
 Whole SMC connections over a bad network: tests for L{txrdma.testing.smc.scenario}, and what these found.
-
-Each run plays seeds that nobody has chosen. How many is said by C{TXRDMA_SEEDS}, the first by
-C{TXRDMA_FIRST}; C{make simulate SEEDS=N} plays any number.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import subprocess
 import sys
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
 from random import Random
 from unittest import mock
 
@@ -33,138 +27,87 @@ from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.outcome import Violation
-from txrdma.testing.smc import simulate as command
+from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.simulate import GENERATORS
+from txrdma.testing.smc import scenario
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
-from txrdma.testing.smc.scenario import DEVICE, Outcome, simulate
-from txrdma.testing.verbs.simulate import drawSeed
-
-SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
-PARTS = 4
-FIRST = drawSeed()
-"""The first seed of this run."""
-
-FOUND = (
-    *(77002847, 2000003748, 2000004331, 2000006471, 2000007908),  # bytes on their way to a killed process
-    *(1000004149, 2000005972),  # both close on TCP, with more to say than fits, and read no more
-    1000000647,  # a partition that is to end after everything else has
-    1795210716693,  # a process that ends in order, and whose last word is an end of file
-    1795215897924,  # a client that is on SMC-R, and whose server falls back to TCP
-    1795229717027,  # a client that was tired of waiting, and has declined, spoken and closed by TCP
-    1795288263367,  # the late answer to one DELETE RKEY was taken for the next one's
-)
-"""Seeds that failed once."""
-
-FOUND_IN_MEMORY = (
-    1795226332100,  # a process rests, and its peer's window is full: what that has to say waits for ever
-    1795226556296,  # the same, when the peer's window is filled later
-    1795226332477,  # a link fails on a host, and who aborts then ends TCP as if nothing were missing
-    1795303503736,  # the same, where the peer closes TCP in order later, as if it were gone and all had come
-    1795226332667,  # a link ends while it goes to rest: its connections hear nothing
-    *(1795239623803, 1795240530521),  # rounded times let simulated messages overtake
-    1795240979320,  # a client has confirmed, said all and gone, when its server has stopped to wait for that
-    780000531,  # a link ends, and by that a handshake: what is written then was never found to be for nobody
-    1795226333056,  # a port goes down while its device rests, which brings that back to the reactor
-)
-"""Seeds that failed once between processes that share memory."""
+from txrdma.testing.smc.plans import drawStreams
+from txrdma.testing.smc.scenario import DEVICE, playStreams
 
 
-FOUND_BY_TWO_PORTS = (
-    1795259773241,  # a link that was being added is lost with the whole group
-    1795258223878,  # a busy client confirms after a Decline: TCP ends by a FIN, as if all were said
-    1132,  # an Accept names a link that has failed: the ring that was meant for the connection stays taken
-    22001,  # the last connection of a link ends with that, and its ring is kept, though the group lives
-    1795244844532,  # a group's end, by one link, overtakes the last message that another one brings
-    1057,  # a link fails between Accept and Confirm, and the client goes on where the server falls back
-    1795248757819,  # a client sends its Confirm behind the server's Decline, which it has not read yet
-    1795340243575,  # the simulated TCP sent what a process that was killed would have said
-)
-"""Seeds that failed once between hosts with two ports."""
+@playingStored("smc", "smc-shared-memory", "smc-two-ports")
+class StoredTests(SynchronousTestCase):
+    """Plans that failed once do not fail any more."""
 
 
 class SeedTests(SynchronousTestCase):
     """
     Whatever happens, what is heard is what was said, and connections end in order or fail on both sides.
+
+    C{make simulate} plays seeds that nobody has chosen.
     """
 
-    def play(self, seeds: Iterable[int], route: str = "rocev2") -> Counter[str]:
-        kinds: Counter[str] = Counter()
-        for seed in seeds:
-            try:
-                outcome = command.ROUTES[route](seed)
-            except Exception as error:
-                again = f"python -m txrdma.testing.smc.simulate --route {route} --seeds 1 --first {seed}"
-                raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
-            kinds.update(outcome.kinds)
-        return kinds
-
-    def playPart(self, part: int) -> None:
-        each = -(-SEEDS // PARTS)
-        kinds = self.play(range(FIRST + part * each, FIRST + (part + 1) * each))
-        self.assertGreater(kinds["SMC-R"], 2 * each)
-        self.assertGreater(kinds["whole"], each / 2)
+    def play(self, name: str, seeds: range) -> None:
+        counts = playSeeds(name, seeds)
+        self.assertGreater(counts["SMC-R"], len(seeds))
+        self.assertGreater(counts["whole"], len(seeds) / 2)
 
     def test_part0(self) -> None:
-        """The first quarter."""
-        self.playPart(0)
+        """The first seeds over RoCE."""
+        self.play("smc", range(8))
 
     def test_part1(self) -> None:
-        """The second quarter."""
-        self.playPart(1)
+        """More seeds over RoCE."""
+        self.play("smc", range(8, 16))
 
     def test_part2(self) -> None:
-        """The third quarter."""
-        self.playPart(2)
+        """Still more seeds over RoCE."""
+        self.play("smc", range(16, 24))
 
     def test_part3(self) -> None:
-        """The last quarter."""
-        self.playPart(3)
+        """The last seeds over RoCE."""
+        self.play("smc", range(24, 32))
 
     def test_sharedMemory(self) -> None:
-        """Between processes that share memory; a quarter of as many."""
-        count = -(-SEEDS // PARTS)
-        kinds = self.play(range(FIRST, FIRST + count), "shared-memory")
-        self.assertGreater(kinds["SMC-R"], 2 * count)
-        self.assertGreater(kinds["whole"], count / 2)
+        """Between processes that share memory."""
+        self.play("smc-shared-memory", range(10))
 
     def test_twoPorts(self) -> None:
-        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
-        count = -(-SEEDS // PARTS)
-        kinds = self.play(range(FIRST, FIRST + count), "two-ports")
-        self.assertGreater(kinds["SMC-R"], 2 * count)
-        self.assertGreater(kinds["whole"], count / 2)
-
-    def test_found(self) -> None:
-        """Seeds that failed once do not fail any more."""
-        self.play(FOUND)
-        self.play(FOUND_IN_MEMORY, "shared-memory")
-        self.play(FOUND_BY_TWO_PORTS, "two-ports")
+        """Between hosts with two ports, of which one at a time fails."""
+        self.play("smc-two-ports", range(8))
 
     def test_repeats(self) -> None:
-        """A seed repeats all that it did, to the last packet."""
-        for play in command.ROUTES.values():
-            for seed in range(20):
-                self.assertEqual(play(seed), play(seed))
+        """A plan repeats all that it did, to the last packet."""
+        for name in ("smc", "smc-shared-memory", "smc-two-ports"):
+            generator = GENERATORS[name]
+            for seed in range(2):
+                plan = generator.draw(seed)
+                self.assertEqual(generator.play(plan), generator.play(plan))
 
     def test_repeatsElsewhere(self) -> None:
-        """A seed does the same in another process, whatever its hashes and its keys are."""
+        """A plan does the same in another process, whatever its hashes are."""
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.smc.scenario import simulate;"
-            "print([simulate(seed).digest for seed in range(8)])"
+            f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.smc.scenario import playStreams;"
+            "from txrdma.testing.smc.plans import drawStreams;"
+            "print([playStreams(drawStreams(seed)).digest for seed in range(3)])"
         )
-        said = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                env={**os.environ, "PYTHONHASHSEED": hashes},
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=60,
-            ).stdout.strip()
-            for hashes in ("1", "2")
-        ]
-        own = str([simulate(seed).digest for seed in range(8)])
-        self.assertEqual(said, [own, own])
+        printed = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.strip()
+        self.assertEqual(printed, str([playStreams(drawStreams(seed)).digest for seed in range(3)]))
+
+    def test_digest(self) -> None:
+        """The digest of a run depends on what is in its packets."""
+        plan = drawStreams(1)
+        with mock.patch.object(scenario, "Random", lambda seed: Random(f"other {seed}")):
+            other = playStreams(plan)
+        self.assertNotEqual(playStreams(plan).digest, other.digest)
 
 
 class CanaryTests(SynchronousTestCase):
@@ -190,38 +133,6 @@ class CanaryTests(SynchronousTestCase):
             region.view[at] ^= 1
             self.assertRaises(Violation, canary.look)
             region.view[at] ^= 1
-
-
-class CommandTests(SynchronousTestCase):
-    """C{python -m txrdma.testing.smc.simulate}."""
-
-    def play(self, first: int, count: int) -> tuple[int, str, str]:
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as out,
-            contextlib.redirect_stderr(io.StringIO()) as err,
-        ):
-            failed = command.run(first, count, quiet=True)
-        return failed, out.getvalue(), err.getvalue()
-
-    def test_well(self) -> None:
-        """It says what it did."""
-        failed, out, err = self.play(5, 5)
-        self.assertEqual((failed, err), (0, ""))
-        self.assertIn("5 conversations", out)
-
-    def test_failing(self) -> None:
-        """It names the seeds that fail, and how to repeat one."""
-
-        def fails(seed: int) -> Outcome:
-            if seed == 7:
-                raise Violation("a promise was broken")
-            return simulate(seed)
-
-        with mock.patch.dict(command.ROUTES, rocev2=fails):
-            failed, _out, err = self.play(5, 5)
-        self.assertEqual(failed, 1)
-        self.assertIn("seed 7 fails: a promise was broken", err)
-        self.assertIn("txrdma.testing.smc.simulate --seeds 1 --first 7", err)
 
 
 class RaceTests(RaceTestCase):

@@ -495,7 +495,7 @@ class LossTests(HostsCase):
     def test_all(self) -> None:
         """Whatever gets lost, all messages arrive once, those in order in order, and both ends end well."""
         for seed in range(4):
-            self.world.network.random = Random(seed)
+            self.world.network.reseed(seed)
             client, server = self.connected()
             random = Random(seed)
             tagged = []

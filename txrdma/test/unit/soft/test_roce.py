@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from io import BytesIO
+from random import Random
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -372,13 +373,13 @@ class SpoiltTests(NetworkCase):
         """Whatever the bytes, nothing happens."""
         self.alice.write(self.bob, 1, 0, 10)
         for seed in range(2000):
-            self.hear(self.network.random.randbytes(seed % 90))
+            self.hear(Random(seed).randbytes(seed % 90))
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
     def test_hostilePackets(self) -> None:
         """Any opcode with any headers ends at most its own connection; memory stays whole."""
-        random = self.network.random
+        random = Random(7)
         for number in range(1500):
             if self.bob.qp.state is not QPState.RTS:
                 self.bob = End(self.other)

@@ -1,0 +1,165 @@
+"""
+Plans of random simulations: what a generator has drawn, as JSON that outlives changes of the generator.
+
+A plan is a frozen dataclass of numbers, strings, enumerations, tuples and further dataclasses. A seed gives
+another plan as soon as its generator draws in another order or with other probabilities; a stored plan does
+not. A field that is added to a plan needs a default, with which plans stored before play as they did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, MISSING
+from enum import Enum
+from pathlib import Path
+from random import Random
+from textwrap import wrap
+from types import NoneType, UnionType
+from typing import Any, cast, Final, get_args, get_origin, get_type_hints, TypeVar, Union
+
+_T = TypeVar("_T")
+_WIDTH: Final = 110
+
+
+class Misfit(ValueError):
+    """Raised when a stored plan does not fit the generator any more; the message names the value."""
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """
+    A plan in a file, as a case that tests play.
+
+    @ivar found: one sentence on the fault that it found.
+    """
+
+    generator: str
+    found: str
+    plan: Any
+
+    def write(self, path: Path) -> None:
+        """Write the plan to a file, whose folder is made where it is missing."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"generator": self.generator, "found": self.found, "plan": encodePlan(self.plan)}
+        path.write_text(_formatted(content) + "\n", encoding="utf-8")
+
+
+def readPlan(path: Path, kinds: Mapping[str, type]) -> StoredPlan:
+    """
+    Read a plan from a file.
+
+    @param kinds: the classes of plans, by the names of their generators.
+    @raise Misfit: it does not fit its generator.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    kind = kinds.get(content["generator"])
+    if kind is None:
+        raise Misfit(f"{path}: there is no generator {content['generator']!r}")
+    try:
+        plan: Any = decodePlan(kind, content["plan"])
+    except Misfit as error:
+        raise Misfit(f"{path}: {error}") from None
+    return StoredPlan(content["generator"], content["found"], plan)
+
+
+def encodePlan(value: object) -> Any:
+    """Convert a plan, or a part of one, to what JSON can express."""
+    if isinstance(value, Enum):
+        return value.name
+    if is_dataclass(value):
+        return {each.name: encodePlan(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [encodePlan(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"a plan cannot contain {value!r}")
+
+
+def decodePlan(kind: type[_T], raw: Any, name: str = "plan") -> _T:
+    """
+    Convert what C{encodePlan} returned to a value of the class C{kind}.
+
+    @param name: name of the value in errors.
+    @raise Misfit: it is no such value.
+    """
+    return cast(_T, _decoded(kind, raw, name))
+
+
+def _decoded(kind: Any, raw: Any, name: str) -> object:
+    if get_origin(kind) in (Union, UnionType):
+        if raw is None and NoneType in get_args(kind):
+            return None
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is tuple:
+        return _decodedTuple(get_args(kind), raw, name)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        if raw not in kind.__members__:
+            raise Misfit(f"{name} is {raw!r}, which is no {kind.__name__}")
+        return kind[raw]
+    if is_dataclass(kind):
+        return _decodedFields(cast(type, kind), raw, name)
+    if kind is float and type(raw) is int:
+        return float(raw)
+    if type(raw) is not kind:
+        raise Misfit(f"{name} is {raw!r}, not {kind.__name__}")
+    return cast(object, raw)
+
+
+def _decodedTuple(kinds: tuple[Any, ...], raw: Any, name: str) -> tuple[object, ...]:
+    if not isinstance(raw, list):
+        raise Misfit(f"{name} is {raw!r}, not a list")
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(raw)
+    if len(raw) != len(kinds):
+        raise Misfit(f"{name} has {len(raw)} values, not {len(kinds)}")
+    return tuple(
+        _decoded(kind, each, f"{name}[{number}]")
+        for number, (kind, each) in enumerate(zip(kinds, raw, strict=True))
+    )
+
+
+def _decodedFields(kind: type, raw: Any, name: str) -> object:
+    if not isinstance(raw, dict):
+        raise Misfit(f"{name} is {raw!r}, not a {kind.__name__}")
+    hints = get_type_hints(kind)
+    known = {each.name: each for each in fields(kind)}
+    for each in raw:
+        if each not in known:
+            raise Misfit(f"{name}.{each} is not known to {kind.__name__}")
+    for each in known.values():
+        if each.name not in raw and each.default is MISSING:
+            raise Misfit(f"{name}.{each.name} is missing: the generator draws it now")
+    return kind(**{key: _decoded(hints[key], value, f"{name}.{key}") for key, value in raw.items()})
+
+
+def _formatted(value: Any, indent: int = 0) -> str:
+    """JSON in which what fits on a line is on one."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= _WIDTH or not isinstance(value, (dict, list)):
+        return line
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {_formatted(each, indent + 1)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(inner + part for part in parts) + "\n" + " " * indent + "}"
+    parts = [_formatted(each, indent + 1) for each in value]
+    if not any(isinstance(each, (dict, list, str)) for each in value):
+        lines = wrap(", ".join(parts), _WIDTH - indent)
+        return "[\n" + "\n".join(inner + line for line in lines) + "\n" + " " * indent + "]"
+    return "[\n" + ",\n".join(inner + part for part in parts) + "\n" + " " * indent + "]"
+
+
+class _Recorded(Random):
+    given: Iterator[float] = iter(())
+
+    def random(self) -> float:
+        """Return the next given number, and behind the last of them one of the seed's."""
+        given = next(self.given, None)
+        return super().random() if given is None else given
+
+
+def noiseAfter(first: Sequence[float], seed: str) -> Random:
+    """Make a generator whose C{random} returns the given numbers first, and those of the seed behind them."""
+    noise = _Recorded(seed)
+    noise.given = iter(first)
+    return noise

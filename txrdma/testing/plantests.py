@@ -1,0 +1,60 @@
+"""
+Test cases that play simulations: stored plans, which have failed once, and the plans of fixed seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.testing.simulate import GENERATORS, readStored
+
+_Case = TypeVar("_Case", bound=SynchronousTestCase)
+
+STORED: Final = Path(__file__).parent.parent / "test" / "plans"
+"""The folder of stored plans, with a folder for each generator."""
+
+
+def playingStored(*names: str) -> Callable[[type[_Case]], type[_Case]]:
+    """Add a test to a class of tests for each stored plan of these generators."""
+
+    def decorated(case: type[_Case]) -> type[_Case]:
+        for name in names:
+            for path in sorted((STORED / name).glob("*.json")):
+                _addTest(case, path)
+        return case
+
+    return decorated
+
+
+def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
+    def play(self: SynchronousTestCase) -> None:
+        stored = readStored(path)
+        self.assertEqual(stored.generator, path.parent.name)
+        self.assertTrue(GENERATORS[stored.generator].play(stored.plan).counts())
+
+    play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
+    play.__qualname__ = f"{case.__qualname__}.{play.__name__}"
+    play.__doc__ = f"The plan in plans/{path.parent.name}/{path.name} keeps all promises."
+    setattr(case, play.__name__, play)
+
+
+def playSeeds(name: str, seeds: Iterable[int]) -> Counter[str]:
+    """
+    Play a generator's plans of these seeds.
+
+    @return: the counts of all of them.
+    @raise AssertionError: one has failed; the message names its seed.
+    """
+    generator, counts = GENERATORS[name], Counter[str]()
+    for seed in seeds:
+        try:
+            counts += generator.play(generator.draw(seed)).counts()
+        except Exception as error:
+            again = f"python -m txrdma.testing.simulate --seeds 1 --first {seed} {name}"
+            raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
+    return counts

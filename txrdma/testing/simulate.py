@@ -1,0 +1,263 @@
+"""
+Random simulations of this package's protocols: a command that draws plans by seeds, and plays them.
+
+C{python -m txrdma.testing.simulate --seeds 10000 smc} plays so many simulations of one generator; without a
+name, of all generators. The clock draws the first seed, so each run plays others. The plan of each simulation
+that fails is written to a file; see L{txrdma.testing.plans}.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from twisted.python.usage import Options, UsageError
+
+from txrdma.testing.btl.plans import drawModules, ModulesPlan
+from txrdma.testing.btl.scenario import playModules
+from txrdma.testing.outcome import Violation
+from txrdma.testing.plans import Misfit, readPlan, StoredPlan
+from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
+from txrdma.testing.smc.plans import drawStreams, StreamPlan
+from txrdma.testing.smc.scenario import playStreams
+from txrdma.testing.smc.twoports import drawTwoPorts, playTwoPorts, TwoPortPlan
+from txrdma.testing.verbs.clients import playClients
+from txrdma.testing.verbs.plans import ClientsPlan, drawClients, drawPair, PairPlan
+from txrdma.testing.verbs.scenario import playPair
+
+_Plan = TypeVar("_Plan")
+_MOST_SHOWN: Final = 10
+_REDRAWN_SECONDS: Final = 0.2
+_FOLDER = Path("build/plans")
+_COMMAND: Final = "python -m txrdma.testing.simulate"
+
+
+class Result(Protocol):
+    """The outcome of any simulation that has kept its promises."""
+
+    def counts(self) -> Counter[str]:
+        """Counts for the totals of many simulations."""
+
+
+@dataclass(frozen=True)
+class Generator(Generic[_Plan]):
+    """
+    A kind of random simulations.
+
+    @ivar kind: the class of its plans.
+    @ivar draw: draws the plan of a seed; C{play}: plays a plan, and raises what went wrong.
+    """
+
+    kind: type[_Plan]
+    draw: Callable[[int], _Plan]
+    play: Callable[[_Plan], Result]
+
+
+GENERATORS: Final[dict[str, Generator[Any]]] = {
+    "verbs": Generator(PairPlan, drawPair, playPair),
+    "verbs-clients": Generator(ClientsPlan, drawClients, playClients),
+    "btl": Generator(ModulesPlan, drawModules, playModules),
+    "smc": Generator(StreamPlan, drawStreams, playStreams),
+    "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
+    "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
+}
+
+
+def readStored(path: Path) -> StoredPlan:
+    """
+    Read a plan of any generator from a file.
+
+    @raise Misfit: it does not fit its generator any more.
+    """
+    return readPlan(path, {name: generator.kind for name, generator in GENERATORS.items()})
+
+
+@dataclass
+class Totals:
+    """
+    Totals of the simulations of one generator.
+
+    @ivar seconds: the time that they took.
+    """
+
+    played: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Search:
+    """
+    A search for plans that fail.
+
+    @ivar totals: by the names of generators.
+    """
+
+    def __init__(self, names: Sequence[str], isQuiet: bool = False) -> None:
+        self.totals = {name: Totals() for name in names}
+        self._isShown = not isQuiet and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._shownAt = 0.0
+
+    @property
+    def failed(self) -> int:
+        """Number of the simulations that failed so far."""
+        return sum(each.failed for each in self.totals.values())
+
+    def run(self, seeds: Iterator[int], seconds: float | None = None) -> None:
+        """
+        Play all generators with each of these seeds.
+
+        @param seconds: the time after which no more is played.
+        """
+        for seed in seeds:
+            for name in self.totals:
+                if seconds is not None and time.monotonic() - self._started >= seconds:
+                    self._clear()
+                    return
+                self._play(name, seed)
+                self._show()
+        self._clear()
+
+    def _play(self, name: str, seed: int) -> None:
+        generator, totals = GENERATORS[name], self.totals[name]
+        begun = time.monotonic()
+        totals.played += 1
+        plan = generator.draw(seed)
+        try:
+            totals.counts += generator.play(plan).counts()
+        except Exception as error:  # whatever it is, it was found
+            totals.failed += 1
+            self._failed(name, seed, plan, error)
+        totals.seconds += time.monotonic() - begun
+
+    def _failed(self, name: str, seed: int, plan: object, error: Exception) -> None:
+        path = _FOLDER / f"{name}-{seed}.json"
+        StoredPlan(name, f"Not known yet: {_described(error)}", plan).write(path)
+        if self.failed > _MOST_SHOWN:
+            return
+        self._clear()
+        for line in (
+            f"{name}: seed {seed} fails: {_described(error)}",
+            f"  repeat it: {_COMMAND} --seeds 1 --first {seed} {name}",
+            f"  its plan: {path}; play that: {_COMMAND} --plan {path}",
+            f'  store it: say in "found" what was wrong, and move it to txrdma/test/plans/{name}/NAME.json',
+        ):
+            print(line, file=sys.stderr)
+
+    def _clear(self) -> None:
+        if self._isShown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        """Show the progress where somebody looks at it."""
+        now = time.monotonic()
+        if self._isShown and now - self._shownAt >= _REDRAWN_SECONDS:
+            self._shownAt = now
+            played = sum(each.played for each in self.totals.values())
+            line = f"{played} simulations, {now - self._started:.0f} s, {self.failed} failures"
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    def report(self) -> None:
+        """Print the totals of each generator."""
+        for name, totals in self.totals.items():
+            counts = ", ".join(f"{number} {what}" for what, number in totals.counts.most_common())
+            print(
+                f"{name}: {totals.played} played in {totals.seconds:.1f} s, {totals.failed} failed: {counts}"
+            )
+
+
+def _described(error: Exception) -> str:
+    kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+    return f"{kind}{str(error)[:500]}"
+
+
+def playFile(path: Path) -> bool:
+    """Play the plan in a file, report on standard output, and return whether it holds."""
+    stored = readStored(path)
+    try:
+        result = GENERATORS[stored.generator].play(stored.plan)
+    except Exception as error:  # whatever it is, it was found
+        print(f"{path} fails: {_described(error)}")
+        return False
+    counts = ", ".join(f"{number} {what}" for what, number in result.counts().most_common())
+    print(f"{path} holds: {counts}")
+    return True
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("below zero")
+    return number
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not minutes > 0:
+        raise ValueError("not above zero")
+    return minutes
+
+
+class SimulateOptions(Options):
+    """Options of C{python -m txrdma.testing.simulate}."""
+
+    synopsis = f"{_COMMAND} [--seeds N | --minutes M] [--first SEED] [--report] [GENERATOR ...] | --plan FILE"
+    longdesc = f"Generators are {', '.join(GENERATORS)}."
+    optParameters = [  # that is how usage.Options wants it
+        ["seeds", "n", None, "How many seeds each generator plays; 1000 unless there are minutes.", _number],
+        ["minutes", "m", None, "End after that many minutes.", _minutes],
+        ["first", "s", None, "The first seed; the clock draws one otherwise.", _number],
+        ["plan", "p", None, "Play the plan in this file, and nothing else."],
+    ]
+    optFlags = [
+        ["report", "r", "Report failures, and exit with 0 all the same."],
+        ["quiet", "q", "No progress."],
+    ]
+
+    def parseArgs(self, *names: str) -> None:
+        """Take the names of generators."""
+        for name in names:
+            if name not in GENERATORS:
+                raise UsageError(f"{name} is none of {', '.join(GENERATORS)}")
+        self["names"] = names or tuple(GENERATORS)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """
+    Draw and play simulations as the arguments of the command line say, and report the totals.
+
+    @return: its exit code.
+    """
+    options: SimulateOptions = SimulateOptions()
+    try:
+        options.parseOptions(arguments)
+        if options["plan"] is not None:
+            return 0 if playFile(Path(options["plan"])) else 1
+    except (UsageError, Misfit, OSError) as error:
+        raise SystemExit(f"{options}\n{error}") from None
+    first = time.time_ns() // 1_000_000 if options["first"] is None else options["first"]
+    minutes, seeds = options["minutes"], options["seeds"]
+    if seeds is None and minutes is None:
+        seeds = 1000
+    print(
+        f"{'all' if seeds is None else seeds} seeds from {first} on: {', '.join(options['names'])}",
+        flush=True,
+    )
+    search = Search(options["names"], bool(options["quiet"]))
+    search.run(
+        count(first) if seeds is None else iter(range(first, first + seeds)),
+        None if minutes is None else 60 * minutes,
+    )
+    search.report()
+    return 1 if search.failed and not options["report"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
