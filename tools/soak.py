@@ -58,14 +58,14 @@ def activities() -> Iterator[Activity]:
     drawn = ("-m", "txrdma.testing.streams", "--drawn", "20")
     yield Activity("drawn conversations", drawn, 120.0, isRandom=True)
     for generator in SCENARIOS:
-        words = ("-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--report")
+        words = ("-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--report", "--quiet")
         yield Activity(f"random {generator}", words, isRandom=True)
     yield Activity("fuzz", ("fuzz/run.py", "--seconds", "{seconds}"))
     yield Activity("demo", ("-m", "txrdma.demo", "--large", "4", "--files", "60"), 20.0)
     yield Activity("benchmarks", ("-m", "benchmarks", "--quick"), 240.0)
 
 
-SCENARIOS: Final = ("verbs", "btl", "smc", "smc-shared-memory", "smc-two-ports")
+SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory", "smc-two-ports")
 
 
 def chosen(everything: list[Activity], seconds: float, seed: int) -> list[tuple[Activity, float]]:

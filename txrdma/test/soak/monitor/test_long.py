@@ -38,7 +38,7 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 DAYS: Final = float(os.environ.get("TXRDMA_DAYS", "0.25"))
 KILLS: Final = int(os.environ.get("TXRDMA_KILLS", "40"))
-SEED: Final = int(os.environ.get("TXRDMA_FIRST", "14"))
+SEED: Final = 14
 
 SHORT_LIFE: Final = 0.8
 """Seconds that a process which is killed has lived at most, on a machine that has nothing else to do."""

@@ -10,7 +10,7 @@ hands over a LAP or loads another path, because it looks at the queue pair then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
@@ -70,7 +70,7 @@ Copied = TypeVar("Copied")
 
 
 def twinOf(core: Copied) -> Copied:
-    """A shallow copy of an object whose attributes are slots or a dictionary, as C{copy} makes it, but faster."""
+    """A shallow copy of an object with slots or a dictionary, faster than by C{copy.copy}."""
     kind = type(core)
     twin = kind.__new__(kind)
     for name in _slotNames(kind):
@@ -81,8 +81,8 @@ def twinOf(core: Copied) -> Copied:
 
 
 @cache
-def _slotNames(kind: type) -> tuple[str, ...]:
-    return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
+def _slotNames(kind: Hashable) -> tuple[str, ...]:
+    return tuple(name for each in cast(type, kind).__mro__ for name in vars(each).get("__slots__", ()))
 
 
 def copied(core: Alternate) -> Alternate:
