@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, cast, Final, TypeVar
 
 from txrdma.cm._alternate import Alternate, Ends, TABLE
 from txrdma.cm._exchange import Patience
