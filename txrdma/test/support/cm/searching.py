@@ -10,11 +10,11 @@ hands over a LAP or loads another path, because it looks at the queue pair then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
-from typing import Any, cast, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from txrdma.cm._alternate import Alternate, Ends, TABLE
 from txrdma.cm._exchange import Patience
@@ -81,8 +81,8 @@ def twinOf(core: Copied) -> Copied:
 
 
 @cache
-def _slotNames(kind: Hashable) -> tuple[str, ...]:
-    return tuple(name for each in cast(type, kind).__mro__ for name in vars(each).get("__slots__", ()))
+def _slotNames(kind: Any) -> tuple[str, ...]:  # a type; mypy takes a type[Copied] for unhashable
+    return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
 
 
 def copied(core: Alternate) -> Alternate:
