@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, cast, Final, TypeVar
 
 from txrdma.cm._alternate import Alternate, Ends, TABLE
 from txrdma.cm._exchange import Patience
@@ -73,7 +73,7 @@ def twinOf(core: Copied) -> Copied:
     """A shallow copy of an object with slots or a dictionary, faster than by C{copy.copy}."""
     kind = type(core)
     twin = kind.__new__(kind)
-    for name in _slotNames(kind):
+    for name in _slotNames(cast(Any, kind)):  # mypy takes a type[Copied] for unhashable
         setattr(twin, name, getattr(core, name))
     if hasattr(core, "__dict__"):
         vars(twin).update(vars(core))
@@ -81,7 +81,7 @@ def twinOf(core: Copied) -> Copied:
 
 
 @cache
-def _slotNames(kind: Any) -> tuple[str, ...]:  # a type; mypy takes a type[Copied] for unhashable
+def _slotNames(kind: type) -> tuple[str, ...]:
     return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
 
 
