@@ -113,17 +113,17 @@ class AgentCase(SynchronousTestCase):
 
 
 class TableTests(AgentCase):
-    """Tables."""
+    """Tables of node records, which take many segments."""
 
-    TABLE = records(10_000)
+    TABLE = records(2_000)
 
     @settings(max_examples=4, deadline=None)
     @given(
         wire=st.sampled_from([(0.05, 0.0, 0.0), (0.05, 0.05, 0.003), (0.0, 0.2, 0.01)]),
         seed=st.integers(0, 1 << 30),
     )
-    def test_tenThousand(self, wire: tuple[float, float, float], seed: int) -> None:
-        """10,000 records come as they are, though packets are lost, doubled and overtaken."""
+    def test_lossy(self, wire: tuple[float, float, float], seed: int) -> None:
+        """All records arrive unchanged, though packets are lost, duplicated and reordered."""
         self.connect(seed, *wire)
         self.serve(lambda request: self.TABLE)
         found: Sequence[NodeRecord] = self.result(self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=9))
@@ -149,7 +149,7 @@ class TableTests(AgentCase):
         self.assertEqual((error.status, error.byPeer), (RMPPStatus.RESOURCES_EXHAUSTED, False))
         self.assertIn("there is no room for it", str(error))
         self.assertEqual(self.sentTypes(1)[-1], (RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED))
-        self.assertLess(len(self.sentTypes(2)), 1000)
+        self.assertLess(len(self.sentTypes(2)), 500)
         self.quiet()
 
     def test_cutOff(self) -> None:

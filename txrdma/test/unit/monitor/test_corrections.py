@@ -231,6 +231,8 @@ class ReadingTests(CorrectionTestCase):
 class FindingTests(CorrectionTestCase):
     """What is found by the growth of these counters."""
 
+    slowBecause = "Simulates hours of a fabric, until counters are full."
+
     def setUp(self) -> None:
         super().setUp()
         self.fabric.correct()

@@ -19,6 +19,8 @@ from txrdma.sim.weather import Weather
 class WeatherTests(SynchronousTestCase):
     """Weather over a small fat tree, and a monitor in it."""
 
+    slowBecause = "Simulates six minutes of a fabric, in which each kind of fault occurs."
+
     def played(self, seed: int, hasFaults: bool = True) -> tuple[Weather, FabricPoller, set[str]]:
         """Play six minutes; the kinds of findings that were raised in them."""
         clock = SimulatedClock()
@@ -51,8 +53,19 @@ class WeatherTests(SynchronousTestCase):
         self.assertLessEqual({"symbol-errors", "flapping", "node-gone"}, raised)
 
     def test_seed(self) -> None:
-        """The same seed makes the same weather, another one another."""
-        first, again, other = (self.played(seed)[0].told for seed in (3, 3, 4))
+        """The same seed makes the same weather, a different seed makes different weather."""
+
+        def told(seed: int) -> list[tuple[float, str]]:
+            clock = SimulatedClock()
+            weather = Weather(SimulatedFabric(clock, netOf(32)), seed)
+            weather.start(True)
+            for _ in range(360):
+                clock.advance(1.0)
+            weather.stop()
+            return list(weather.told)
+
+        first, again, other = (told(seed) for seed in (3, 3, 4))
+        self.assertTrue(first)
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
