@@ -1,5 +1,5 @@
 """
-Shared by the test_tap_proxy modules of several groups.
+What the tests of the C{smc-proxy} plugin connect to.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_messages modules of several groups.
+One message of each kind of the communication manager, with its fields filled in.
 """
 
 from __future__ import annotations
