@@ -1,5 +1,5 @@
 """
-What the tests of the C{smc-proxy} plugin connect to.
+A protocol that gathers what comes through the C{smc-proxy} plugin, until each direction ends.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Programs that others have written, each over all routes of one host; see L{txrdma.test.system.foreign.test_programs}.
+Programs that others have written, each over all routes of one host.
 """
 
 from __future__ import annotations

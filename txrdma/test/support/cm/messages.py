@@ -1,5 +1,5 @@
 """
-One message of each kind of the communication manager, with its fields filled in.
+The kinds of messages of the communication manager, and how one is sent.
 """
 
 from __future__ import annotations

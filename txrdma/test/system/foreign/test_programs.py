@@ -17,9 +17,7 @@ from txrdma.testing.streams.provider import Provider, ROCEV2, SHARED_MEMORY, TCP
 class ProgramComparison(SynchronousTestCase):
     """Compares what a program's client sees over TCP and over other routes."""
 
-    slowBecause = (
-        "each program runs in two processes for each route, and some of them wait for their timeouts"
-    )
+    slowBecause = "each program runs in two processes for each route, and some wait for their timeouts"
 
     def compare(self, name: str, routes: Sequence[Provider]) -> None:
         """Play a program over TCP and over each route, all at the same time."""
