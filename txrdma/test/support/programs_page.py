@@ -1,5 +1,5 @@
 """
-Shared by the test_programs_page modules of several groups.
+The examples in docs/programs.md, for the tests that run them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_tap_proxy modules of several groups.
+A protocol that gathers what comes through the C{smc-proxy} plugin, until each direction ends.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -61,8 +63,16 @@ def run(program: str, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def runAll(program: str, calls: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
+    """The results of several commands, two at a time."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(lambda words: run(program, *words), calls))
+
+
 class WithoutRichTests(SynchronousTestCase):
     """Without C{rich} every command works, or says at once what to install."""
+
+    slowBecause = "every command runs in a process of its own, in which rich cannot be imported"
 
     def test_all(self) -> None:
         """These tests know every command that shows tables or rows."""
@@ -74,29 +84,30 @@ class WithoutRichTests(SynchronousTestCase):
 
     def test_tables(self) -> None:
         """What to install is said before anything is measured or asked, without a traceback."""
-        for name, ways in TABLES.items():
-            for arguments in ways:
-                self.assertEqual(
-                    run(WITHOUT_RICH, name, *arguments),
-                    (1, "", "Tables need rich: pip install 'txrdma[cli]'. Or use --json.\n"),
-                )
+        calls = [(name, *arguments) for name, ways in TABLES.items() for arguments in ways]
+        advice = "Tables need rich: pip install 'txrdma[cli]'. Or use --json.\n"
+        for words, found in zip(calls, runAll(WITHOUT_RICH, calls), strict=True):
+            self.assertEqual(found, (1, "", advice), words)
 
     def test_json(self) -> None:
         """JSON does without it, and so do pingpong's CSV and help."""
-        for words in (
-            ("connections",),
-            ("linkgroups",),
-            ("smc-stats",),
-            ("devices",),
-            ("devices", "soft"),
-            ("pingpong", *_SHORT),
-        ):
-            status, out, complaints = run(WITHOUT_RICH, *words, "--json")
+        calls = [
+            ("connections", "--json"),
+            ("linkgroups", "--json"),
+            ("smc-stats", "--json"),
+            ("devices", "--json"),
+            ("devices", "soft", "--json"),
+            ("pingpong", *_SHORT, "--json"),
+            ("pingpong", *_SHORT, "--csv", "-"),
+            ("devices", "--help"),
+        ]
+        *tables, csv, usage = runAll(WITHOUT_RICH, calls)
+        for status, out, complaints in tables:
             self.assertEqual((status, complaints), (0, ""))
             self.assertIsInstance(json.loads(out), list)
-        status, out, complaints = run(WITHOUT_RICH, "pingpong", *_SHORT, "--csv", "-")
+        status, out, complaints = csv
         self.assertEqual((status, complaints, out.count("\n")), (0, "", 3))
-        self.assertEqual(run(WITHOUT_RICH, "devices", "--help")[0], 0)
+        self.assertEqual(usage[0], 0)
 
     def test_rows(self) -> None:
         """Rows are aligned columns then, on a terminal, too."""

@@ -16,6 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 class DemonstrationTests(SynchronousTestCase):
     """The command itself, with little to do."""
 
+    slowBecause = "the demonstration starts servers and clients for each transport"
+
     def setUp(self) -> None:
         self.scratch = Path(self.mktemp()).resolve()
         self.scratch.mkdir()
@@ -27,7 +29,7 @@ class DemonstrationTests(SynchronousTestCase):
     def test_runs(self) -> None:
         """It ends well, shows what the issue is about, and takes its files with it."""
         done = subprocess.run(
-            self.command("--large", "4", "--files", "60"),
+            self.command("--large", "2", "--files", "20"),
             env=self.environment,
             capture_output=True,
             text=True,

@@ -30,7 +30,7 @@ LONG = 48 << 20
 TIMES = 3
 """Long messages that are asked for: one alone may be there before the reactor turns."""
 
-BUSY_SECONDS = 3.0
+BUSY_SECONDS = 1.0
 
 ASK, WORK = 1, 2
 """Immediate data of messages that ask the server for something."""

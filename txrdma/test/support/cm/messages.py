@@ -1,5 +1,5 @@
 """
-Shared by the test_messages modules of several groups.
+The kinds of messages of the communication manager, and how one is sent.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ hands over a LAP or loads another path, because it looks at the queue pair then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
@@ -70,10 +70,10 @@ Copied = TypeVar("Copied")
 
 
 def twinOf(core: Copied) -> Copied:
-    """A shallow copy of an object with slots or a dictionary, faster than by C{copy.copy}."""
+    """A shallow copy of an object, as C{copy} makes it, but faster."""
     kind = type(core)
     twin = kind.__new__(kind)
-    for name in _slotNames(cast(Any, kind)):  # mypy takes a type[Copied] for unhashable
+    for name in _slotNames(cast(Hashable, kind)):
         setattr(twin, name, getattr(core, name))
     if hasattr(core, "__dict__"):
         vars(twin).update(vars(core))
@@ -81,7 +81,7 @@ def twinOf(core: Copied) -> Copied:
 
 
 @cache
-def _slotNames(kind: type) -> tuple[str, ...]:
+def _slotNames(kind: Any) -> tuple[str, ...]:
     return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
 
 

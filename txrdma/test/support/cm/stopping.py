@@ -18,12 +18,15 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.internet.task import react
 from twisted.python.failure import Failure
 
+from txrdma import stopping
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 
 COUNT = 3000
 MESSAGE = bytes(700)
 PAUSE = b"pause"
+SHORT_SECONDS = 1.0
+"""Time for the last messages where the peer takes none, in place of L{stopping.LEAVING_SECONDS}."""
 
 
 class Taking(MessageProtocol):
@@ -82,6 +85,8 @@ async def main(reactor: Any, how: str, string: str) -> None:
         port: Any = await messageServerFromString(reactor, string).listen(MessageFactory(Taking))
         print(port.getHost().port, flush=True)
     else:
+        if how == "waits":
+            stopping.LEAVING_SECONDS = SHORT_SECONDS  # type: ignore[misc]  # final for all but tests
         endpoint = messageClientFromString(reactor, string)
         await endpoint.connect(MessageFactory(lambda: Leaving(reactor, how)))
     await Deferred()

@@ -1,5 +1,5 @@
 """
-Shared by the test_command modules of several groups.
+A measurement of latency with known samples, for tests of what C{txrdma pingpong} prints.
 """
 
 from __future__ import annotations

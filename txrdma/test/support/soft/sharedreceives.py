@@ -1,5 +1,5 @@
 """
-Shared by the test_sharedreceives modules of several groups.
+Names of queue pair states and shared receive events, for tests of shared receive queues.
 """
 
 from __future__ import annotations

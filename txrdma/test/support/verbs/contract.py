@@ -1,5 +1,5 @@
 """
-Shared by the test_contract modules of several groups.
+Ports of software devices that go down and up by command, for the contract of verbs devices.
 """
 
 from __future__ import annotations

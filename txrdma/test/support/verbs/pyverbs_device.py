@@ -1,5 +1,5 @@
 """
-Shared by the test_pyverbs_device modules of several groups.
+A test case with pyverbs devices whose library is a fake.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ react(main, sys.argv[1:])
 class ProcessTests(SynchronousTestCase):
     """A server and a client, each with a reactor of its own."""
 
+    slowBecause = "two processes start, and send up to 50 MB"
+
     def start(self, *command: str) -> subprocess.Popen[str]:
         """A process of a player."""
         process = subprocess.Popen(

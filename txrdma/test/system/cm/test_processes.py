@@ -20,6 +20,8 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 class ProcessTests(TestCase):
     """A server and a client, each with a reactor of its own."""
 
+    slowBecause = "two processes start, and wait for queue pairs to migrate"
+
     def start(self, module: str, *words: str) -> subprocess.Popen[str]:
         """A process of a player."""
         command = [sys.executable, "-m", f"txrdma.test.support.cm.{module}", *words]
@@ -39,7 +41,7 @@ class ProcessTests(TestCase):
 
         TXRDMA_MIGRATION_MIB in the environment is how much flows.
         """
-        mebibytes = os.environ.get("TXRDMA_MIGRATION_MIB", "24")
+        mebibytes = os.environ.get("TXRDMA_MIGRATION_MIB", "12")
         addresses = self.addresses(4)
         here, there = ",".join(addresses[:2]), ",".join(addresses[2:])
         server = self.start("migrating", "server", there, here, mebibytes)

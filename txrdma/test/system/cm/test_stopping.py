@@ -18,14 +18,18 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 class ProcessTests(SynchronousTestCase):
-    """A server, and a client whose reactor stops, over each kind of connection."""
+    """A server, and a client whose reactor stops, over each kind of connection at the same time."""
+
+    slowBecause = "three pairs of processes start, and send megabytes"
 
     def setUp(self) -> None:
         random = Random()
-        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        one, two, here, there = (
+            f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(4)
+        )
         udp = r"device=soft\:{}\:route=rocev2"
         self.kinds = (
-            (f"rdma:{there}:7471", f"rdma:{there}:7471:bindAddress={here}"),
+            (f"rdma:{two}:7471", f"rdma:{two}:7471:bindAddress={one}"),
             (f"rdma:7471:{udp.format(there)}", f"rdma:{there}:7471:{udp.format(here)}"),
             (f"btl:0:interface={there}", f"btl:{there}:{{}}"),
         )
@@ -40,14 +44,20 @@ class ProcessTests(SynchronousTestCase):
 
     def check(self, how: str, said: str, heard: str) -> None:
         """Play with each kind of connection: what the client prints, and what the server."""
-        for serving, connecting in self.kinds:
-            server = self.start("server", serving)
+        for server, client, kind in self.pairs(how):
+            self.assertEqual(client.communicate(timeout=60)[0], said, kind)
+            assert server.stdout is not None
+            self.assertEqual(server.stdout.readline(), heard, kind)
+
+    def pairs(self, how: str) -> list[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
+        """A server and a client for each kind of connection."""
+        servers = [self.start("server", serving) for serving, _ in self.kinds]
+        pairs = []
+        for server, (_, connecting) in zip(servers, self.kinds, strict=True):
             assert server.stdout is not None
             port = server.stdout.readline().strip()
-            client = self.start(how, connecting.format(port))
-            self.assertEqual(client.communicate(timeout=60)[0], said, connecting)
-            self.assertEqual(server.stdout.readline(), heard, connecting)
-            server.kill()
+            pairs.append((server, self.start(how, connecting.format(port)), connecting))
+        return pairs
 
     def test_stops(self) -> None:
         """Who sends and stops its reactor has sent all, and both ends hear of the end."""
@@ -63,9 +73,5 @@ class ProcessTests(SynchronousTestCase):
 
     def test_waits(self) -> None:
         """A peer that takes nothing does not keep the process for long."""
-        for serving, connecting in self.kinds:
-            server = self.start("server", serving)
-            assert server.stdout is not None
-            client = self.start("waits", connecting.format(server.stdout.readline().strip()))
-            self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", connecting)
-            server.kill()
+        for _, client, kind in self.pairs("waits"):
+            self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", kind)

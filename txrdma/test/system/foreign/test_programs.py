@@ -4,41 +4,48 @@ Programs that others have written, between two processes: over C{smc:} clients s
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.system.foreign.playing import differences, play
 from txrdma.test.system.foreign.programs.catalogue import missing, programs
-from txrdma.testing.streams.provider import ROCEV2, SHARED_MEMORY, TCP
-
-ROUTES: Final = (SHARED_MEMORY, ROCEV2)
+from txrdma.testing.streams.provider import Provider, ROCEV2, SHARED_MEMORY, TCP
 
 
-class ProgramsTests(SynchronousTestCase):
-    """Each program over two routes; the same by C{python -m txrdma.test.system.foreign.programs}, for all
-    routes."""
+class ProgramComparison(SynchronousTestCase):
+    """Compares what a program's client sees over TCP and over other routes."""
 
-    def compare(self, name: str) -> None:
-        """Play a program over TCP, and over each route."""
+    slowBecause = "each program runs in two processes for each route, and some wait for their timeouts"
+
+    def compare(self, name: str, routes: Sequence[Provider]) -> None:
+        """Play a program over TCP and over each route, all at the same time."""
         if absent := missing(programs()[name]):
             raise SkipTest(f"needs {', '.join(absent)}, which is not installed")
-        overTCP = play(name, TCP)
-        for route in ROUTES:
-            found = differences(play(name, route), overTCP, route)
+        with ThreadPoolExecutor() as threads:
+            overTCP, *others = threads.map(lambda provider: play(name, provider), (TCP, *routes))
+        for route, played in zip(routes, others, strict=True):
+            found = differences(played, overTCP, route)
             if found:  # a busy machine may have run into a time limit of its own: what differs, differs twice
                 print(f"{name} over {route.name} is played again, beside TCP: {found}")
                 found = differences(play(name, route), play(name, TCP), route)
             self.assertEqual(found, [], route.name)
 
 
-def _add(name: str) -> None:
-    def test(self: ProgramsTests) -> None:
-        self.compare(name)
+class ProgramsTests(ProgramComparison):
+    """Each program over one route, in turns; L{txrdma.test.soak.foreign.test_programs} has them over both."""
+
+
+def addProgram(case: type[ProgramComparison], name: str, *routes: Provider) -> None:
+    """Add a test of a program to a class."""
+
+    def test(self: ProgramComparison) -> None:
+        self.compare(name, routes)
 
     test.__doc__ = f"C{{{name}}}, as over TCP."
-    setattr(ProgramsTests, f"test_{name.replace('.', '_')}", test)
+    setattr(case, f"test_{name.replace('.', '_')}", test)
 
 
-for _name in programs():
-    _add(_name)
+for _number, _name in enumerate(programs()):
+    addProgram(ProgramsTests, _name, (SHARED_MEMORY, ROCEV2)[_number % 2])

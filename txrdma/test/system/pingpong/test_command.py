@@ -25,6 +25,8 @@ PATIENCE = 120
 class ProcessTests(SynchronousTestCase):
     """Real processes of the command, on this host."""
 
+    slowBecause = "two or three processes start, and measure for a second"
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         """One of them."""
         process = subprocess.Popen(
@@ -64,7 +66,7 @@ class ProcessTests(SynchronousTestCase):
     def underWay(self, *words: str) -> tuple[subprocess.Popen[str], str]:
         """A client that is in its second test, and what it has told of the first."""
         client = self.start(
-            "--csv", "-", "--measure", "latency", "--size", "64,128", "--seconds", "3", *words
+            "--csv", "-", "--measure", "latency", "--size", "64,128", "--seconds", "1", *words
         )
         assert client.stdout is not None
         return client, client.stdout.readline() + client.stdout.readline()

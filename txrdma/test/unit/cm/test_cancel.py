@@ -40,6 +40,8 @@ else:
 class PortTests(Base):
     """Connects to ports, reads, and ports that listen no more, whoever manages connections."""
 
+    slowBecause = "a conversation is given up once at each of its steps"
+
     def streams(self) -> Any:
         """Listen for streams."""
         server = RSocketServerEndpoint(self.clock, PORT, self.devices[1])

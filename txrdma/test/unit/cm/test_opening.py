@@ -32,10 +32,10 @@ class SearchTests(SynchronousTestCase):
     """
     All that the opening and the end can come to, whatever the network loses, doubles and delays.
 
-    @cvar most: worlds of two peers to search, nearest first; L{txrdma.test.soak.cm.test_opening}
-        searches all.
+    @cvar most: worlds of two peers to search, nearest first; L{txrdma.test.soak.cm} searches all.
     """
 
+    slowBecause = "tens of thousands of steps are searched"
     most = 2500
 
     def test_activeAndPassive(self) -> None:

@@ -92,7 +92,7 @@ class TreqAndKlein(Program):
         return saw
 
 
-_IDLE_SECONDS: Final = 3.0
+_IDLE_SECONDS: Final = 2.0
 """Seconds after which a server closes an idle connection: on a busy machine an upload rests for one."""
 
 
