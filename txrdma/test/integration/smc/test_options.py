@@ -296,7 +296,7 @@ def _same(there: Listener) -> Listener:
     return there
 
 
-class CrowdTests(LimitTestCase):
+class FloodTests(LimitTestCase):
     """
     Many more handshakes at once than a listener may have.
 

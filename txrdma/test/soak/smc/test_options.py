@@ -7,7 +7,7 @@ from __future__ import annotations
 from txrdma.test.integration.smc import test_options
 
 
-class ThousandsTests(test_options.CrowdTests):
+class ThousandsTests(test_options.FloodTests):
     """Thousands of clients, where the tests of every day have hundreds."""
 
     proposals = 10_000
