@@ -16,6 +16,8 @@ from txrdma.testing.streams.report import failure
 class PlayTests(SynchronousTestCase):
     """A play."""
 
+    slowBecause = "Three plays, one after the other, start processes and wait until all has arrived."
+
     def test_play(self) -> None:
         """A seed is played over TCP, and then by each route that it is for."""
         told: list[Verdict] = []

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.streams.drawn import Drawn, drawn, isFor
-from txrdma.testing.streams.provider import BTL, ROCEV2, SHARED_MEMORY
+from txrdma.testing.streams.drawn import drawn, isFor
+from txrdma.testing.streams.provider import ROCEV2, SHARED_MEMORY
 from txrdma.testing.streams.script import parse
 
 
