@@ -15,6 +15,8 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 class FullGroupTests(RaceTestCase):
     """More connections at once than a group takes."""
 
+    slowBecause = "A full group has 255 connections, and each of them has a handshake."
+
     def connectMany(self, count: int) -> list[tuple[Listener, Listener]]:
         """So many clients connect at once, and all come through."""
         ends = [self.connect()[:2] for _ in range(count)]
