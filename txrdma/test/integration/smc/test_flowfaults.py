@@ -1,5 +1,7 @@
 """
-Faults at every message of every flow of LLC: bytes arrive or connections end, and no group is left over.
+Faults at messages of every LLC flow: bytes arrive or connections end, and no group is left over.
+
+L{txrdma.test.soak.smc.test_flowfaults} has each fault at each message.
 """
 
 from __future__ import annotations
@@ -99,7 +101,24 @@ def continuing(case: FlowTestCase) -> Iterator[None]:
 
 
 class FlowFaultTests(FlowTestCase):
-    """Each flow, with each fault at each of its messages."""
+    """
+    Each flow, with each fault at a few of its messages, and with a fault at each message.
+
+    @ivar few: the messages of a flow that each fault is played at; None: all of them.
+    """
+
+    few: int | None = 1
+    slowBecause = "Each fault plays a simulated minute in a world of its own."
+
+    def combinations(self, count: int) -> Iterator[tuple[int, str]]:
+        """Each fault with the steps that it is played at, of so many; other faults have other steps."""
+        few = count if self.few is None else min(count, self.few)
+        rounds = -(-count // len(FAULTS))  # in which each step has a fault
+        for at, fault in enumerate(FAULTS):
+            chosen = {(at + each * len(FAULTS)) % count for each in range(rounds)}
+            chosen |= {(at + each * count // few) % count for each in range(few)}
+            for step in sorted(chosen):
+                yield step, fault
 
     def playAll(self, flow: Flow, *expected: LLCType, versions: tuple[int, ...] = (2,)) -> None:
         """
@@ -112,16 +131,16 @@ class FlowFaultTests(FlowTestCase):
             self.play(flow, None, "")
             said = [one.type for one in self.said]
             self.assertLessEqual(set(expected), set(said))
-            kept = 0
-            for step, type in enumerate(said):
-                for fault in FAULTS:
-                    try:
-                        self.play(flow, step, fault)
-                    except Exception as error:
-                        where = f"version {version}, {fault} at message {step}, {type.name}"
-                        raise AssertionError(f"{where}: {error}") from error
-                    kept += all(here.isWhole and there.isWhole for here, there in self.ends)
-            self.assertGreater(kept, len(said), "hardly anything that is harmless")
+            kept = plays = 0
+            for step, fault in self.combinations(len(said)):
+                try:
+                    self.play(flow, step, fault)
+                except Exception as error:
+                    where = f"version {version}, {fault} at message {step}, {said[step].name}"
+                    raise AssertionError(f"{where}: {error}") from error
+                plays += 1
+                kept += all(here.isWhole and there.isWhole for here, there in self.ends)
+            self.assertGreater(kept * len(FAULTS), plays, "hardly anything that is harmless")
 
     def test_contact(self) -> None:
         """CONFIRM LINK of a first contact, ADD LINK with a continuation in version 1, CONFIRM LINK."""
@@ -158,10 +177,9 @@ class FlowFaultTests(FlowTestCase):
     def test_ended(self) -> None:
         """DELETE LINK for all links."""
         for isServer in (True, False):
-            for step in range(2 + (not isServer)):
-                for fault in FAULTS:
-                    self.play(endedBy(isServer), step, fault)
-                    self.assertGreater(len(self.said), step)
+            for step, fault in self.combinations(2 + (not isServer)):
+                self.play(endedBy(isServer), step, fault)
+                self.assertGreater(len(self.said), step)
 
     def test_continuing(self) -> None:
         """CONFIRM RKEY, for keys on five links."""

@@ -168,7 +168,38 @@ class KeepaliveTests(OptionTestCase):
         self.assertEqual(self.asked(60.0), [])
 
 
-class LimitTests(OptionTestCase):
+class LimitTestCase(OptionTestCase):
+    """Clients that begin a handshake and do not go on with it."""
+
+    @contextmanager
+    def flood(
+        self, count: int, crowd: Crowd, isNew: bool = False, **keys: Any
+    ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
+        """
+        So many clients that connect, propose, and say nothing more.
+
+        @param isNew: each under another name; otherwise each has its answer by now.
+        """
+        options = Options(device=DEVICE, agreed=True, **keys)
+        (told,) = self.groupsOf[self.client].candidates
+        clients = []
+        for number in range(count):
+            there = Listener()
+            accepting = ServerNegotiation(
+                self.server, options, Outcomes("server"), partial(_same, there), None, crowd
+            )
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
+            MemoryTCP(sockets[1], accepting).begin()
+            name = b"%08d" % number if isNew else told.peerID
+            sockets[0].send(Proposal(name, told.gid, told.mac, 0xC6336401, 32).encode())
+            clients.append((sockets[0], there))
+        self.until(lambda: clients[0 if isNew else -1][0].isReadable)
+        yield clients
+        for socket, _ in clients:
+            socket.close()
+
+
+class LimitTests(LimitTestCase):
     """C{maxgroups}, C{maxmemory} and C{handshakes}."""
 
     def test_groups(self) -> None:
@@ -204,33 +235,6 @@ class LimitTests(OptionTestCase):
                 group.close("for the test")
         self.assertEqual(BufferPool.total, before)
 
-    @contextmanager
-    def flood(
-        self, count: int, crowd: Crowd, isNew: bool = False, **keys: Any
-    ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
-        """
-        So many clients that connect, propose, and say nothing more.
-
-        @param isNew: each under another name; otherwise each has its answer by now.
-        """
-        options = Options(device=DEVICE, agreed=True, **keys)
-        (told,) = self.groupsOf[self.client].candidates
-        clients = []
-        for number in range(count):
-            there = Listener()
-            accepting = ServerNegotiation(
-                self.server, options, Outcomes("server"), partial(_same, there), None, crowd
-            )
-            sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
-            MemoryTCP(sockets[1], accepting).begin()
-            name = b"%08d" % number if isNew else told.peerID
-            sockets[0].send(Proposal(name, told.gid, told.mac, 0xC6336401, 32).encode())
-            clients.append((sockets[0], there))
-        self.until(lambda: clients[0 if isNew else -1][0].isReadable)
-        yield clients
-        for socket, _ in clients:
-            socket.close()
-
     def test_handshakes(self) -> None:
         """Of more handshakes than a listener may have, the others are declined as soon as they begin."""
         self.pair()
@@ -253,37 +257,6 @@ class LimitTests(OptionTestCase):
             self.wait(CLC_TIMEOUT + 2)
         with self.flood(1, crowd, handshakes=5) as [(socket, _)]:
             self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
-
-    def test_thousands(self) -> None:
-        """Ten thousand handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
-        here, there = self.pair()
-        [group] = self.groupsOf[self.server].groups()
-        crowd = Crowd()
-        before = BufferPool.total
-        with self.flood(10_000, crowd, handshakes=100) as clients:
-            self.assertEqual(crowd.present, 100)
-            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
-            for number in range(50):
-                here.transport.write(b"%02d" % number)
-            self.until(lambda: len(there.heard) == 100)
-            self.assertIsNone(here.reason)
-            self.assertLessEqual(sum(buffer.used for buffer in group.pool), 101)
-            self.wait(CLC_TIMEOUT + 2)
-            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
-        self.assertEqual(crowd.present, 0)
-
-    def test_thousandsOfNames(self) -> None:
-        """Nor do those of ever new names make more groups than there may be handshakes."""
-        here, there = self.pair()
-        crowd = Crowd()
-        with self.flood(2000, crowd, isNew=True, handshakes=100) as clients:
-            self.wait(2.0)
-            self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
-            here.transport.write(b"hello")
-            self.until(lambda: there.heard == b"hello")
-            self.wait(2 * CLC_TIMEOUT)
-            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
-        self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (0, 1))
 
     def test_pace(self) -> None:
         """Groups for clients under ever new names are made some at a time; established connections go on."""
@@ -321,6 +294,48 @@ class LimitTests(OptionTestCase):
 
 def _same(there: Listener) -> Listener:
     return there
+
+
+class FloodTests(LimitTestCase):
+    """
+    Many more handshakes at once than a listener may have.
+
+    @ivar proposals: clients of the same name; C{names}: clients of a name each.
+    """
+
+    proposals = 1000
+    names = 300
+
+    def test_manyProposals(self) -> None:
+        """Handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
+        here, there = self.pair()
+        [group] = self.groupsOf[self.server].groups()
+        crowd = Crowd()
+        before = BufferPool.total
+        with self.flood(self.proposals, crowd, handshakes=100) as clients:
+            self.assertEqual(crowd.present, 100)
+            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
+            for number in range(50):
+                here.transport.write(b"%02d" % number)
+            self.until(lambda: len(there.heard) == 100)
+            self.assertIsNone(here.reason)
+            self.assertLessEqual(sum(buffer.used for buffer in group.pool), 101)
+            self.wait(CLC_TIMEOUT + 2)
+            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
+        self.assertEqual(crowd.present, 0)
+
+    def test_manyNames(self) -> None:
+        """Nor do those of ever new names make more groups than there may be handshakes."""
+        here, there = self.pair()
+        crowd = Crowd()
+        with self.flood(self.names, crowd, isNew=True, handshakes=100) as clients:
+            self.wait(2.0)
+            self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
+            here.transport.write(b"hello")
+            self.until(lambda: there.heard == b"hello")
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
+        self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (0, 1))
 
 
 class CrowdTests(EndsTestCase):

@@ -1,7 +1,8 @@
 """
 Twisted's own tests of stream transports, over C{smc} endpoints, in SMC mode and in each kind of fallback.
 
-They need real reactors and real sockets; each runs on the select, poll, epoll and asyncio reactors.
+They need real reactors and real sockets. These run on the epoll reactor, which is the default of Linux;
+L{txrdma.test.soak.smc.test_reactors} has the others.
 
 Of C{twisted.internet.test}, these can't run on an endpoint, and are left out: C{TCPPortTestsMixin} and
 C{StreamTransportTestsMixin} (log messages and descriptors of a listening C{tcp.Port}),
@@ -148,12 +149,6 @@ class _Builder(_Base):
     """What these tests have in common."""
 
     timeout = 5
-    _reactors = [
-        "twisted.internet.selectreactor.SelectReactor",
-        "twisted.internet.pollreactor.PollReactor",
-        "twisted.internet.epollreactor.EPollReactor",
-        "twisted.internet.test.reactormixins.AsyncioSelectorReactor",
-    ]
     requiredInterfaces = (interfaces.IReactorTCP, interfaces.IReactorUNIX)
     endpoints: ClassVar[Creator] = Creator()
 
@@ -309,8 +304,8 @@ class _Reading(_Builder):
         self.assertEqual(heard, [])
 
 
-def _classes() -> dict[str, type]:
-    """Each group of tests with each creator, on each reactor."""
+def testCaseClasses(module: str, *reactors: str) -> dict[str, type]:
+    """Make the test cases of a module: each group of tests with each creator, on each of these reactors."""
     made: dict[str, type] = {}
     for group in (_Connections, _Aborts, _Sequences, _Reading):
         for creator in (
@@ -323,9 +318,10 @@ def _classes() -> dict[str, type]:
             DecliningClientCreator,
         ):
             name = creator.__name__.removesuffix("Creator") + group.__name__.removeprefix("_")
-            body = {"endpoints": creator(), "__module__": __name__, "__doc__": group.__doc__}
+            body = {"endpoints": creator(), "__module__": module, "__doc__": group.__doc__}
+            body["_reactors"] = list(reactors)
             made.update(type(name, (group,), body).makeTestCaseClasses())  # type: ignore[attr-defined]
     return made
 
 
-globals().update(_classes())
+globals().update(testCaseClasses(__name__, "twisted.internet.epollreactor.EPollReactor"))

@@ -1,5 +1,5 @@
 """
-Shared by the test_clc modules of several groups.
+Hypothesis strategies for the fields of CLC messages.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_control modules of several groups.
+The reactor, and a namespace of control sockets that only the test process answers in.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from txrdma.smc.group.groups import linkGroups
 
 NETWORKS = ("10.77.0", "10.77.1", "10.77.2")
-KEEPALIVE = {"time": 4, "intvl": 2, "probes": 3}
+KEEPALIVE = {"time": 2, "intvl": 1, "probes": 3}
 """The patience of both processes, in seconds: what they take for TCP's."""
 
 PIECE = 32 << 10
@@ -238,15 +238,15 @@ class Play:
             ),
         )
 
-    def play(self) -> None:
-        """All of it."""
+    def play(self, networks: tuple[int, ...]) -> None:
+        """Take each of these networks down and up, then cut each of the others without telling anyone."""
         self.flows("begun", 2)
-        for number in (0, 1):
+        for number in networks:
             self.down(number, "down")
             self.flows(f"down {number}", 1)
             self.down(number, "up")
             self.flows(f"up {number}", 2)
-        for number in (1, 0):
+        for number in (1 - each for each in networks):
             self.silence(number, "add")
             self.flows(f"silent {number}", 1)
             self.silence(number, "del")
@@ -279,8 +279,16 @@ if __name__ == "__main__":
     else:
         playing = Play()
         try:
-            playing.play()
-            getattr(playing, sys.argv[1])()
+            match sys.argv[1]:
+                case "every":
+                    playing.play((0, 1))
+                    playing.whole()
+                case "whole":
+                    playing.play((0,))
+                    playing.whole()
+                case "broken":
+                    playing.play(())
+                    playing.broken()
             print(json.dumps(playing.seen))
         finally:
             playing.close()

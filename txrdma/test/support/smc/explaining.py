@@ -1,5 +1,5 @@
 """
-Shared by the test_explaining modules of several groups.
+Recorded conversations of SMC, and the explanations of them that tests look at.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_kernel modules of several groups.
+Answers of the kernel to smc-diag requests, as they were recorded.
 """
 
 from __future__ import annotations

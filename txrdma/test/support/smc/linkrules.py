@@ -1,5 +1,5 @@
 """
-Shared by the test_linkrules modules of several groups.
+Messages of LLC, one of each type, for tests of the rules that links and groups follow.
 """
 
 from __future__ import annotations

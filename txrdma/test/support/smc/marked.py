@@ -1,5 +1,5 @@
 """
-Shared by the test_marked modules of several groups.
+A carrier of the TCP option in memory, as the kernel would carry it.
 """
 
 from __future__ import annotations

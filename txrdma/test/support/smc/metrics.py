@@ -1,5 +1,5 @@
 """
-Shared by the test_metrics modules of several groups.
+Reading of the metrics that prometheus_client has collected.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_option_program modules of several groups.
+Names of the registers that programs of the TCP option are tested with.
 """
 
 from __future__ import annotations

@@ -134,6 +134,7 @@ class Program(ProcessProtocol):
 class ContainersTests(TestCase):
     """A server and a client in namespaces of their own."""
 
+    slowBecause = "Each test starts processes in network namespaces that import all of the package."
     skip = reasonToSkip()
     timeout = 110
 

@@ -32,7 +32,14 @@ BEFORE = prefix()
 
 
 class CuttingTests(SynchronousTestCase):
-    """Real processes, real sockets, real networks: two, which fail and return under load."""
+    """
+    Real processes, real sockets, real networks: two, which fail and return under load.
+
+    @ivar cuts: C{"whole"}: one network goes down, and the other one is cut untold; C{"every"}: both do each.
+    """
+
+    cuts = "whole"
+    slowBecause = "A network that is cut untold is found by TEST LINK, which waits for seconds."
 
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"
 
@@ -52,8 +59,8 @@ class CuttingTests(SynchronousTestCase):
         return seen
 
     def test_whole(self) -> None:
-        """Each network fails and returns, told and untold: nothing is lost, and nothing comes twice."""
-        one, other = self.play("whole")["ends"]
+        """A network fails and returns, told and untold: nothing is lost, and nothing comes twice."""
+        one, other = self.play(self.cuts)["ends"]
         for here, there in ((one, other), (other, one)):
             self.assertEqual((here["sent"], here["sentHash"]), (there["heard"], there["heardHash"]))
             self.assertEqual(here["reason"], "ConnectionDone")

@@ -7,26 +7,32 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
+from functools import lru_cache
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.support import VECTORS
 from txrdma.test.support.smc.explaining import explained, packets, SMC
 
+FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dmalen", "infiniband.bth.opcode")
 
-def theirs(name: str, fields: str, filter: str = "") -> list[list[str]]:
-    """Fields of packets, as tshark reads them."""
+
+@lru_cache
+def theirs(name: str) -> list[dict[str, str]]:
+    """The fields of each packet of a capture, as tshark reads them; it takes a second to start."""
     program = shutil.which("tshark")
     if program is None:
         raise SkipTest("tshark is not installed")
-    command = [program, "-r", str(VECTORS / f"{name}.pcap"), "-T", "fields", "-Y", filter]
-    command += [word for field in fields.split() for word in ("-e", field)]
+    command = [program, "-r", str(VECTORS / f"{name}.pcap"), "-T", "fields"]
+    command += [word for field in FIELDS for word in ("-e", field)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [line.split("\t") for line in done.stdout.splitlines()]
+    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
 
 
 class WitnessTests(SynchronousTestCase):
     """The same captures, as tshark reads them."""
+
+    slowBecause = "tshark is started once for each capture, which takes it a second."
 
     def test_messages(self) -> None:
         """CLC and CDC messages are as many as tshark finds."""
@@ -35,26 +41,30 @@ class WitnessTests(SynchronousTestCase):
             counts = explained(packets(name)).conversation.counts
             messages = Counter(
                 kinds[f"{int(number[4 * 2 : 4 * 2 + 2], 16)}"]
-                for [number] in theirs(name, "tcp.payload", "tcp.payload")
+                for number in (packet["tcp.payload"] for packet in theirs(name))
                 if number.startswith("e2d4c3d9")
             )
             self.assertEqual(
                 messages, Counter({kind: n for kind in kinds.values() if (n := counts[f"clc {kind}"])}), name
             )
-            cdc = [info for [info] in theirs(name, "_ws.col.Info", "infiniband") if "CDC Message" in info]
+            cdc = [
+                packet
+                for packet in theirs(name)
+                if "infiniband" in packet["frame.protocols"] and "CDC Message" in packet["_ws.col.Info"]
+            ]
             self.assertEqual(counts["cdc"], len(cdc), name)
 
     def test_writes(self) -> None:
         """RDMA writes and their bytes are those that tshark finds."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
-            lengths = [int(length) for [length] in theirs(name, "infiniband.reth.dmalen", "infiniband.reth")]
+            lengths = [int(length) for packet in theirs(name) if (length := packet["infiniband.reth.dmalen"])]
             self.assertEqual((counts["RDMA writes"], counts["bytes written"]), (len(lengths), sum(lengths)))
 
     def test_all(self) -> None:
         """Each SEND of a conversation is told as CDC or LLC."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
-            sends = theirs(name, "frame.number", "infiniband.bth.opcode == 4")
+            sends = [packet for packet in theirs(name) if packet["infiniband.bth.opcode"] == "4"]
             messages = counts["cdc"] + sum(n for kind, n in counts.items() if kind.startswith("llc "))
             self.assertEqual(messages, len(sends), name)

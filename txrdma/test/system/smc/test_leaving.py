@@ -115,6 +115,8 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 class LeavingTests(SynchronousTestCase):
     """Both ends are processes of their own."""
 
+    slowBecause = "Each kind of endpoint starts a server and a client, with many connections between them."
+
     def heard(self, serving: str, connecting: str, busy: str = "briefly", count: int = COUNT) -> str:
         """What clients hear of the end; C{busy} until C{"ended"} is until the server's process is gone."""
         words = [sys.executable, "-c", SERVER, serving]

@@ -107,6 +107,7 @@ task.react(main)
 class SurvivorTests(SynchronousTestCase):
     """Both processes are real ones; the survivor runs on epoll, or on the reactor that polls."""
 
+    slowBecause = "Each test starts a server and a survivor, with many connections between them."
     timeout = 120
 
     def check(self, end: str, moment: str, kind: str = "default", keys: str = "") -> None:

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.streams.stages import theStage
-from txrdma.testing.streams.drawn import Drawn, drawn, isFor
-from txrdma.testing.streams.matrix import USUAL_REACTOR, Verdict
-from txrdma.testing.streams.provider import BTL, ROCEV2, SHARED_MEMORY
-from txrdma.testing.streams.report import failure
+from txrdma.testing.streams.drawn import drawn, isFor
+from txrdma.testing.streams.provider import ROCEV2, SHARED_MEMORY
 from txrdma.testing.streams.script import parse
 
 
 class DrawnTests(SynchronousTestCase):
-    """Drawing, and a play."""
+    """Drawing."""
 
     def test_scripts(self) -> None:
         """Whatever is drawn can be played: each script parses, somebody leaves, and no producer is second."""
@@ -37,11 +34,3 @@ class DrawnTests(SynchronousTestCase):
         self.assertTrue(
             all("kill" in each.client + each.server or "exit" in each.client + each.server for each in deadly)
         )
-
-    def test_play(self) -> None:
-        """A seed is played over TCP, and then by each route that it is for."""
-        told: list[Verdict] = []
-        matrix = Drawn(range(80, 81), (SHARED_MEMORY, BTL), [USUAL_REACTOR])
-        matrix.play(theStage(), told.append, 1)
-        self.assertEqual((matrix.count, [each.provider for each in told]), (2, [SHARED_MEMORY, BTL]))
-        self.assertEqual([failure(each) for each in told if not each.passed], [])

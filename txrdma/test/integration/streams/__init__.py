@@ -1,3 +1,0 @@
-"""
-Integration tests of L{txrdma.streams}.
-"""

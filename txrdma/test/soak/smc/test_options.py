@@ -1,0 +1,15 @@
+"""
+Ten thousand clients that connect, propose, and say nothing more.
+"""
+
+from __future__ import annotations
+
+from txrdma.test.integration.smc import test_options
+
+
+class ThousandsTests(test_options.FloodTests):
+    """Thousands of clients, where the tests of every day have hundreds."""
+
+    proposals = 10_000
+    names = 2000
+    slowBecause = "Ten thousand handshakes are simulated at once."
