@@ -12,6 +12,7 @@
 #   make test-container   the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
+#   make mutants    how many of 400 changes to the protocol cores the tests notice
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
 PYTHON ?= python3
@@ -38,6 +39,9 @@ IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.ibsim,$(TESTS))
 BROWSER_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.browser txrdma.test.monitor.test_rest,$(TESTS))
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
+# The tests that have to notice the changes of tools/mutants.json.
+MUTANT_TESTS ?= $(SUITES)
+
 VENV := .venv
 COMPILED := .venv-compiled
 COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contract \
@@ -47,7 +51,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.btl txrdma.test.verbs.test_contrac
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-ibsim test-browser test-container vendor conversations check lint format types docs bench bench-compiled simulate mutants fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -120,6 +124,9 @@ simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route shared-memory --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+mutants: $(VENV)/.has-mutants
+	@$(BIN)/python tools/mutants.py run fast $(MUTANT_TESTS)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
