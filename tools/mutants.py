@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ REQUIRED: Final = 0.99
 MEMORY: Final = 6 << 30
 """Address space of each process: a mutant may never stop to append."""
 
-NEAR_SECONDS: Final = 6.0
+NEAR_SECONDS: Final = 3.0
 """Time of the tests that each mutant is run against by itself, before those that survive are run together."""
 
 ENVIRONMENT: Final = {"TXRDMA_FIRST": "1", "CI": "1"}  # CI: Hypothesis without random
@@ -58,7 +58,7 @@ ENVIRONMENT: Final = {"TXRDMA_FIRST": "1", "CI": "1"}  # CI: Hypothesis without 
 
 @dataclass(frozen=True)
 class Group:
-    """Modules of one package that are mutated, and the test modules closest to them, the closest first."""
+    """Modules of one package that are mutated, and the test modules closest to them."""
 
     package: str
     modules: str
@@ -303,7 +303,7 @@ class Test:
     @property
     def limit(self) -> float:
         """Seconds after which it is taken for hanging, on a machine that does other things as well."""
-        return 10.0 + 5 * self.seconds
+        return 5.0 + 10 * self.seconds
 
 
 class WorkerProcess:
@@ -462,15 +462,11 @@ class Measurement:
                 sets = [(each, tests) for (each, _), tests in pairs if len(each) > 1 and tests]
 
     def _near(self, group: Group) -> list[Test]:
-        chosen: list[Test] = []
-        seconds = 0.0
-        for module in group.near.split():
-            tests = [test for test in self.tests.values() if test.module.endswith("." + module)]
-            for test in sorted(tests, key=lambda test: test.seconds):
-                if test.seconds < 1.0 and seconds + test.seconds < NEAR_SECONDS:
-                    seconds += test.seconds
-                    chosen.append(test)
-        return chosen
+        modules = tuple(f".{module}" for module in group.near.split())
+        close = [test for test in self.tests.values() if test.module.endswith(modules)]
+        close.sort(key=lambda test: test.seconds)
+        ends = accumulate(test.seconds for test in close)
+        return [test for test, end in zip(close, ends, strict=True) if end < NEAR_SECONDS]
 
     def _exclude(self, broken: Iterable[str]) -> None:
         for name in broken:
