@@ -50,6 +50,9 @@ REQUIRED: Final = 0.99
 MEMORY: Final = 6 << 30
 """Address space of each process: a mutant may never stop to append."""
 
+SLOW_SECONDS: Final = 2.0
+"""Slower tests are run last, only for mutants that survive the others."""
+
 NEAR_SECONDS: Final = 3.0
 """Time of the tests that each mutant is run against by itself, before those that survive are run together."""
 
@@ -303,7 +306,7 @@ class Test:
     @property
     def limit(self) -> float:
         """Seconds after which it is taken for hanging, on a machine that does other things as well."""
-        return 5.0 + 10 * self.seconds
+        return 6.0 + 5 * self.seconds
 
 
 class WorkerProcess:
@@ -441,17 +444,17 @@ class Measurement:
 
             list(pool.map(one, self.mutants))
 
-    def together(self) -> None:
-        """Run all tests with all survivors in effect, then those that fail with ever fewer of them."""
+    def together(self, tests: list[Test]) -> None:
+        """Run tests with all survivors in effect, then those that fail with ever fewer of them."""
         survivors = [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]
-        print(f"{len(survivors)} mutants are left for all tests.", flush=True)
+        print(f"{len(survivors)} mutants are left for {len(tests)} tests.", flush=True)
         modules = defaultdict(list)
-        for test in self.tests.values():
+        for test in tests:
             modules[test.module].append(test)
         order = sorted(modules.values(), key=lambda tests: -sum(test.seconds for test in tests))
         with ThreadPoolExecutor(self.jobs) as pool:
             failed = list(chain.from_iterable(pool.map(lambda tests: failing(survivors, tests), order)))
-            print(f"{len(failed)} tests fail with these: {' '.join(failed)}", flush=True)
+            print(f"{len(failed)} of them fail: {' '.join(failed)}", flush=True)
             self._exclude(failing([], [self.tests[name] for name in failed]))
             suspects = [self.tests[name] for name in failed if name in self.tests]
             sets = [(survivors, sorted(suspects, key=lambda test: test.seconds))]
@@ -576,8 +579,10 @@ def main() -> int:
         measurement = Measurement(chosen, knownTests(options.names), options.result, options.jobs)
         measurement.alone()
         save(mutants, SEED)
-        measurement.together()
-        save(mutants, SEED)
+        for isSlow in (False, True):
+            tests = [test for test in measurement.tests.values() if (test.seconds > SLOW_SECONDS) is isSlow]
+            measurement.together(tests)
+            save(mutants, SEED)
     return report(mutants)
 
 
