@@ -376,6 +376,7 @@ def failing(mutants: list[Mutant], tests: list[Test], stop: bool = False) -> dic
     """Run tests with all these mutants in effect; the outcomes of those that fail, or of the first."""
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="txrdma-mutants-") as folder:
+        os.chmod(folder, 0o755)  # some tests start servers as other users
         hooks = Path(folder, "hooks")
         hooks.mkdir()
         (hooks / "sitecustomize.py").write_text(_HOOK)
@@ -519,7 +520,9 @@ def knownTests(names: list[str]) -> dict[str, Test]:
     tests = {}
     for module, durations in sorted(modules.items()):
         for test, seconds in durations.items():
-            name = f"{module}.{test}"
+            name = (
+                f"{module}.{test}" if test.count(".") == 1 else test
+            )  # a full name: imported by this module
             if any(name.startswith(each + ".") for each in names):
                 tests[name] = Test(name, module, seconds)
     return tests
@@ -574,6 +577,9 @@ def main() -> int:
     mutants = load()
     if options.command == "run":
         allowDescriptors()
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # ignored where a script runs in the background
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         chosen = [mutant for mutant in mutants if options.only in f"{mutant.group} {mutant.path}"]
         measurement = Measurement(chosen, knownTests(options.names), options.result, options.jobs)
