@@ -25,7 +25,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -108,7 +107,8 @@ GROUPS: Final = {
     "mad calls": Group(
         "mad/core",
         "calls rmpp",
-        "mad.test_rmpp mad.test_agent_calls mad.test_agent mad.test_rmpp_agents mad.test_rmpp_recorded",
+        "mad.test_rmpp mad.test_agent_calls mad.test_agent mad.test_rmpp_agents mad.test_rmpp_recorded mad.test_faults "
+        "mad.test_faults_long",
     ),
     "monitor ledger": Group(
         "monitor",
@@ -423,8 +423,6 @@ class Measurement:
     result: str
     jobs: int
     killers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _done: int = 0
 
     def alone(self) -> None:
         """Run each mutant against the test that killed it last, and the tests close to it."""
@@ -441,71 +439,82 @@ class Measurement:
                 before = [test for test in self.tests.values() if shortName(test.name) in earlier[id(mutant)]]
                 usual = [self.tests[name] for name, _ in self.killers[mutant.path].most_common(20)]
                 close = [test for test in near[mutant.group] if test.name in self.tests]
-                self._tried([mutant], list({test.name: test for test in [*before, *usual, *close]}.values()))
+                self._tried(mutant, list({test.name: test for test in [*before, *usual, *close]}.values()))
 
             list(pool.map(one, self.mutants))
 
     def together(self, tests: list[Test]) -> None:
-        """Run tests with all survivors in effect, then those that fail with ever fewer of them."""
-        survivors = [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]
-        print(f"{len(survivors)} mutants are left for {len(tests)} tests.", flush=True)
+        """Run tests with all survivors in effect, then each survivor against those that fail."""
+        print(f"{len(self._survivors())} mutants are left for {len(tests)} tests.", flush=True)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            failed = self._failing(pool, self._survivors(), tests)
+            self._exclude(test.name for test in self._failing(pool, [], failed))
+            self.divide(pool, [test for test in failed if test.name in self.tests])
+
+    def divide(self, pool: ThreadPoolExecutor, failed: list[Test]) -> None:
+        """Run each survivor against some tests that fail with all, then against more that still do."""
+        print(f"{len(failed)} of them fail.", flush=True)
+        suspects = {}
+        for name, group in GROUPS.items():
+            quickFirst = sorted(failed, key=lambda test: test.seconds)
+            own = f".{group.package.split('/')[0]}."
+            suspects[name] = [test for test in quickFirst if own in test.module]
+            suspects[name] += [test for test in quickFirst if own not in test.module]
+        seconds = NEAR_SECONDS
+        while True:
+            survivors = self._survivors()
+            chosen = [affordable(suspects[mutant.group], seconds) for mutant in survivors]
+            list(pool.map(self._tried, survivors, chosen))
+            if all(tests == affordable(tests, seconds) for tests in suspects.values()):
+                return
+            seconds *= 4
+            for name, tests in suspects.items():
+                survivors = [mutant for mutant in self._survivors() if mutant.group == name]
+                suspects[name] = self._failing(pool, survivors, tests) if survivors else []
+
+    def _survivors(self) -> list[Mutant]:
+        return [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]
+
+    def _failing(self, pool: ThreadPoolExecutor, mutants: list[Mutant], tests: list[Test]) -> list[Test]:
+        """Those of many tests that fail with these mutants in effect; several modules are run at a time."""
         modules = defaultdict(list)
         for test in tests:
             modules[test.module].append(test)
-        order = sorted(modules.values(), key=lambda tests: -sum(test.seconds for test in tests))
-        with ThreadPoolExecutor(self.jobs) as pool:
-            failed = list(chain.from_iterable(pool.map(lambda tests: failing(survivors, tests), order)))
-            print(f"{len(failed)} of them fail: {' '.join(failed)}", flush=True)
-            self._exclude(failing([], [self.tests[name] for name in failed]))
-            suspects = [self.tests[name] for name in failed if name in self.tests]
-            sets = [(survivors, sorted(suspects, key=lambda test: test.seconds))]
-            while sets:
-                parts = [(half, tests) for each, tests in sets for half in halves(each)]
-                found = pool.map(lambda part: self._tried(*part), parts)
-                pairs = zip(parts, found, strict=True)
-                sets = [(each, tests) for (each, _), tests in pairs if len(each) > 1 and tests]
+        longestFirst = sorted(modules.values(), key=lambda each: -sum(test.seconds for test in each))
+        names = set(chain.from_iterable(pool.map(lambda each: failing(mutants, each), longestFirst)))
+        return [test for test in tests if test.name in names]
 
     def _near(self, group: Group) -> list[Test]:
         modules = tuple(f".{module}" for module in group.near.split())
         close = [test for test in self.tests.values() if test.module.endswith(modules)]
-        close.sort(key=lambda test: test.seconds)
-        ends = accumulate(test.seconds for test in close)
-        return [test for test, end in zip(close, ends, strict=True) if end < NEAR_SECONDS]
+        return affordable(sorted(close, key=lambda test: test.seconds), NEAR_SECONDS)
 
     def _exclude(self, broken: Iterable[str]) -> None:
         for name in broken:
             if self.tests.pop(name, None):
                 print(f"Excluded, since it fails without mutants: {name}", flush=True)
 
-    def _tried(self, mutants: list[Mutant], tests: list[Test]) -> list[Test]:
-        """Run tests with these mutants, and note what kills one that is alone; the tests that fail."""
-        failures = failing(mutants, tests, stop=len(mutants) == 1)
-        while len(mutants) == 1 and failures:
-            (killer,) = failures
-            if failing(mutants, [self.tests[killer]]):  # not only by chance
+    def _tried(self, mutant: Mutant, tests: list[Test]) -> None:
+        """Run tests with one mutant until one of them kills it, and again when it is run once more."""
+        while failures := failing([mutant], tests, stop=True):
+            ((name, outcome),) = failures.items()
+            if failing([mutant], [self.tests[name]]):
+                setattr(mutant, self.result, f"timeout: {name}" if outcome == "timeout" else name)
+                self.killers[mutant.path][name] += 1
                 break
-            tests = [test for test in tests if test.name != killer]
-            failures = failing(mutants, tests, stop=True)
-        if len(mutants) == 1:
-            with self._lock:
-                self._done += 1
-                for name, outcome in failures.items():
-                    setattr(mutants[0], self.result, f"timeout: {name}" if outcome == "timeout" else name)
-                    self.killers[mutants[0].path][name] += 1
-                result = getattr(mutants[0], self.result)
-                print(f"{self._done} {mutants[0].path}:{mutants[0].line} {result}", flush=True)
-        return [test for test in tests if test.name in failures]
+            tests = [test for test in tests if test.name != name]
+        print(f"{mutant.path}:{mutant.line} {getattr(mutant, self.result)}", flush=True)
+
+
+def affordable(tests: list[Test], seconds: float) -> list[Test]:
+    """The first of these tests, as many as take so long together."""
+    ends = accumulate(test.seconds for test in tests)
+    return [test for test, end in zip(tests, ends, strict=True) if end <= seconds]
 
 
 def shortName(name: str) -> str:
     """Module, class and method of a test, which stay the same when a package of tests moves."""
     return ".".join(name.split(".")[-3:])
-
-
-def halves(items: list[Mutant]) -> list[list[Mutant]]:
-    """Both halves of a list that are not empty."""
-    middle = len(items) // 2
-    return [half for half in (items[:middle], items[middle:]) if half]
 
 
 # Reports
