@@ -107,8 +107,8 @@ GROUPS: Final = {
     "mad calls": Group(
         "mad/core",
         "calls rmpp",
-        "mad.test_rmpp mad.test_agent_calls mad.test_agent mad.test_rmpp_agents mad.test_rmpp_recorded mad.test_faults "
-        "mad.test_faults_long",
+        "mad.test_rmpp mad.test_agent_calls mad.test_agent mad.test_rmpp_agents mad.test_rmpp_recorded "
+        "mad.test_faults mad.test_faults_long",
     ),
     "monitor ledger": Group(
         "monitor",
