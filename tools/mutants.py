@@ -120,10 +120,13 @@ GROUPS: Final = {
 _HOOK: Final = """
 import os
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 
 class MutatedLoader(SourceFileLoader):
     def get_data(self, path):
+        with suppress(OSError):  # in a process of another user
+            open(os.path.join(FOLDER, "..", "loaded", self.name), "a").close()
         with open(os.path.join(FOLDER, self.name), "rb") as file:
             return file.read()
 
@@ -372,23 +375,27 @@ class WorkerProcess:
         return report
 
 
-def failing(mutants: list[Mutant], tests: list[Test], stop: bool = False) -> dict[str, str]:
-    """Run tests with all these mutants in effect; the outcomes of those that fail, or of the first."""
+def failing(mutants: list[Mutant], tests: list[Test], loaded: set[str], stop: bool = False) -> dict[str, str]:
+    """
+    Run tests with all these mutants in effect.
+
+    @param loaded: receives the names of the mutated modules that were imported.
+    @return: outcomes of the tests that fail, or of the first that does.
+    """
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="txrdma-mutants-") as folder:
         os.chmod(folder, 0o755)  # some tests start servers as other users
         hooks = Path(folder, "hooks")
         hooks.mkdir()
         (hooks / "sitecustomize.py").write_text(_HOOK)
-        for path, each in groupby(
-            sorted(mutants, key=lambda mutant: mutant.path), lambda mutant: mutant.path
-        ):
-            name = path.removesuffix(".py").replace("/", ".")
-            (hooks / name).write_text(mutated((CHECKOUT / path).read_text(), each))
+        Path(folder, "loaded").mkdir()
+        for path in {mutant.path for mutant in mutants}:
+            each = [mutant for mutant in mutants if mutant.path == path]
+            (hooks / moduleName(path)).write_text(mutated((CHECKOUT / path).read_text(), each))
         paths = os.pathsep.join([str(hooks), str(CHECKOUT)])
         environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths, "TMPDIR": folder}
         remaining = list(tests)
-        while remaining:
+        while remaining and not (stop and failures):
             worker = WorkerProcess(folder, environment)
             try:
                 for test, outcome in outcomes(worker, remaining):
@@ -396,10 +403,16 @@ def failing(mutants: list[Mutant], tests: list[Test], stop: bool = False) -> dic
                     if outcome in ("failed", "timeout"):
                         failures[test.name] = outcome
                         if stop:
-                            return failures
+                            break
             finally:
                 worker.close()
+        loaded.update(os.listdir(Path(folder, "loaded")))
     return failures
+
+
+def moduleName(path: str) -> str:
+    """The dotted name of a module."""
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def outcomes(worker: WorkerProcess, tests: list[Test]) -> Iterator[tuple[Test, str]]:
@@ -423,6 +436,9 @@ class Measurement:
     result: str
     jobs: int
     killers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """How often each test killed a mutant of a module, by the module's path."""
+    loaded: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The mutated modules that each module of tests imports, also in other processes."""
 
     def alone(self) -> None:
         """Run each mutant against the test that killed it last, and the tests close to it."""
@@ -432,7 +448,7 @@ class Measurement:
             setattr(mutant, self.result, None)
         near = {name: self._near(group) for name, group in GROUPS.items()}
         with ThreadPoolExecutor(self.jobs) as pool:
-            for broken in pool.map(lambda tests: failing([], tests), near.values()):
+            for broken in pool.map(lambda tests: failing([], tests, set()), near.values()):
                 self._exclude(broken)
 
             def one(mutant: Mutant) -> None:
@@ -444,7 +460,7 @@ class Measurement:
             list(pool.map(one, self.mutants))
 
     def together(self, tests: list[Test]) -> None:
-        """Run tests with all survivors in effect, then each survivor against those that fail."""
+        """Run tests with all survivors in effect, then each survivor against those that it makes fail."""
         print(f"{len(self._survivors())} mutants are left for {len(tests)} tests.", flush=True)
         with ThreadPoolExecutor(self.jobs) as pool:
             failed = self._failing(pool, self._survivors(), tests)
@@ -452,25 +468,25 @@ class Measurement:
             self.divide(pool, [test for test in failed if test.name in self.tests])
 
     def divide(self, pool: ThreadPoolExecutor, failed: list[Test]) -> None:
-        """Run each survivor against some tests that fail with all, then against more that still do."""
+        """Run each survivor against tests that fail with all: quick ones first, then all that still fail."""
         print(f"{len(failed)} of them fail.", flush=True)
+        failed.sort(key=lambda test: test.seconds)
         suspects = {}
         for name, group in GROUPS.items():
-            quickFirst = sorted(failed, key=lambda test: test.seconds)
-            own = f".{group.package.split('/')[0]}."
-            suspects[name] = [test for test in quickFirst if own in test.module]
-            suspects[name] += [test for test in quickFirst if own not in test.module]
+            modules = {moduleName(path) for path in group.paths}
+            suspects[name] = [test for test in failed if modules & self.loaded[test.module]]
         seconds = NEAR_SECONDS
-        while True:
-            survivors = self._survivors()
-            chosen = [affordable(suspects[mutant.group], seconds) for mutant in survivors]
-            list(pool.map(self._tried, survivors, chosen))
-            if all(tests == affordable(tests, seconds) for tests in suspects.values()):
-                return
-            seconds *= 4
+        isDone = False
+        while not isDone:
             for name, tests in suspects.items():
                 survivors = [mutant for mutant in self._survivors() if mutant.group == name]
                 suspects[name] = self._failing(pool, survivors, tests) if survivors else []
+                print(f"{name}: {len(survivors)} survivors, {len(suspects[name])} suspects", flush=True)
+            chosen = {name: affordable(tests, seconds) for name, tests in suspects.items()}
+            isDone = chosen == suspects
+            survivors = self._survivors()
+            list(pool.map(self._tried, survivors, [chosen[mutant.group] for mutant in survivors]))
+            seconds *= 4
 
     def _survivors(self) -> list[Mutant]:
         return [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]
@@ -481,7 +497,8 @@ class Measurement:
         for test in tests:
             modules[test.module].append(test)
         longestFirst = sorted(modules.values(), key=lambda each: -sum(test.seconds for test in each))
-        names = set(chain.from_iterable(pool.map(lambda each: failing(mutants, each), longestFirst)))
+        failures = pool.map(lambda each: failing(mutants, each, self.loaded[each[0].module]), longestFirst)
+        names = set(chain.from_iterable(failures))
         return [test for test in tests if test.name in names]
 
     def _near(self, group: Group) -> list[Test]:
@@ -496,9 +513,9 @@ class Measurement:
 
     def _tried(self, mutant: Mutant, tests: list[Test]) -> None:
         """Run tests with one mutant until one of them kills it, and again when it is run once more."""
-        while failures := failing([mutant], tests, stop=True):
+        while failures := failing([mutant], tests, set(), stop=True):
             ((name, outcome),) = failures.items()
-            if failing([mutant], [self.tests[name]]):
+            if failing([mutant], [self.tests[name]], set()):
                 setattr(mutant, self.result, f"timeout: {name}" if outcome == "timeout" else name)
                 self.killers[mutant.path][name] += 1
                 break
