@@ -40,6 +40,9 @@ DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
 
+# The tests that have to notice the changes of tools/mutants.json.
+MUTANT_TESTS ?= txrdma.test.unit txrdma.test.integration
+
 VENV := .venv
 COMPILED := .venv-compiled
 LOWEST := .venv-lowest
@@ -130,12 +133,12 @@ bench-compiled: $(COMPILED)/.has-bench
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
 
-mutants: $(VENV)/.has-mutants
-	@$(BIN)/python tools/mutants.py
-
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
 		$(if $(FIRST),--first $(FIRST)) $(GENERATORS)
+
+mutants: $(VENV)/.has-mutants
+	@$(BIN)/python tools/mutants.py run fast $(MUTANT_TESTS)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris

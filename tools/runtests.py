@@ -358,7 +358,6 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, default=CHECKOUT / "build" / "tests", help="log, durations, temporary files"
     )
-    parser.add_argument("--results", type=Path, help="write each result to this file, as lines of JSON")
     return parser.parse_args(arguments)
 
 
@@ -389,10 +388,9 @@ def main(arguments: list[str]) -> int:
                 interrupted = True
                 progress.say("Interrupted.")
     durations.record(run.ended)
-    if options.results:
-        with open(options.results, "w", encoding="utf-8") as file:
-            for module, each in run.ended:
-                file.write(json.dumps({"module": module, **vars(each)}) + "\n")
+    with open(options.folder / "results.jsonl", "w", encoding="utf-8") as file:
+        for module, each in run.ended:
+            file.write(json.dumps({"module": module, **vars(each)}) + "\n")
     results = [each for _, each in run.ended]
     printSlowest(results, options.slowest)
     printUnexplained(results)
