@@ -23,7 +23,7 @@ from txrdma.test.support.monitor.storecontract import reading, SHORT
 WRITES = """
 import sys
 from txrdma.monitor.historystore import HistoryStore
-from txrdma.test.monitor.storecontract import correction, reading
+from txrdma.test.support.monitor.storecontract import correction, reading
 store = HistoryStore(sys.argv[1])
 at = int(sys.argv[2])
 while True:

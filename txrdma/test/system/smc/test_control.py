@@ -52,7 +52,7 @@ import sys
 from twisted.internet import reactor
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.control import answer, Answer, answering, appear, askAll, controlName
-from txrdma.test.smc.test_control import ToldStatus
+from txrdma.test.system.smc.test_control import ToldStatus
 
 introspection.NAMESPACE = sys.argv[2]
 told = {"connections": [ToldStatus().toDict()] * int(sys.argv[1])}

@@ -83,7 +83,7 @@ import subprocess
 from twisted.internet import defer, reactor, task
 from txrdma.iba.verbs import Operation
 from txrdma.soft.device import openSoftDevice
-from txrdma.test.soft.pairs import connected
+from txrdma.test.support.soft.pairs import connected
 
 def ip(command):
     subprocess.run(["ip", *command.split()], check=True)
