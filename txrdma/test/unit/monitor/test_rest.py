@@ -5,30 +5,15 @@ The REST interface on a simulated fabric, and its description, with schemathesis
 from __future__ import annotations
 
 import json
-import os
-import sys
-from importlib.util import find_spec
 from typing import Any
 
-from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
-from twisted.internet.utils import getProcessOutputAndValue
-from twisted.trial.unittest import TestCase
-
-from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import guidText
 from txrdma.monitor.ledger import LedgerEvent
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
-from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
-
-reactor: Any = theReactor
-
-SCHEMATHESIS = "schemathesis is not installed: the extra browser brings it"
 
 
 class SiteTestCase(PollerTestCase):
@@ -256,44 +241,3 @@ class RESTTests(SiteTestCase):
             {(row["transmitRate"], row["load"], row["errorRate"]) for row in rows}, {(None, None, None)}
         )
         self.assertEqual([row["name"] for row in self.rows("nodes?isSilent=true")], ["b"])
-
-
-WITNESSED = """
-port = "sim:fattree:4:traffic=100000"
-history.file = "{history}"
-
-[web]
-listen = "tcp:0:interface=127.0.0.1"
-
-[poll]
-interval = 0.5
-notices = false
-"""
-
-
-class SchemathesisTests(TestCase):
-    """The interface as schemathesis sees it, which knows the description alone."""
-
-    if find_spec("schemathesis") is None:
-        skip = SCHEMATHESIS
-    timeout = 300
-
-    def test_witness(self) -> Deferred[None]:
-        """Every answer is as the description has it, and no request fails the monitor."""
-        return Deferred.fromCoroutine(self._witness())
-
-    async def _witness(self) -> None:
-        service = MonitorService(reactor, parseConfig(WITNESSED.format(history=self.mktemp())))
-        listening: Any = service.services[0]
-        service.startService()
-        while not service.poller.statistics.turns:
-            await deferLater(reactor, 0.05)
-        port = listening._waitingForPort.result.getHost().port
-        command = [
-            *("-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/api/v1/openapi.json"),
-            *("--exclude-path", "/events", "--max-examples", "25", "--seed", "1", "--no-color"),
-            *("--phases", "examples,coverage,fuzzing", "--generation-database", "none"),
-        ]
-        out, err, code = await getProcessOutputAndValue(sys.executable, command, os.environ)
-        await service.stopService()
-        self.assertEqual(code, 0, (out + err).decode("utf-8", "replace"))
