@@ -248,10 +248,3 @@ class FatTreeTests(ManagedAnswersTests):
     """128 hosts."""
 
     net = fatTree(128).text()
-
-
-class LargeTests(ManagedAnswersTests):
-    """1,024 hosts, three levels of switches."""
-
-    net = fatTree(1024).text()
-    timeout = 600

@@ -1,0 +1,3 @@
+"""
+Comparisons with ibsim and OpenSM on large fabrics.
+"""
