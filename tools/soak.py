@@ -14,6 +14,7 @@ not fail the run: what it finds need not be the fault of the last change. The la
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from typing import Final, NamedTuple
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _FOLDER: Final = CHECKOUT / "build" / "soak"
+_UNKNOWN_SECONDS: Final = 300.0  # of a module that has no recorded duration
 _LEAST_SECONDS: Final = 20.0  # of an activity that can be cut to any length
 _PROGRESS_SECONDS: Final = 30.0
 
@@ -46,23 +48,28 @@ class Activity(NamedTuple):
 
 def activities() -> Iterator[Activity]:
     """Everything that belongs to the soak."""
-    tests = ("tools/runtests.py", "--folder", "build/soak", "--limit", "3600")
+    python = sys.executable
+    durations = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
+    tests = (python, "tools/runtests.py", "--folder", "build/soak", "--limit", "3600")
     soak = CHECKOUT / "txrdma" / "test" / "soak"
     for path in sorted(soak.rglob("test_*.py")):
         module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
-        yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), 90.0)
-    yield Activity("conversations", ("-m", "txrdma.testing.streams"), 1200.0)
+        _, seconds = durations.get(module, (0, _UNKNOWN_SECONDS))
+        yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), seconds)
+    streams = (python, "-m", "txrdma.testing.streams")
+    yield Activity("conversations", streams, 1200.0)
     for chapter in ("closing", "halves", "readers", "deaths"):
-        words = ("-m", "txrdma.testing.streams", "--route", "shared-memory", "--", chapter)
+        words = (*streams, "--route", "shared-memory", "--", chapter)
         yield Activity(f"conversations {chapter}", words, 60.0)
-    drawn = ("-m", "txrdma.testing.streams", "--drawn", "20")
-    yield Activity("drawn conversations", drawn, 120.0, isRandom=True)
+    yield Activity("drawn conversations", (*streams, "--drawn", "20"), 120.0, isRandom=True)
     for generator in SCENARIOS:
-        words = ("-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--report", "--quiet")
+        words = (python, "-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--quiet")
         yield Activity(f"random {generator}", words, isRandom=True)
-    yield Activity("fuzz", ("fuzz/run.py", "--seconds", "{seconds}"))
-    yield Activity("demo", ("-m", "txrdma.demo", "--large", "4", "--files", "60"), 20.0)
-    yield Activity("benchmarks", ("-m", "benchmarks", "--quick"), 240.0)
+    make = ("make", f"PYTHON={python}")
+    yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
+    yield Activity("demo", (*make, "DEMO=--large 4 --files 60", "demo"), 20.0)
+    yield Activity("benchmarks", (*make, "BENCH=--quick", "bench"), 600.0)
+    yield Activity("container", (*make, "test-container"), 300.0)
 
 
 SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory", "smc-two-ports")
@@ -86,9 +93,7 @@ def run(activity: Activity, seconds: float) -> int:
     log = _FOLDER / f"{activity.name.replace(' ', '-').replace('*', '')}.log"
     begun = time.monotonic()
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(words, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT)
         try:
             while True:
                 try:
