@@ -18,7 +18,7 @@ from txrdma.monitor.exposition import guidText
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap.monitor import MonitorService
-from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.support.monitor.fetching import Answer, Connection
 
 reactor: Any = theReactor
 
@@ -27,8 +27,9 @@ history.file = "{history}"
 web.listen = ""
 
 [poll]
-interval = 0.2
+interval = 0.1
 look = 1
+settle = 0.1
 notices = false
 survey = 0
 """
@@ -64,16 +65,15 @@ class CorrectionHistoryTests(TestCase):
                 self.assertIsNone(point["peak"])
         refused = await self._asked(service, f"/api/v1/history/{port}1/nonsense")
         self.assertIn(CORRECTED, refused["error"])
-        page = self._get(service, f"/nodes/{port}ports/1")
-        await deferLater(reactor, 0.1)
-        self.assertIn('data-bits="212500000000"', page.answer.text)
+        page = await self._get(service, f"/nodes/{port}ports/1")
+        self.assertIn('data-bits="212500000000"', page.text)
 
-    def _get(self, service: MonitorService, path: str) -> Connection:
+    async def _get(self, service: MonitorService, path: str) -> Answer:
         connection = Connection(service.site.factory)
         connection.ask(path)
-        return connection
+        while not connection.transport.disconnecting:
+            await deferLater(reactor, 0.01)
+        return connection.answer
 
     async def _asked(self, service: MonitorService, path: str) -> Any:
-        connection = self._get(service, path)
-        await deferLater(reactor, 0.3)
-        return connection.answer.json
+        return (await self._get(service, path)).json

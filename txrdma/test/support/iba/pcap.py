@@ -1,5 +1,5 @@
 """
-Shared by the test_pcap modules of several groups.
+Capture files of RoCE datagrams.
 """
 
 from __future__ import annotations

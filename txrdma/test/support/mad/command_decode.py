@@ -1,5 +1,5 @@
 """
-Shared by the test_command_decode modules of several groups.
+Capture files for tests of C{txrdma decode}.
 """
 
 from __future__ import annotations

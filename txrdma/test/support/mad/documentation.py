@@ -1,5 +1,5 @@
 """
-Shared by the test_documentation modules of several groups.
+The modules of L{txrdma.mad}, and L{txrdma.interfaces}.
 """
 
 from __future__ import annotations

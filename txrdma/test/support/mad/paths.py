@@ -1,5 +1,5 @@
 """
-Shared by the test_paths modules of several groups.
+Any paths for property tests, and an end port to resolve targets with.
 """
 
 from __future__ import annotations

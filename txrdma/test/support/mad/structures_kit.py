@@ -1,5 +1,5 @@
 """
-Shared by the test_structures modules of several groups.
+Fields that mean the same under the name of another program, which shares no word with ours.
 """
 
 from __future__ import annotations

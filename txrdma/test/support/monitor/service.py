@@ -1,5 +1,5 @@
 """
-Shared by the test_service modules of several groups.
+A configuration of the monitor, with settings in most sections.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Shared by the test_telling modules of several groups.
+Findings for tests of notifications.
 """
 
 from __future__ import annotations

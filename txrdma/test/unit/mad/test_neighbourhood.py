@@ -258,12 +258,14 @@ class RingTests(NeighbourhoodCase):
 class RandomTests(NeighbourhoodCase):
     """Switches linked at random, answers in any order."""
 
+    seeds = 3
+
     def net(self) -> Net:
         return parseNet(RING)
 
     def test_distances(self) -> None:
         """What is found is what is so far away or nearer, and nothing else."""
-        for seed in range(8):
+        for seed in range(self.seeds):
             self.fabric = SimulatedFabric(self.clock, parseNet(scrambled(seed)))
             self.agent = self.agentAt("a")
             generator = Random(seed)

@@ -233,7 +233,7 @@ class TableTests(AgentCase):
 class QuestionTests(AgentCase):
     """Questions that are long themselves (IBA 13.6.6.3)."""
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(
         wire=st.sampled_from([(0.0, 0.0, 0.0), (0.1, 0.0, 0.0), (0.05, 0.1, 0.003)]),
         seed=st.integers(0, 1 << 30),

@@ -19,12 +19,13 @@ from txrdma.sim.weather import Weather
 class WeatherTests(SynchronousTestCase):
     """Weather over a small fat tree, and a monitor in it."""
 
-    slowBecause = "Simulates six minutes of a fabric, in which each kind of fault occurs."
+    hosts = 16
+    seconds = 180.0
 
     def played(self, seed: int, hasFaults: bool = True) -> tuple[Weather, FabricPoller, set[str]]:
-        """Play six minutes; the kinds of findings that were raised in them."""
+        """Play some minutes; the kinds of findings that were raised in them."""
         clock = SimulatedClock()
-        fabric = SimulatedFabric(clock, netOf(32))
+        fabric = SimulatedFabric(clock, netOf(self.hosts))
         agent = MADAgent(clock, fabric.attach())
         self.addCleanup(agent.close)
         raised: set[str] = set()
@@ -38,7 +39,7 @@ class WeatherTests(SynchronousTestCase):
         weather = Weather(fabric, seed)
         poller.start()
         weather.start(hasFaults)
-        end = clock.seconds() + 360.0
+        end = clock.seconds() + self.seconds
         while clock.calls and clock.calls[0].getTime() <= end:
             clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
         weather.stop()

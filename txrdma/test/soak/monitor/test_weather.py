@@ -1,0 +1,23 @@
+"""
+Weather on larger fabrics, and for longer, than in the unit tests.
+"""
+
+from __future__ import annotations
+
+from txrdma.test.unit.monitor import test_demo, test_poller
+
+
+class LongPollerTests(test_poller.WeatherTests):
+    """Two hours of faults on a fat tree of 16 hosts."""
+
+    hosts = 16
+    seconds = 7200.0
+    leastChanges = 20
+    faults = 6
+
+
+class LongDemoTests(test_demo.WeatherTests):
+    """Six minutes of the weather of the demonstration, on a fat tree of 32 hosts."""
+
+    hosts = 32
+    seconds = 360.0
