@@ -71,11 +71,11 @@ test-all: $(VENV)/.has-browser
 	@PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python $(RUNTESTS) $(ALL_TESTS)
 
 test-lowest: $(LOWEST)/.has-lowest
-	@tools/bare $(abspath $(LOWEST))/bin/python $(RUNTESTS) --label lowest --folder build/lowest txrdma.test.unit
+	@TXRDMA_EXAMPLES=10 tools/bare $(abspath $(LOWEST))/bin/python $(RUNTESTS) --label lowest --folder build/lowest txrdma.test.unit
 
 test-trunk: $(TRUNK)/.made
 	@if tools/have-trunk $(TRUNK)/bin/python; then \
-		$(TRUNK)/bin/python $(RUNTESTS) --label trunk --folder build/trunk txrdma.test.unit; fi
+		TXRDMA_EXAMPLES=10 $(TRUNK)/bin/python $(RUNTESTS) --label trunk --folder build/trunk txrdma.test.unit; fi
 
 # MINUTES=30 for a random choice that takes about as long; without it, everything, which takes hours.
 soak: $(VENV)/.has-test
@@ -106,7 +106,7 @@ test-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/src && mkdir $(COMPILED)/src
 	@site=$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
 		rm -rf $$site/txrdma/test && cp -r txrdma/test $$site/txrdma/test
-	@TXRDMA_TEST_INSTALLED=1 $(COMPILED)/bin/python $(RUNTESTS) --label compiled --folder build/compiled $(COMPILED_TESTS)
+	@TXRDMA_EXAMPLES=25 TXRDMA_TEST_INSTALLED=1 $(COMPILED)/bin/python $(RUNTESTS) --label compiled --folder build/compiled $(COMPILED_TESTS)
 
 # TESTS=txrdma.test.system.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test

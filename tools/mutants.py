@@ -476,18 +476,24 @@ class Measurement:
         for name, group in GROUPS.items():
             modules = {moduleName(path) for path in group.paths}
             suspects[name] = [test for test in failed if modules & self.loaded[test.module]]
-        seconds = NEAR_SECONDS
-        isDone = False
-        while not isDone:
-            for name, tests in suspects.items():
-                survivors = [mutant for mutant in self._survivors() if mutant.group == name]
-                suspects[name] = self._failing(pool, survivors, tests) if survivors else []
-                print(f"{name}: {len(survivors)} survivors, {len(suspects[name])} suspects", flush=True)
-            chosen = {name: affordable(tests, seconds) for name, tests in suspects.items()}
-            isDone = chosen == suspects
-            survivors = self._survivors()
-            list(pool.map(self._tried, survivors, [chosen[mutant.group] for mutant in survivors]))
-            seconds *= 4
+        sets = [
+            ([mutant for mutant in self._survivors() if mutant.group == name], tests)
+            for name, tests in suspects.items()
+        ]
+        while sets:
+            sets = [(each, self._failing(pool, each, tests)) for each, tests in sets if each and tests]
+            pairs = [(mutant, each, tests) for each, tests in sets for mutant in each]
+            chosen = [
+                tests if len(each) == 1 else affordable(tests, NEAR_SECONDS) for _, each, tests in pairs
+            ]
+            list(pool.map(self._tried, [mutant for mutant, _, _ in pairs], chosen))
+            left = [
+                ([mutant for mutant in each if mutant in self._survivors()], tests)
+                for each, tests in sets
+                if len(each) > 1
+            ]
+            # Every other one: neighbours are often parts of one condition, and make tests fail only together.
+            sets = [half for each, tests in left for half in ((each[::2], tests), (each[1::2], tests))]
 
     def _survivors(self) -> list[Mutant]:
         return [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]

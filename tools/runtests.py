@@ -278,6 +278,10 @@ class Run:
             if worker.test and time.monotonic() - worker.since > self._options.limit:
                 text = f"No result after {self._options.limit:.0f} s; the log has the stack of each thread."
             self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, [], None))
+        elif status and self._jobs:
+            job = self._jobs.pop()  # it would end again: fail its module, so that the run comes to an end
+            text = f"A worker ended with status {status} before it ran a test (the log has its output)."
+            self._finished(job, Ended(job.name, "failed", text, 0.0, 0.0, [], None))
         if self._jobs:
             self._start()
 

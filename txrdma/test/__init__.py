@@ -5,19 +5,24 @@ The tests, for trial.
 import os
 
 
-def _settleHypothesis() -> None:
-    """Set no time limit for an example: it says more about the load of the machine than about our code."""
+def _configureHypothesis() -> None:
+    """
+    Set no time limit for an example, which would measure the load of the machine.
+
+    C{TXRDMA_EXAMPLES} is the number of examples of a property, where a test does not say it.
+    """
     try:
         from hypothesis import settings
     except ImportError:
-        return  # tests that need it say so themselves
-    settings.register_profile("txrdma", deadline=None)
+        return  # tests that need Hypothesis skip
+    examples = int(os.environ.get("TXRDMA_EXAMPLES", "100"))
+    settings.register_profile("txrdma", deadline=None, max_examples=examples)
     settings.load_profile("txrdma")
 
 
 # The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process.
 if os.environ.get("LAB") != "1":
-    _settleHypothesis()
+    _configureHypothesis()
 
 # No suite loads programs into this machine's kernel without saying so; processes that tests start inherit it.
 os.environ.setdefault("TXRDMA_SMC_OPTION", "installed")

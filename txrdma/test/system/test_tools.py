@@ -58,6 +58,18 @@ class RunTests(SynchronousTestCase):
         )
         self.assertEqual(self.last("import nonsense")[0], 1)
 
+    def test_brokenWorker(self) -> None:
+        """Workers that cannot start fail the run, which comes to an end."""
+        tools = Path(self.mktemp()).absolute()
+        tools.mkdir()
+        shutil.copy(CHECKOUT / "tools" / "runtests.py", tools)
+        (tools / "testworker.py").write_text("raise SystemExit(3)")
+        (tools / "test_given.py").write_text("")
+        words = [sys.executable, str(tools / "runtests.py"), "--root", str(tools), "test_given"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed, 0 skipped")
+
     def test_hanging(self) -> None:
         """A test that takes longer than the limit fails, and the log has its stack."""
         source = "import time, unittest\nclass T(unittest.TestCase):\n  def test_a(self): time.sleep(50)"

@@ -9,16 +9,19 @@ import traceback
 import types
 import warnings
 from collections.abc import Generator, Iterator
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, deferLater
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.tasks import Task
 from txrdma.test.unit.mad.test_schedule import FakeAgent, HERE
+
+IS_OLD_TWISTED: Final = tuple(map(int, version("Twisted").split(".")[:2])) < (24, 10)
 
 
 class FaultTests(SynchronousTestCase):
@@ -33,6 +36,8 @@ class FaultTests(SynchronousTestCase):
 
     def test_traceback(self) -> None:
         """A traceback has the frames of all work that the exception went through, the outermost first."""
+        if IS_OLD_TWISTED:
+            raise SkipTest("failures of Twisted before 24.10 clear the traceback of their exception")
 
         def innermost() -> Generator[Any, Any, None]:
             yield self.schedule.SubnGet(NodeInfo, HERE)
@@ -272,6 +277,8 @@ class SizeTests(SynchronousTestCase):
 
     def test_deepTasks(self) -> None:
         """Nor do coroutines that wait for each other, one queued by the other."""
+        if IS_OLD_TWISTED:
+            raise SkipTest("failures of Twisted before 24.10 read the whole traceback at each level")
 
         async def down(depth: int, isBad: bool) -> int:
             if depth == 0:
