@@ -4,6 +4,7 @@ Error correction over time, by a whole monitor on a real reactor.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -15,9 +16,10 @@ from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.exposition import guidText
+from txrdma.monitor.history import HistoryWriter
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.tap.monitor import MonitorService
+from txrdma.tap import monitor
 from txrdma.test.support.monitor.fetching import Answer, Connection
 
 reactor: Any = theReactor
@@ -27,9 +29,8 @@ history.file = "{history}"
 web.listen = ""
 
 [poll]
-interval = 0.1
+interval = 0.2
 look = 1
-settle = 0.1
 notices = false
 survey = 0
 """
@@ -45,13 +46,14 @@ class CorrectionHistoryTests(TestCase):
         return Deferred.fromCoroutine(self._history())
 
     async def _history(self) -> None:
+        self.patch(monitor, "HistoryWriter", partial(HistoryWriter, batchSeconds=0.1))
         fabric = SimulatedFabric(reactor, fatTree(4, 4))
         self.addCleanup(fabric.close)
         fabric.correct()
         rates = {CORRECTED: 1000.0, SYMBOLS: 2000.0}
         fabric.growCounters("leaf0000", 1, **rates)
         config = parseConfig(WATCHED.format(history=self.mktemp()))
-        service = MonitorService(reactor, config, lambda: fabric.attach("h00000"))
+        service = monitor.MonitorService(reactor, config, lambda: fabric.attach("h00000"))
         service.startService()
         self.addCleanup(service.stopService)
         port = f"{guidText(fabric.node('leaf0000').guid)}/"
@@ -68,12 +70,12 @@ class CorrectionHistoryTests(TestCase):
         page = await self._get(service, f"/nodes/{port}ports/1")
         self.assertIn('data-bits="212500000000"', page.text)
 
-    async def _get(self, service: MonitorService, path: str) -> Answer:
+    async def _get(self, service: monitor.MonitorService, path: str) -> Answer:
         connection = Connection(service.site.factory)
         connection.ask(path)
         while not connection.transport.disconnecting:
             await deferLater(reactor, 0.01)
         return connection.answer
 
-    async def _asked(self, service: MonitorService, path: str) -> Any:
+    async def _asked(self, service: monitor.MonitorService, path: str) -> Any:
         return (await self._get(service, path)).json
