@@ -154,7 +154,7 @@ class WireTests(SynchronousTestCase):
         seed=st.integers(0, 1 << 30),
     )
     def test_table(self, wire: tuple[float, float, float], seed: int) -> None:
-        """So does a table of thousands of records: with 5 % lost, with some doubled and in disorder besides."""
+        """A table of thousands of records arrives, though 5 % are lost, and some duplicated or reordered."""
         pair = Pair(seed, *wire)
         message = pair.random.randbytes(self.records * 112)
         pair.server.send(TABLE, message, TO_CLIENT, 0.0)
