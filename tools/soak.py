@@ -65,6 +65,8 @@ def activities() -> Iterator[Activity]:
     for generator in SCENARIOS:
         words = (python, "-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--quiet")
         yield Activity(f"random {generator}", words, isRandom=True)
+    words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "txrdma.test.unit")
+    yield Activity("random examples", words, 1800.0, isRandom=True)
     make = ("make", f"PYTHON={python}")
     yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
     yield Activity("demo", (*make, "DEMO=--large 4 --files 60", "demo"), 20.0)
