@@ -179,7 +179,7 @@ $(LOWEST)/.made:
 
 $(LOWEST)/.has-lowest: pyproject.toml tools/lowest.txt | $(LOWEST)/.made
 	@echo "Installing txrdma with the lowest supported versions into $(LOWEST)"
-	@tools/quietly $(LOWEST)/bin/python $(PIP) -e . 'hypothesis>=6.100' -c tools/lowest.txt
+	@tools/quietly $(LOWEST)/bin/python $(PIP) -e '.[cli]' 'hypothesis>=6.100' -c tools/lowest.txt
 	@touch $@
 
 $(TRUNK)/.made:
