@@ -63,7 +63,7 @@ def activities() -> Iterator[Activity]:
         yield Activity(f"conversations {chapter}", words, 60.0)
     yield Activity("drawn conversations", (*streams, "--drawn", "20"), 120.0, isRandom=True)
     for generator in SCENARIOS:
-        words = (python, "-m", "txrdma.testing.simulate", generator, "--minutes", "{minutes}", "--quiet")
+        words = (python, "-m", "txrdma.testing.simulate", "--quiet", "--minutes", "{minutes}", generator)
         yield Activity(f"random {generator}", words, isRandom=True)
     words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "txrdma.test.unit")
     yield Activity("random examples", words, 1800.0, isRandom=True)
