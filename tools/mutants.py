@@ -38,6 +38,7 @@ from typing import Any, Final
 from runtests import allowDescriptors
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
+WORKER: Final = CHECKOUT / "tools" / "testworker.py"
 RESULTS: Final = CHECKOUT / "tools" / "mutants.json"
 TESTED: Final = CHECKOUT / "build" / "tests" / "results.jsonl"
 """Each test of the last run, with its seconds."""
@@ -319,7 +320,7 @@ class WorkerProcess:
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         readEnd, writeEnd = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("testworker.py")), str(writeEnd), folder],
+            [sys.executable, str(WORKER), str(writeEnd), folder, str(CHECKOUT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
