@@ -14,9 +14,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString, wrapServerTLS
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, ITransport
-from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, Logger
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.client import Agent, HTTPConnectionPool, readBody, ResponseNeverReceived, URI
 from twisted.web.error import SchemeNotSupported
@@ -27,6 +26,7 @@ from twisted.web.server import Site
 from txrdma.logs import Seldom
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.insight import outcomes
+from txrdma.testing.protocols import Recorder
 from txrdma.web import SMCAgentEndpointFactory
 
 BODY = bytes(range(256)) * 4096
@@ -210,29 +210,12 @@ class TLSTests(WebTestCase):
         """The string C{tls:...:endpoint=smc...} makes a TLS client over SMC-R."""
         port = await self.listenTLS()
         string = rf"tls:localhost:{port}:trustRoots={self.folder}:endpoint=smc\:localhost\:{port}"
-        listener = Heard()
+        listener = Recorder()
         await connectProtocol(clientFromString(reactor, string), listener)
-        listener.send(b"GET / HTTP/1.0\r\n\r\n")
-        self.assertTrue((await listener.all).endswith(BODY))
+        listener.transport.write(b"GET / HTTP/1.0\r\n\r\n")
+        await listener.lost
+        self.assertTrue(listener.heard.endswith(BODY))
         self.assertEqual(self.resource.modes, ["SMC-R"])
-
-
-class Heard(Protocol):
-    """Gathers everything."""
-
-    def __init__(self) -> None:
-        self.all: Deferred[bytes] = Deferred()
-        self._parts: list[bytes] = []
-
-    def send(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(data)
-
-    def dataReceived(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.all.callback(b"".join(self._parts))
 
 
 class HAProxyTests(WebTestCase):
@@ -250,9 +233,9 @@ class HAProxyTests(WebTestCase):
 
         endpoint = serverFromString(reactor, "haproxy:smc:0:interface=127.0.0.1")
         port = self.willStop(await endpoint.listen(Factory.forProtocol(Seeing)))
-        listener = Heard()
+        listener = Recorder()
         await connectProtocol(clientFromString(reactor, f"smc:127.0.0.1:{port}"), listener)
         self.assertEqual(modeOf(listener.transport), "SMC-R")
-        listener.send(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\nhello")
+        listener.transport.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\nhello")
         self.assertEqual(await seen, ("192.0.2.7", "hello"))
-        await listener.all
+        await listener.lost

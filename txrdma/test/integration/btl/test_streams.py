@@ -27,8 +27,8 @@ from txrdma.btl.connections import connect, MessageProtocol
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.error import RDMAError, Refused
 from txrdma.test.support.btl.hosts import Making
-from txrdma.test.support.smc.ends import Echo, Recorders
 from txrdma.test.support.streaming import Halves, StreamCase
+from txrdma.testing.protocols import Echo, Recorders
 
 reactor: Any = theReactor
 

@@ -36,7 +36,8 @@ from txrdma.smc.carriers.owners import Place
 from txrdma.smc.insight import outcomes, status
 from txrdma.smc.insight.outcomes import NotSMC
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 from txrdma.unixsockets import Credentials
 
 NOT_THERE = r"device=soft\:192.0.2.1"
@@ -284,16 +285,6 @@ class FallbackForbiddenTests(EndsTestCase):
         self.assertEqual(protocol.smc.mode, "SMC-R")
 
 
-class _Silent(Protocol):
-    """Says nothing, and remembers what it hears."""
-
-    def __init__(self) -> None:
-        self.heard = b""
-
-    def dataReceived(self, data: bytes) -> None:
-        self.heard += data
-
-
 class TroubleTests(EndsTestCase):
     """Ends that do not do what they should."""
 
@@ -324,7 +315,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_squatter(self) -> None:
         """A process that answers in the listener's place, but does not accept, can't do harm: plain TCP."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
@@ -369,7 +360,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_silentServer(self) -> None:
         """A server that accepts and never answers costs the handshake's time, no more."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2").connect(
             Recorders()
@@ -394,7 +385,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelWhileAnnouncing(self) -> None:
         """Connecting can be cancelled while the listener is asked; that leaves nothing in the reactor."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         asked: list[Protocol] = []
 
@@ -415,7 +406,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelWhileWaiting(self) -> None:
         """Connecting can be cancelled while the listener should say that it has accepted."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
@@ -429,7 +420,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelInHandshake(self) -> None:
         """Connecting can be cancelled while the server thinks."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc").connect(Recorders())
         while not silent.heard:

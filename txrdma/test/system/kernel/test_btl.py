@@ -30,9 +30,9 @@ from txrdma.btl.module import moduleOf
 from txrdma.btl.stream.endpoints import StreamClientEndpoint, StreamServerEndpoint
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.test.support.btl.hosts import Noting, ORDERED, TAG
-from txrdma.test.support.smc.ends import Echo, Recorders
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.world import InTheBox, run, RXE, World, worldOf
+from txrdma.testing.protocols import Echo, Recorders
 from txrdma.verbs.devices import DevicePlace
 
 if OUTSIDE is None:
