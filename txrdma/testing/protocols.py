@@ -28,13 +28,13 @@ class Recorder(Protocol):
     """
 
     transport: Any
+    reason: Failure
     greeting = b""
     echoes = False
 
     def __init__(self) -> None:
         self.made: Deferred[Any] = Deferred()
         self.lost: Deferred[None] = Deferred()
-        self.reason: Failure | None = None
         self.heard = bytearray()
         self._waiting: list[tuple[int, Deferred[bytes]]] = []
 
@@ -160,7 +160,7 @@ class Recorders(Factory):
     """
     A factory that keeps the protocols it builds, of streams or of messages.
 
-    @ivar protocols: all protocols so far.
+    @ivar protocols: all protocols so far; C{addresses}: those of their peers.
     """
 
     noisy = False
@@ -168,6 +168,7 @@ class Recorders(Factory):
     def __init__(self, kind: Callable[[], Any] = Recorder) -> None:
         self.kind = kind
         self.protocols: list[Any] = []
+        self.addresses: list[Any] = []
         self._waiting: list[Deferred[Any]] = []
         self.starts = self.stops = 0
 
@@ -183,6 +184,7 @@ class Recorders(Factory):
         """Build a protocol, and keep it."""
         protocol = self.kind()
         self.protocols.append(protocol)
+        self.addresses.append(addr)
         waiting, self._waiting = self._waiting, []
         for deferred in waiting:
             protocol.made.chainDeferred(deferred)

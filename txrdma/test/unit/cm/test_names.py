@@ -21,8 +21,9 @@ from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoi
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import HostUnknown, Rejected
-from txrdma.test.support.cm.messaging import MessagingCase, Noting
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.testing.protocols import MessageRecorder
 
 
 @implementer(IHostResolution)
@@ -90,7 +91,7 @@ class NameTests(MessagingCase):
     def asking(self, port: int = 7471) -> Deferred[Any]:
         """Connect to the second host by its name."""
         endpoint = RDMAClientEndpoint(self.resolving, "there.example", port, self.devices[0])
-        return endpoint.connect(MessageFactory(Noting))
+        return endpoint.connect(MessageFactory(MessageRecorder))
 
     def test_address(self) -> None:
         """A name is asked for, and its address connected to; an address is not asked for."""
