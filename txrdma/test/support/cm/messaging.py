@@ -19,8 +19,8 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
-from txrdma.test.support.pingpongs import ReadingClock
 from txrdma.testing.protocols import MessageRecorder
+from txrdma.testing.reactors import ReactorClock
 
 SERVICE = 0x1000000000000042
 
@@ -28,7 +28,7 @@ SERVICE = 0x1000000000000042
 class MessagingCase(SynchronousTestCase):
     """Two hosts on a simulated network, with one address each unless a subclass has more."""
 
-    clockClass: type[ReadingClock] = ReadingClock
+    clockClass: type[ReactorClock] = ReactorClock
     addresses: tuple[tuple[str, ...], ...] = (("10.0.1.1",), ("10.0.1.2",))
 
     def setUp(self) -> None:

@@ -22,8 +22,8 @@ from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.test.support.pingpongs import ReadingClock
 from txrdma.testing.protocols import MessageRecorder
+from txrdma.testing.reactors import ReactorClock
 
 
 @implementer(IHostResolution)
@@ -46,7 +46,7 @@ class Resolution:
 
 
 @implementer(IReactorPluggableNameResolver, IHostnameResolver)
-class ResolvingClock(ReadingClock):
+class ResolvingClock(ReactorClock):
     """A reactor with a resolver whose answers a test gives."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class NameTests(MessagingCase):
         self.resolving.asked[0].answer()
         error = self.failureResultOf(asked, HostUnknown).value
         self.assertIn("there.example", str(error))
-        self.failureResultOf(addressesOf(ReadingClock(), "there.example"), HostUnknown)
+        self.failureResultOf(addressesOf(ReactorClock(), "there.example"), HostUnknown)
 
     def test_cancelled(self) -> None:
         """To cancel an attempt cancels the question; what is answered later is ignored."""
