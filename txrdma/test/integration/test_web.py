@@ -8,14 +8,13 @@ import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from zope.interface import implementer
-
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString, wrapServerTLS
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, ITransport
 from twisted.internet.protocol import Factory, Protocol
-from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, Logger
+from twisted.internet.testing import EventLoggingObserver
+from twisted.logger import globalLogPublisher, Logger
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.client import Agent, HTTPConnectionPool, readBody, ResponseNeverReceived, URI
 from twisted.web.error import SchemeNotSupported
@@ -100,19 +99,12 @@ class HTTPTests(WebTestCase):
 
     async def test_log(self) -> None:
         """An agent that makes an endpoint for each request tells once what its connections are."""
-        told: list[str] = []
+        events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
-
-        @implementer(ILogObserver)
-        def observe(event: LogEvent) -> None:
-            if str(event.get("where")).startswith("connection to"):
-                told.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observe)
-        self.addCleanup(globalLogPublisher.removeObserver, observe)
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))
+        told = [each for each in events if str(each.get("where")).startswith("connection to")]
         self.assertEqual(len(told), 1, told)
 
     async def test_tcp(self) -> None:

@@ -21,6 +21,7 @@ from twisted.internet.error import (
 )
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
+from twisted.internet.testing import EventLoggingObserver
 from twisted.logger import globalLogPublisher, Logger
 from twisted.python import log
 from twisted.python.failure import Failure
@@ -267,16 +268,13 @@ class FallbackForbiddenTests(EndsTestCase):
 
     async def test_server(self) -> None:
         """The listener drops who can't, without a protocol, and says why in the log."""
-        said: list[str] = []
         self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
-        observer: Any = lambda event: said.append(str(event.get("reason")))  # noqa: E731
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
         await protocol.lost
         self.assertEqual(factory.protocols, [])
-        self.assertIn("PEERNOSMC", said)
+        self.assertIn("PEERNOSMC", [str(event.get("reason")) for event in events])
 
     async def test_smc(self) -> None:
         """Where SMC can be had it changes nothing."""
