@@ -10,12 +10,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionAborted
-from twisted.internet.interfaces import IPushProducer
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
@@ -35,7 +33,7 @@ from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages import IMessageProtocol, IMessageTransport
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
-from txrdma.testing.protocols import Recorders
+from txrdma.testing.protocols import ProducerRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
 
@@ -233,32 +231,22 @@ class MemoryTests(HostsCase):
         self.outcome(client.transport.send(TAG, b"still here"))
 
 
-@implementer(IPushProducer)
-class Producing:
+class Producing(ProducerRecorder):
     """A producer that sends as long as it may."""
 
     def __init__(self, transport: Any, post: Callable[[int, bytes], None] | None = None) -> None:
-        self.calls: list[str] = []
+        super().__init__(self.produce)
         self.sent = 0
         self._send = transport.sendMessage if post is None else partial(post, TAG)
-        self.isPaused = False
+
+    @property
+    def isPaused(self) -> bool:
+        return self.calls[-1:] == ["pause"]
 
     def produce(self) -> None:
         while not self.isPaused and self.sent < 300:
             self.sent += 1
             self._send(bytes(50_000))
-
-    def pauseProducing(self) -> None:
-        self.isPaused = True
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.isPaused = False
-        self.calls.append("resume")
-        self.produce()
-
-    def stopProducing(self) -> None:
-        self.calls.append("stop")
 
 
 class PressureTests(HostsCase):
