@@ -27,7 +27,7 @@ from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder, Recorders
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
 
 class OpeningTests(MessagingCase):
@@ -311,34 +311,25 @@ class MessageTests(MessagingCase):
     def test_producer(self) -> None:
         """A producer is paused while messages wait, and resumed when none does."""
         client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        calls: list[str] = []
+        left = 50
 
-        class Producer:
-            left = 50
+        def produce() -> None:
+            nonlocal left
+            while left and producer.calls[-1] == "resume":
+                left -= 1
+                client.transport.sendMessage(b"more")
+            if not left:
+                client.transport.unregisterProducer()
 
-            def pauseProducing(self) -> None:
-                calls.append("pause")
-
-            def resumeProducing(self) -> None:
-                calls.append("resume")
-                while self.left and calls[-1] == "resume":
-                    self.left -= 1
-                    client.transport.sendMessage(b"more")
-                if not self.left:
-                    client.transport.unregisterProducer()
-
-            def stopProducing(self) -> None:
-                calls.append("stop")
-
-        producer: Any = Producer()
+        producer = ProducerRecorder(produce)
         self.assertRaises(InvalidRequest, client.transport.registerProducer, producer, False)
         client.transport.registerProducer(producer, True)
         producer.resumeProducing()
         self.wait(lambda: len(server.messages) == 50)
-        self.assertEqual(calls[:3], ["resume", "pause", "resume"])
+        self.assertEqual(producer.calls[:3], ["resume", "pause", "resume"])
         client.transport.registerProducer(producer, True)
         client.transport.abortConnection()
-        self.assertEqual(calls[-1], "stop")
+        self.assertEqual(producer.calls[-1], "stop")
 
     def test_notCounted(self) -> None:
         """A peer that does not count is sent to as it goes: its device says when there is no receive."""
