@@ -5,14 +5,12 @@ The promises of every L{IMessageTransport}, as a mixin for test cases.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from twisted.python.failure import Failure
-
-from txrdma.messages import IMessageProtocol, IMessageTransport
+from txrdma.messages import IMessageTransport
+from txrdma.testing.protocols import MessageRecorder
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -20,36 +18,6 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
-
-
-@implementer(IMessageProtocol)
-class NotingMessages:
-    """
-    A protocol of messages that notes all that it hears, and needs nothing that only some transports have.
-
-    @ivar ends: names of the reasons of its end.
-    """
-
-    def __init__(self) -> None:
-        self.transport: Any = None
-        self.messages: list[tuple[bytes, int | None]] = []
-        self.ends: list[str] = []
-
-    def makeConnection(self, transport: IMessageTransport) -> None:
-        """Keep the transport of the connection."""
-        self.transport = transport
-        self.connectionMade()
-
-    def connectionMade(self) -> None:
-        """Do nothing at the beginning."""
-
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Keep a message as it came."""
-        self.messages.append((data, immediate))
-
-    def connectionLost(self, reason: Failure) -> None:
-        """Keep the name of the reason."""
-        self.ends.append(type(reason.value).__name__)
 
 
 class MessageContract(Base):
@@ -63,7 +31,7 @@ class MessageContract(Base):
 
     longest = 4096
 
-    def connectedBy(self, one: NotingMessages, other: NotingMessages) -> None:
+    def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         """Connect these two protocols with each other."""
         raise NotImplementedError
 
@@ -71,9 +39,9 @@ class MessageContract(Base):
         """Let time pass until a condition is true, and fail where it never is."""
         raise NotImplementedError
 
-    def connectedEnds(self) -> tuple[NotingMessages, NotingMessages]:
+    def connectedEnds(self) -> tuple[MessageRecorder, MessageRecorder]:
         """Connect two protocols that note what they hear."""
-        one, other = NotingMessages(), NotingMessages()
+        one, other = MessageRecorder(), MessageRecorder()
         self.connectedBy(one, other)
         return one, other
 

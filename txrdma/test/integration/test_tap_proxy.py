@@ -24,7 +24,8 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.tap.proxy import IStreamTransport, ProxyService
-from txrdma.test.support.tap_proxy import Gathering, reactor
+from txrdma.test.support.smc.ends import reactor
+from txrdma.testing.protocols import HalfCloseRecorder
 
 
 @implementer(IPushProducer)
@@ -83,13 +84,13 @@ class ProxyTests(TestCase):
     far = "tcp"
     modes = {"plain": 2}
 
-    async def start(self) -> tuple[Gathering, Gathering]:
+    async def start(self) -> tuple[HalfCloseRecorder, HalfCloseRecorder]:
         """A server, a proxy before it, and a client of the proxy: both ends."""
         self.addCleanup(closeLinkGroups, reactor)
-        servers: list[Gathering] = []
+        servers: list[HalfCloseRecorder] = []
 
-        def build() -> Gathering:
-            servers.append(Gathering())
+        def build() -> HalfCloseRecorder:
+            servers.append(HalfCloseRecorder())
             return servers[-1]
 
         server = serverFromString(reactor, f"{self.far}:0:interface=127.0.0.1")
@@ -106,9 +107,9 @@ class ProxyTests(TestCase):
             await deferLater(reactor, 0.001)
         return client, servers[0]
 
-    async def connect(self) -> Gathering:
+    async def connect(self) -> HalfCloseRecorder:
         endpoint = clientFromString(reactor, f"{self.near}:127.0.0.1:{self.port}")
-        return cast(Gathering, await endpoint.connect(Factory.forProtocol(Gathering)))
+        return cast(HalfCloseRecorder, await endpoint.connect(Factory.forProtocol(HalfCloseRecorder)))
 
     async def stop(self) -> None:
         if self.service.running:
@@ -120,13 +121,15 @@ class ProxyTests(TestCase):
         client, server = await self.start()
         client.transport.write(question)
         client.transport.loseWriteConnection()
-        self.assertEqual(await server.read, question)
+        await server.readEnded
+        self.assertEqual(server.heard, question)
         server.transport.write(answer)
         server.transport.loseConnection()
-        self.assertEqual(await client.read, answer)
+        await client.readEnded
+        self.assertEqual(client.heard, answer)
         client.transport.loseConnection()
-        await client.gone
-        await server.gone
+        await client.lost
+        await server.lost
         await self.stop()
         statistics = self.service.factory.statistics
         self.assertEqual(
@@ -147,32 +150,34 @@ class ProxyTests(TestCase):
             await deferLater(reactor, 0.2)
         self.assertLess(written, total)
         server.transport.resumeProducing()
-        heard = await server.read
+        await server.readEnded
+        heard = server.heard
         self.assertEqual(len(heard), total)
         self.assertEqual(heard[-len(flood.CHUNK) :], flood.CHUNK)
         server.transport.loseConnection()
         client.transport.loseConnection()
-        await client.gone
-        await server.gone
+        await client.lost
+        await server.lost
 
     async def test_abort(self) -> None:
         """A connection that is aborted on one side ends as a loss on the other."""
         client, server = await self.start()
         client.transport.abortConnection()
-        self.assertNotIsInstance(await server.gone, ConnectionDone)
-        await client.gone
+        await server.lost
+        self.assertNotIsInstance(server.reason.value, ConnectionDone)
+        await client.lost
 
     async def test_refused(self) -> None:
         """When the server has gone, clients of the proxy see their connections end."""
         client, server = await self.start()
         await maybeDeferred(self.serverPort.stopListening)
         late = await self.connect()
-        await late.gone
+        await late.lost
         self.assertEqual(self.service.factory.statistics.failed, 1)
         client.transport.loseConnection()
         server.transport.loseConnection()
-        await client.gone
-        await server.gone
+        await client.lost
+        await server.lost
 
     async def test_shutdown(self) -> None:
         """Stopping the service ends live connections in good order."""
@@ -181,12 +186,14 @@ class ProxyTests(TestCase):
         while not server.heard:
             await deferLater(reactor, 0.001)
         await self.stop()
-        self.assertEqual(await server.read, b"last words")
-        self.assertEqual(await client.read, b"")
+        await server.readEnded
+        self.assertEqual(server.heard, b"last words")
+        await client.readEnded
+        self.assertEqual(client.heard, b"")
         server.transport.loseConnection()
         client.transport.loseConnection()
-        await client.gone
-        await server.gone
+        await client.lost
+        await server.lost
 
 
 class ProxyToSMCTests(ProxyTests):

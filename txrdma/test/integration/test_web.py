@@ -8,15 +8,13 @@ import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from zope.interface import implementer
-
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString, wrapServerTLS
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, ITransport
-from twisted.internet.protocol import connectionDone, Factory, Protocol
-from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, Logger
-from twisted.python.failure import Failure
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import EventLoggingObserver
+from twisted.logger import globalLogPublisher, Logger
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.client import Agent, HTTPConnectionPool, readBody, ResponseNeverReceived, URI
 from twisted.web.error import SchemeNotSupported
@@ -27,6 +25,7 @@ from twisted.web.server import Site
 from txrdma.logs import Seldom
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.insight import outcomes
+from txrdma.testing.protocols import Recorder
 from txrdma.web import SMCAgentEndpointFactory
 
 BODY = bytes(range(256)) * 4096
@@ -100,19 +99,12 @@ class HTTPTests(WebTestCase):
 
     async def test_log(self) -> None:
         """An agent that makes an endpoint for each request tells once what its connections are."""
-        told: list[str] = []
+        events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
-
-        @implementer(ILogObserver)
-        def observe(event: LogEvent) -> None:
-            if str(event.get("where")).startswith("connection to"):
-                told.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observe)
-        self.addCleanup(globalLogPublisher.removeObserver, observe)
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))
+        told = [each for each in events if str(each.get("where")).startswith("connection to")]
         self.assertEqual(len(told), 1, told)
 
     async def test_tcp(self) -> None:
@@ -210,29 +202,12 @@ class TLSTests(WebTestCase):
         """The string C{tls:...:endpoint=smc...} makes a TLS client over SMC-R."""
         port = await self.listenTLS()
         string = rf"tls:localhost:{port}:trustRoots={self.folder}:endpoint=smc\:localhost\:{port}"
-        listener = Heard()
+        listener = Recorder()
         await connectProtocol(clientFromString(reactor, string), listener)
-        listener.send(b"GET / HTTP/1.0\r\n\r\n")
-        self.assertTrue((await listener.all).endswith(BODY))
+        listener.transport.write(b"GET / HTTP/1.0\r\n\r\n")
+        await listener.lost
+        self.assertTrue(listener.heard.endswith(BODY))
         self.assertEqual(self.resource.modes, ["SMC-R"])
-
-
-class Heard(Protocol):
-    """Gathers everything."""
-
-    def __init__(self) -> None:
-        self.all: Deferred[bytes] = Deferred()
-        self._parts: list[bytes] = []
-
-    def send(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(data)
-
-    def dataReceived(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.all.callback(b"".join(self._parts))
 
 
 class HAProxyTests(WebTestCase):
@@ -250,9 +225,9 @@ class HAProxyTests(WebTestCase):
 
         endpoint = serverFromString(reactor, "haproxy:smc:0:interface=127.0.0.1")
         port = self.willStop(await endpoint.listen(Factory.forProtocol(Seeing)))
-        listener = Heard()
+        listener = Recorder()
         await connectProtocol(clientFromString(reactor, f"smc:127.0.0.1:{port}"), listener)
         self.assertEqual(modeOf(listener.transport), "SMC-R")
-        listener.send(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\nhello")
+        listener.transport.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\nhello")
         self.assertEqual(await seen, ("192.0.2.7", "hello"))
-        await listener.all
+        await listener.lost

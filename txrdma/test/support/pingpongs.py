@@ -14,11 +14,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
-    IReadDescriptor,
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import Factory
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.test.iosim import connect, FakeTransport, IOPump
 
@@ -27,6 +25,7 @@ from txrdma.pingpong.link import Link
 from txrdma.pingpong.plan import LinkSettings
 from txrdma.pingpong.session import Side
 from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.testing.reactors import ReactorClock
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -40,34 +39,18 @@ ADDRESS = IPv4Address("TCP", "192.0.2.1", 18516)
 _T = TypeVar("_T")
 
 
-class ReadingClock(Clock):
-    """A clock with readers: in simulated time a descriptor is looked at after everything that happens."""
+class PumpedClock(ReactorClock):
+    """A clock that pumps the bytes of connections in memory."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.readers: list[IReadDescriptor] = []
         self.pumps: list[IOPump] = []
 
-    def addReader(self, reader: IReadDescriptor) -> None:
-        """Look at it."""
-        if reader not in self.readers:
-            self.readers.append(reader)
-
-    def removeReader(self, reader: IReadDescriptor) -> None:
-        """Don't, any more."""
-        if reader in self.readers:
-            self.readers.remove(reader)
-
     def step(self) -> None:
-        """On to the next thing that happens."""
+        """Pump, which takes no time; where there is nothing to pump, advance to the next delayed call."""
         said = [pump.pump() for pump in self.pumps]
-        if any(said):
-            return  # what is said takes no time
-        following = min((call.getTime() for call in self.getDelayedCalls()), default=self.rightNow + 0.01)
-        self.advance(max(0.0, following - self.rightNow))
-        for reader in tuple(self.readers):
-            if reader in self.readers:  # it may have left by what another one has read
-                reader.doRead()
+        if not any(said):
+            super().step()
 
     def nanoseconds(self) -> int:
         """As C{perf_counter_ns}."""
@@ -82,7 +65,7 @@ class PumpedEndpoint:
     @ivar pumps: of the connections that were made; the clock makes bytes flow.
     """
 
-    def __init__(self, clock: ReadingClock, server: Factory) -> None:
+    def __init__(self, clock: PumpedClock, server: Factory) -> None:
         self.server = server
         self.pumps = clock.pumps
 
@@ -99,7 +82,7 @@ class SimulatedLinks(Base):
 
     def setUp(self) -> None:
         super().setUp()
-        self.clock = ReadingClock()
+        self.clock = PumpedClock()
         self.network = SimulatedNetwork(self.clock, seed=7)
         self.devices: list[IVerbsDevice] = []
         for host in (1, 2):

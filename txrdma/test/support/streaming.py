@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionDone, NoProtocol
-from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from txrdma.test.support.smc.ends import Recorder, Recorders
+from txrdma.testing.protocols import HalfCloseRecorder, Recorder, Recorders
 
 reactor: Any = theReactor
 
@@ -29,9 +26,8 @@ _MOST_LOOKS = 200
 _LOOK_SECONDS = 0.01
 
 
-@implementer(IHalfCloseableProtocol)
-class Halves(Recorder):
-    """Closes by halves, and answers when it has heard all."""
+class Halves(HalfCloseRecorder):
+    """Half-closes, and answers when it has heard all."""
 
     def __init__(self) -> None:
         super().__init__()

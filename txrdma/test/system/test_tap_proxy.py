@@ -15,7 +15,8 @@ from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from txrdma.test.support.tap_proxy import Gathering, reactor
+from txrdma.test.support.smc.ends import reactor
+from txrdma.testing.protocols import HalfCloseRecorder
 
 
 class Twistd(ProcessProtocol):
@@ -56,7 +57,7 @@ class ProcessTests(TestCase):
 
     async def test_chain(self) -> None:
         """A plain client and a plain server talk through two proxies, with SMC-R between them."""
-        heard = Gathering()
+        heard = HalfCloseRecorder()
         server = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
         serverPort = await server.listen(Factory.forProtocol(lambda: heard))
         self.addCleanup(serverPort.stopListening)
@@ -69,14 +70,16 @@ class ProcessTests(TestCase):
         )
         self.addCleanup(lambda: Deferred.fromCoroutine(near.stop()))
         endpoint = clientFromString(reactor, f"tcp:127.0.0.1:{await near.listening}")
-        client = cast(Gathering, await endpoint.connect(Factory.forProtocol(Gathering)))
+        client = cast(HalfCloseRecorder, await endpoint.connect(Factory.forProtocol(HalfCloseRecorder)))
         question = os.urandom(5_000_000)
         client.transport.write(question)
         client.transport.loseWriteConnection()
-        self.assertEqual(await heard.read, question)
+        await heard.readEnded
+        self.assertEqual(heard.heard, question)
         heard.transport.write(b"thanks")
         heard.transport.loseConnection()
-        self.assertEqual(await client.read, b"thanks")
+        await client.readEnded
+        self.assertEqual(client.heard, b"thanks")
         client.transport.loseConnection()
         for output in (await near.stop(), await far.stop()):
             self.assertIn("1 connections accepted, 0 not passed on", output)

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
-from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.logger import capturedLogs
 from twisted.plugin import getPlugins
 from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
@@ -144,15 +144,8 @@ class PairTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """A target that can't be reached is logged, counted, and the connection ends."""
-        seen: list[LogEvent] = []
-
-        @implementer(ILogObserver)
-        def observer(event: LogEvent) -> None:
-            seen.append(event)
-
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
-        self.target.result.errback(ConnectionRefusedError())
+        with capturedLogs() as seen:
+            self.target.result.errback(ConnectionRefusedError())
         self.assertEqual(self.nearTransport.calls, ["abort"])
         self.assertEqual(self.factory.statistics.failed, 1)
         [event] = [event for event in seen if event["log_namespace"] == "txrdma.tap.proxy"]

@@ -17,7 +17,7 @@ from txrdma.btl.connections import connect, listen, MessageProtocol
 from txrdma.btl.insight import report
 from txrdma.commands.btl_stats import countersTable, entries, summed
 from txrdma.commands.common.counted import ALL
-from txrdma.test.support.btl.hosts import Making
+from txrdma.testing.protocols import Recorders
 from txrdma.unixanswers import IReactor, processesIn
 
 reactor = cast(IReactor, installedReactor)
@@ -37,8 +37,8 @@ class AskingTests(TestCase):
         """What a process has counted can be asked for while it has a module, and is kept for its next one."""
         others = report()["gauges"]["modules"]  # of tests whose time stands still
         client, server = MessageProtocol(), MessageProtocol()
-        port: Any = await listen(reactor, 0, Making(server), "127.0.0.1")
-        await connect(reactor, "127.0.0.1", port.getHost().port, Making(client))
+        port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1")
+        await connect(reactor, "127.0.0.1", port.getHost().port, Recorders(lambda: client))
         before = await self.ours()
         await client.transport.send(1, bytes(100))
         await client.transport.send(1, bytes(20_000))

@@ -19,7 +19,7 @@ from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
-from txrdma.test.support.btl.hosts import HostsCase, Noting, ORDERED, TAG
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.smc.hosts import Host
 
 _LOSSY = Faults(loss=0.05, duplication=0.02, jitterSeconds=0.002, late=0.01)
@@ -265,7 +265,7 @@ class ProbeTests(TwoNetworksCase):
 
     def failures(self) -> list[Failure]:
         """Open a connection which fails at both ends."""
-        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
         self.wait(lambda: all(answer.called for answer in answers), 60.0)
         found = [self.failureResultOf(answer) for answer in answers]
         self.assertNothingLeft()

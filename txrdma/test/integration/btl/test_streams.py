@@ -26,9 +26,8 @@ from txrdma.btl import module as modules
 from txrdma.btl.connections import connect, MessageProtocol
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.error import RDMAError, Refused
-from txrdma.test.support.btl.hosts import Making
-from txrdma.test.support.smc.ends import Echo, Recorders
 from txrdma.test.support.streaming import Halves, StreamCase
+from txrdma.testing.protocols import Echo, Recorders
 
 reactor: Any = theReactor
 
@@ -122,7 +121,7 @@ class StreamTests(StreamCase):
         await self.ports.pop().stopListening()
         refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
         await self.assertFailure(refused, ConnectionRefusedError)
-        await self.assertFailure(connect(reactor, "127.0.0.1", port, Making(MessageProtocol())), Refused)
+        await self.assertFailure(connect(reactor, "127.0.0.1", port, Recorders(MessageProtocol)), Refused)
 
     async def test_noDevice(self) -> None:
         """A device that is not there is an error at both ends, which names it."""
@@ -146,9 +145,9 @@ class StreamTests(StreamCase):
             def connectionMade(self) -> None:
                 self.transport.sendMessage(b"hello")
 
-        self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Making(Noting())))
+        self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Recorders(Noting)))
         port = self.ports[-1].getHost().port
-        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Making(Saying()))
+        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders(Saying))
         while not heard:
             await deferLater(reactor, 0.01)
         self.assertEqual(heard, [b"hello"])

@@ -8,21 +8,18 @@ import random
 from hashlib import sha256
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError
-from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.errors import Rejected
-from txrdma.test.support.smc.ends import Echo, Recorder
 from txrdma.test.support.streaming import Halves, StreamCase
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder
 
 reactor: Any = theReactor
 
@@ -86,13 +83,9 @@ class SharedMemoryTests(SocketCase):
     async def test_bothWays(self) -> None:
         """A megabyte both ways at the same time, by small buffers with few messages."""
 
-        @implementer(IHalfCloseableProtocol)
-        class Patient(Recorder):
+        class Patient(HalfCloseRecorder):
             def readConnectionLost(self) -> None:
                 self.transport.loseConnection()
-
-            def writeConnectionLost(self) -> None:
-                pass
 
         client, server = await self.both(Patient, Patient, ":receives=16:rcvbuf=5000:sndbuf=3000")
         text = random.Random(3).randbytes(1_000_000)
@@ -199,29 +192,17 @@ class SharedMemoryTests(SocketCase):
     async def test_producer(self) -> None:
         """A push producer is paused while the peer does not read, and goes on after that."""
         client, server = await self.both(keys=":keepalive=0")  # no probe makes a stalled stream go on
-        calls: list[str] = []
-
-        class Pushing:
-            def pauseProducing(self) -> None:
-                calls.append("pause")
-
-            def resumeProducing(self) -> None:
-                calls.append("resume")
-                client.transport.unregisterProducer()
-
-            def stopProducing(self) -> None:
-                calls.append("stop")
-
+        producer = ProducerRecorder(client.transport.unregisterProducer)
         server.transport.pauseProducing()
-        client.transport.registerProducer(Pushing(), True)
+        client.transport.registerProducer(producer, True)
         client.transport.write(bytes(1_500_000))
         client.transport.loseConnection()
         await deferLater(reactor, 0.1)
-        self.assertEqual(calls, ["pause"])
+        self.assertEqual(producer.calls, ["pause"])
         server.transport.resumeProducing()
         await client.lost
         await server.lost
-        self.assertEqual((calls, len(server.heard)), (["pause", "resume"], 1_500_000))
+        self.assertEqual((producer.calls, len(server.heard)), (["pause", "resume"], 1_500_000))
 
     async def test_many(self) -> None:
         """Many connections at once, each with its own bytes."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase, TestCase
@@ -24,6 +24,7 @@ from txrdma.monitor.config import MonitorConfig, parseConfig
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.systemd import SystemNotifier
 from txrdma.test.support.monitor.fetching import fetch
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
@@ -103,13 +104,6 @@ class ReloadTests(TestCase):
         """SIGHUP has the file read again: what can change does, mistakes change nothing, and it goes on."""
         return Deferred.fromCoroutine(self._hup())
 
-    async def until(self, isSo: Any) -> None:
-        for _ in range(600):
-            if isSo():
-                return
-            await deferLater(reactor, 0.02)
-        self.fail("it does not come to it")
-
     def test_tokens(self) -> Deferred[None]:
         """Tokens are read again, too: who had one that is not there any more is not let in."""
         return Deferred.fromCoroutine(self._tokens())
@@ -167,15 +161,15 @@ class ReloadTests(TestCase):
         service.reloadBy(again)
         service.startService()
         try:
-            await self.until(lambda: service.poller.statistics.turns > 1)
+            await waitUntil(reactor, lambda: service.poller.statistics.turns > 1)
             meters = service.poller.meters
             os.kill(os.getpid(), signal.SIGHUP)
-            await self.until(lambda: len(read) == 1)
+            await waitUntil(reactor, lambda: len(read) == 1)
             self.assertEqual(service.config.settings.intervalSeconds, 0.1)
             os.kill(os.getpid(), signal.SIGHUP)
-            await self.until(lambda: service.config.settings.intervalSeconds == 0.2)
+            await waitUntil(reactor, lambda: service.config.settings.intervalSeconds == 0.2)
             turns = service.poller.statistics.turns
-            await self.until(lambda: service.poller.statistics.turns > turns + 1)
+            await waitUntil(reactor, lambda: service.poller.statistics.turns > turns + 1)
             self.assertIs(service.poller.meters, meters)
             self.assertEqual(service.config.rules.ignored, {"width"})
         finally:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
@@ -26,6 +25,7 @@ from txrdma.monitor.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.service import WHOLE
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
@@ -106,13 +106,6 @@ class StartTests(SynchronousTestCase):
 class ServiceTests(TestCase):
     """The whole service, on a simulated fabric and the real reactor."""
 
-    async def until(self, isDone: Any) -> None:
-        for _ in range(600):
-            if isDone():
-                return
-            await deferLater(reactor, 0.02)
-        self.fail("it does not come to it")
-
     def test_service(self) -> Deferred[None]:
         """The service sweeps, reads, stores and answers; at its end nothing is left."""
         return Deferred.fromCoroutine(self._service())
@@ -124,7 +117,7 @@ class ServiceTests(TestCase):
         service = MonitorService(reactor, parseConfig(f'history.file = "{path}"\n{text}'))
         listening = service.services[0]
         service.startService()
-        await self.until(lambda: service.poller.statistics.turns > 3)
+        await waitUntil(reactor, lambda: service.poller.statistics.turns > 3)
         port = listening._waitingForPort.result.getHost().port
         agent = Agent(reactor)
         headers = Headers({"Accept-Encoding": ["gzip"]})

@@ -13,7 +13,8 @@ from txrdma.smc.carriers.choice import reachesOthers
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.options import Options
-from txrdma.test.support.smc.ends import Echo, EndsTestCase
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Echo
 
 ROCE = "soft:127.0.0.1:route=rocev2"
 

@@ -17,7 +17,8 @@ from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDiali
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.handshake import proposing
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo
 
 TCP_MAXSEG, TCP_SAVE_SYN, TCP_SAVED_SYN = 2, 27, 28
 SIZE = 1111

@@ -12,7 +12,8 @@ from weakref import ref
 
 from twisted.internet.task import deferLater
 
-from txrdma.test.support.smc.ends import EndsTestCase, reactor, Recorder
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Recorder
 
 
 class CircleTests(EndsTestCase):

@@ -19,7 +19,8 @@ from txrdma.smc.carriers.clientports import bindSomewhere
 from txrdma.smc.carriers.dialing import DialedClient
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Recorders
 
 
 class TurnTests(EndsTestCase):

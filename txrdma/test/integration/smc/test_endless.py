@@ -11,7 +11,8 @@ from zope.interface import implementer
 from twisted.internet import reactor as installedReactor
 from twisted.internet.interfaces import IPushProducer
 
-from txrdma.test.support.smc.ends import EndsTestCase, Recorder
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Recorder
 
 reactor: Any = installedReactor
 

@@ -21,6 +21,7 @@ from twisted.internet.error import (
 )
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
+from twisted.internet.testing import EventLoggingObserver
 from twisted.logger import globalLogPublisher, Logger
 from twisted.python import log
 from twisted.python.failure import Failure
@@ -36,7 +37,8 @@ from txrdma.smc.carriers.owners import Place
 from txrdma.smc.insight import outcomes, status
 from txrdma.smc.insight.outcomes import NotSMC
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 from txrdma.unixsockets import Credentials
 
 NOT_THERE = r"device=soft\:192.0.2.1"
@@ -266,32 +268,19 @@ class FallbackForbiddenTests(EndsTestCase):
 
     async def test_server(self) -> None:
         """The listener drops who can't, without a protocol, and says why in the log."""
-        said: list[str] = []
         self.patch(outcomes, "_seldom", Seldom(Logger()))  # others may have told of this port
-        observer: Any = lambda event: said.append(str(event.get("reason")))  # noqa: E731
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
         await protocol.lost
         self.assertEqual(factory.protocols, [])
-        self.assertIn("PEERNOSMC", said)
+        self.assertIn("PEERNOSMC", [str(event.get("reason")) for event in events])
 
     async def test_smc(self) -> None:
         """Where SMC can be had it changes nothing."""
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
         protocol = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         self.assertEqual(protocol.smc.mode, "SMC-R")
-
-
-class _Silent(Protocol):
-    """Says nothing, and remembers what it hears."""
-
-    def __init__(self) -> None:
-        self.heard = b""
-
-    def dataReceived(self, data: bytes) -> None:
-        self.heard += data
 
 
 class TroubleTests(EndsTestCase):
@@ -324,7 +313,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_squatter(self) -> None:
         """A process that answers in the listener's place, but does not accept, can't do harm: plain TCP."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
@@ -369,7 +358,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_silentServer(self) -> None:
         """A server that accepts and never answers costs the handshake's time, no more."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2").connect(
             Recorders()
@@ -394,7 +383,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelWhileAnnouncing(self) -> None:
         """Connecting can be cancelled while the listener is asked; that leaves nothing in the reactor."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         asked: list[Protocol] = []
 
@@ -415,7 +404,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelWhileWaiting(self) -> None:
         """Connecting can be cancelled while the listener should say that it has accepted."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
@@ -429,7 +418,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_cancelInHandshake(self) -> None:
         """Connecting can be cancelled while the server thinks."""
-        silent = _Silent()
+        silent = Recorder()
         port = await self.plainListener(silent)
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc").connect(Recorders())
         while not silent.heard:

@@ -29,8 +29,9 @@ from txrdma.soft.shared._incoming import Incoming
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._outgoing import Outgoing
 from txrdma.soft.shared.attachment import Attachment
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.protocols import Echo
 from txrdma.testing.smc.scenario import DEVICE
 
 

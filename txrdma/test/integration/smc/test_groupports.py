@@ -10,7 +10,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.ports import openDevices
 from txrdma.strings import splitString
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo
 
 UDP = ":route=rocev2"
 

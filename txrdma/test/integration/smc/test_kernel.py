@@ -18,9 +18,9 @@ from twisted.trial.unittest import TestCase
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.kernel import sockets, status, transports
 from txrdma.smc.kernel.sockdiag import Diagnosed
-from txrdma.test.support.smc.ends import Recorders
 from txrdma.test.support.smc.kernel import RECORDED
 from txrdma.testing.endpoints import EndpointContract, reactor, StreamContract
+from txrdma.testing.protocols import Recorders
 
 
 class OwnEndpointTests(EndpointContract, TestCase):

@@ -6,35 +6,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from zope.interface import implementer
-
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import gatherResults
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from txrdma.smc.common import presence
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder, Recorders
 
 
-@implementer(IHalfCloseableProtocol)
-class Half(Recorder):
-    """Is told of both halves' ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.readEnded: Deferred[None] = Deferred()
-        self.isBuggy = False
+class Buggy(HalfCloseRecorder):
+    """Raises an exception when the peer half-closes."""
 
     def readConnectionLost(self) -> None:
-        self.readEnded.callback(None)
-        if self.isBuggy:
-            raise RuntimeError("a bug of the application")
-
-    def writeConnectionLost(self) -> None:
-        pass
+        raise RuntimeError("a bug of the application")
 
 
 class Paused(Recorder):
@@ -92,8 +79,7 @@ class LeftoversTests(EndsTestCase):
     async def test_bugInReadConnectionLost(self) -> None:
         """A server that raises at the end of the client's half leaves nothing, as that writes no more."""
         await self.begin()
-        client, server = await self.pair(Half, Half)
-        server.isBuggy = True
+        client, server = await self.pair(HalfCloseRecorder, Buggy)
         client.transport.loseWriteConnection()
         await gatherResults([client.readEnded, server.lost])
         server.reason.trap(RuntimeError)
@@ -107,7 +93,7 @@ class LeftoversTests(EndsTestCase):
     async def test_writesToNobody(self) -> None:
         """A half-closeable end whose peer has closed leaves nothing, and hears of the loss when it writes."""
         await self.begin()
-        client, server = await self.pair(Half, Recorder)
+        client, server = await self.pair(HalfCloseRecorder, Recorder)
         server.transport.loseConnection()
         await gatherResults([client.readEnded, server.lost])
         await self.assertNothingLeft()

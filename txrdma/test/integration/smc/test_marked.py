@@ -19,9 +19,10 @@ from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake import _machine
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.marked import ModelCarrier
 from txrdma.test.unit.smc.test_clc import recorded
+from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 
 DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"
 EYECATCHER = bytes.fromhex("e2d4c3d9")

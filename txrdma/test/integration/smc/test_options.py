@@ -25,8 +25,9 @@ from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.smc.wire.llc import LLCType, readHeader
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.protocols import Echo, ProducerRecorder, Recorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -114,25 +115,12 @@ class SizeTests(OptionTestCase):
 
     def test_producers(self) -> None:
         """A producer is paused when more than that waits to be sent."""
-
-        class Producer:
-            paused = False
-
-            def pauseProducing(self) -> None:
-                self.paused = True
-
-            def resumeProducing(self) -> None:
-                pass
-
-            def stopProducing(self) -> None:
-                pass
-
         for keys, length, isPaused in (({}, 60_000, False), ({"sndbuf": 50_000}, 60_000, True)):
             here, _there = self.pair(**keys)
-            producer = Producer()
+            producer = ProducerRecorder()
             here.transport.registerProducer(producer, True)
             here.transport.write(bytes(length))
-            self.assertEqual(producer.paused, isPaused)
+            self.assertEqual(producer.calls, ["pause"] if isPaused else [])
             here.transport.unregisterProducer()
         self.assertEqual(SMCTransport.bufferSize, 65_536)
 

@@ -13,7 +13,8 @@ from twisted.internet.interfaces import ISSLTransport
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.trial.unittest import SkipTest
 
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorder, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Recorder, Recorders
 from txrdma.testing.streams.certificate import makeCertificate
 
 try:

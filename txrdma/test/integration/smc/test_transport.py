@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
+from twisted.internet.interfaces import IPullProducer, IPushProducer
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -26,7 +26,8 @@ from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.options import LOCAL_DEVICE
 from txrdma.smc.stream._flow import DELIVERY
 from txrdma.smc.stream.transport import SMCTransport
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor, Recorder
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder
 
 PATTERN = random.Random(5).randbytes(1 << 16)
 
@@ -227,22 +228,6 @@ class Puller:
         self.isStopped = True
 
 
-@implementer(IHalfCloseableProtocol)
-class Half(Recorder):
-    """Hears of each half."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.readEnded: Deferred[None] = Deferred()
-        self.writeEnded: Deferred[None] = Deferred()
-
-    def readConnectionLost(self) -> None:
-        self.readEnded.callback(None)
-
-    def writeConnectionLost(self) -> None:
-        self.writeEnded.callback(None)
-
-
 class EndTests(EndsTestCase):
     """How connections end."""
 
@@ -307,7 +292,7 @@ class EndTests(EndsTestCase):
 
     async def test_halfClose(self) -> None:
         """One half ends, the other goes on."""
-        one, other = await self.pair(Half, Half)
+        one, other = await self.pair(HalfCloseRecorder, HalfCloseRecorder)
         one.transport.write(b"question")
         one.transport.loseWriteConnection()
         await gatherResults([one.writeEnded, other.readEnded])

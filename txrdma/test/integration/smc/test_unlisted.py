@@ -4,7 +4,8 @@ Attributes of Twisted's TCP ports and transports that programs use, though no in
 
 from __future__ import annotations
 
-from txrdma.test.support.smc.ends import Echo, EndsTestCase
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Echo
 
 
 class TransportTests(EndsTestCase):

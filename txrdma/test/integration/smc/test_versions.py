@@ -22,8 +22,9 @@ from txrdma.smc.wire.clc import AnswerV2, Diagnosis
 from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.captures import messages
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.protocols import Echo
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE
 

@@ -112,7 +112,9 @@ class DatagramCase(RealCase):
     def meet(self, one: DatagramEnd, other: DatagramEnd) -> None:
         """Have a lane between them."""
         one.say(other, b"first")
-        self.until(lambda: all(lane.isUp for end in (one, other) for lane in lanesOf(end)) and lanesOf(one))
+        self.runUntil(
+            lambda: all(lane.isUp for end in (one, other) for lane in lanesOf(end)) and lanesOf(one)
+        )
         self.hears(other, [b"first"])
 
     def hears(self, end: DatagramEnd, texts: Sequence[bytes]) -> None:
@@ -122,7 +124,7 @@ class DatagramCase(RealCase):
             end.look()
             return len(end.heard) >= len(texts)
 
-        self.until(enough)
+        self.runUntil(enough)
         self.assertEqual(end.heard, list(texts))
         end.came.clear()
 
@@ -291,7 +293,7 @@ class SharedDatagramTests(DatagramCase):
         shared = cast(SharedMemoryPort, other.device.routes[0])
         carrier = cast(UDPCarrier, portOf(other)._carrier)
         carrier.setReading(False)
-        self.until(lambda: shared.datagrams.isOpen and all(lane.isUp for lane in lanesOf(one)))
+        self.runUntil(lambda: shared.datagrams.isOpen and all(lane.isUp for lane in lanesOf(one)))
         one.say(other, b"four")
         self.hears(other, [b"one", b"two", b"three", b"four"])
         carrier.setReading(True)
@@ -331,7 +333,7 @@ class SharedDatagramTests(DatagramCase):
         self.addCleanup(reader.stop)
         for number in range(1, 30):
             one.say(other, b"wake up")
-            self.until(partial(self.isLong, found, number))
+            self.runUntil(partial(self.isLong, found, number))
             for _ in range(number % 4):
                 self.reactor.iterate(0.003)
 
@@ -347,7 +349,7 @@ class SharedDatagramTests(DatagramCase):
         one.say(other, b"looked at")
         self.hears(other, [b"looked at"])
         one.say(sleeper, b"woken")
-        self.until(sleeper.channel.takeEvents)
+        self.runUntil(sleeper.channel.takeEvents)
         self.hears(sleeper, [b"woken"])
 
     def test_down(self) -> None:
@@ -380,7 +382,7 @@ class SharedDatagramTests(DatagramCase):
         other.say(one, b"last words")
         other.device.close()
         self.hears(one, [b"last words"])
-        self.until(lambda: not lanesOf(one))
+        self.runUntil(lambda: not lanesOf(one))
         device = openSoftDevice(self.reactor, port=port)
         self.addCleanup(device.close)
         successor = DatagramEnd(device)
@@ -417,7 +419,7 @@ class SharedDatagramTests(DatagramCase):
             one, other = self.both()
             one.device.close()
             other.device.close()
-        self.until(lambda: (descriptors(), mappings()) == before)
+        self.runUntil(lambda: (descriptors(), mappings()) == before)
 
     def test_rests(self) -> None:
         """A device that rests has no timer, and hears when it wakes what came meanwhile."""
@@ -475,7 +477,7 @@ class StrangeMailTests(DatagramCase):
         descriptor, mapping = makeBox(1 << 16)
         self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
         self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [descriptor])
-        self.until(lambda: len(lanesOf(self.target)) == 2)
+        self.runUntil(lambda: len(lanesOf(self.target)) == 2)
         return Boxes(memoryview(mapping))
 
     def packet(self, text: bytes) -> memoryview:
@@ -501,7 +503,7 @@ class StrangeMailTests(DatagramCase):
         if boxes is not None:
             boxes.close()
         self.check()
-        self.until(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def test_dies(self) -> None:
         """What a process has written before it dies comes, and half a record does not."""
@@ -550,7 +552,7 @@ class StrangeMailTests(DatagramCase):
         self.write(boxes, self.packet(b"good"))
         boxes.words[boxes.out] = PLAIN << 24 | 0xFFFFFF
         self.hears(self.target, [b"good"])
-        self.until(lambda: self.isClosed(sock))
+        self.runUntil(lambda: self.isClosed(sock))
         self.assertEqual(len(self.flushLoggedErrors()), 0)
         sock.close()
         self.gone(boxes)
@@ -573,7 +575,7 @@ class StrangeMailTests(DatagramCase):
         sock = self.come()
         boxes = self.mail(sock)
         self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), [makeBoxOnly()])
-        self.until(lambda: self.isClosed(sock))
+        self.runUntil(lambda: self.isClosed(sock))
         sock.close()
         self.gone(boxes)
 
@@ -583,7 +585,7 @@ class StrangeMailTests(DatagramCase):
             sock = self.come()
             self.say(sock, Bell(kind=MessageKind.BELL, number=1).encode(), [os.eventfd(0)])
             self.say(sock, Mail(kind=MessageKind.MAIL, number=1).encode(), passed)
-            self.until(partial(self.isClosed, sock))
+            self.runUntil(partial(self.isClosed, sock))
             sock.close()
         self.gone()
 
@@ -600,7 +602,7 @@ class StrangeMailTests(DatagramCase):
                 return False
             return heard[-1] == Mail(kind=MessageKind.MAIL).encode()
 
-        self.until(told)
+        self.runUntil(told)
         self.assertFalse(self.isClosed(sock))
         sock.close()
         self.gone()
@@ -613,7 +615,7 @@ class StrangeMailTests(DatagramCase):
         self.watchSocket(one)
         one.say(other, b"first")
         self.hears(other, [b"first"])
-        self.until(lambda: not lanesOf(one))
+        self.runUntil(lambda: not lanesOf(one))
         one.say(other, b"second")
         self.hears(other, [b"second"])
         self.assertEqual(self.packetsByUDP(one), 2)

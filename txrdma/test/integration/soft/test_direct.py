@@ -34,7 +34,7 @@ class DirectTests(DatagramCase):
             self.got += [(source, bytes(data)) for source, data in self.inbox.takeDatagrams(64)]
             return len(self.got) >= count
 
-        self.until(enough)
+        self.runUntil(enough)
         found, self.got = [data for _source, data in self.got], []
         return found
 
@@ -61,7 +61,7 @@ class DirectTests(DatagramCase):
             found.extend(source for source, _data in self.inbox.takeDatagrams(1))
             return bool(found)
 
-        self.until(hasCome)
+        self.runUntil(hasCome)
         self.assertEqual(found, [(bytes((127, 0, 0, 1)), one.qp.number)])
 
     def test_limit(self) -> None:
@@ -95,7 +95,7 @@ class DirectTests(DatagramCase):
             self.patch(cast(Any, other.qp)._direct, "_most", 3)
             for number in range(5):
                 one.say(other, b"%d" % number)
-            self.until(lambda: core.dropped == 3 or self.inbox.takeDatagrams(0) is None)  # noqa: B023
+            self.runUntil(lambda: core.dropped == 3 or self.inbox.takeDatagrams(0) is None)  # noqa: B023
             self.assertEqual(self.takes(3), [b"0", b"1", b"2"])
             self.assertGreater(most, 3)
 
@@ -130,7 +130,7 @@ class DirectTests(DatagramCase):
         other.open()
         one.say(other, b"again")
         self.assertEqual(self.takes(1), [b"again"])
-        self.until(lambda: self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
+        self.runUntil(lambda: self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
         self.hears(one, [b"x"])
 
     def test_bell(self) -> None:
@@ -141,7 +141,7 @@ class DirectTests(DatagramCase):
             while self.inbox.takeDatagrams(64):
                 pass
             one.say(other, b"wake")
-            self.until(lambda: bool(select.select([other.channel.fileno()], [], [], 0)[0]))  # noqa: B023
+            self.runUntil(lambda: bool(select.select([other.channel.fileno()], [], [], 0)[0]))  # noqa: B023
             self.assertEqual(self.takes(1), [b"wake"])
             other.channel.takeEvents()
 

@@ -57,7 +57,7 @@ class ManyTests(RealCase):
         self.take(one, 1)
         before = descriptors(), mappings()
         pairs = [self.more(*ends) for _ in range(50)]
-        self.until(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
+        self.runUntil(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
         self.assertEqual(descriptors(), before[0])
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
@@ -67,7 +67,7 @@ class ManyTests(RealCase):
         for here, there in pairs:
             here.close()
             there.close()
-        self.until(lambda: (descriptors(), mappings()) == before)
+        self.runUntil(lambda: (descriptors(), mappings()) == before)
 
     def test_receivesBeforehand(self) -> None:
         """Receives that are posted before there is a peer take its messages in order, as later ones do."""
@@ -102,7 +102,7 @@ class ManyTests(RealCase):
         self.patch(routes._Link, "heard", first)
         one, other = self.pair()
         one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
-        self.until(lambda: QPState.ERR in (one.qp.state, other.qp.state))
+        self.runUntil(lambda: QPState.ERR in (one.qp.state, other.qp.state))
         self.assertEqual(len(lost), 1)
         here, there = self.more(one, other)
         there.postReceive([ReceiveRequest(2, (other.segment(0, 64),))])
@@ -113,7 +113,7 @@ class ManyTests(RealCase):
             found.extend(each.identifier for each in other.queue.poll(5) if each.status is Status.SUCCESS)
             return found
 
-        self.until(arrived)
+        self.runUntil(arrived)
         self.assertEqual(found, [2])
 
 

@@ -48,7 +48,7 @@ class SharedTests(RealCase):
             here, there = ends[which]
             there.queue.arm()
             here.post(10 + turn, Operation.SEND, inline=[b"message %d" % turn])
-            self.until(partial(self.wakes, there))
+            self.runUntil(partial(self.wakes, there))
             (completion,) = there.poll()
             self.assertEqual(completion[:4], (turn, Status.SUCCESS, RECEIVE, there.qp.number))
             self.assertEqual(bytes(hub.region.view[100 * turn : 100 * turn + 9]), b"message %d" % turn)
@@ -79,7 +79,7 @@ class RightsTests(RealCase):
 
     def refused(self, one: End, other: End) -> None:
         """Both ends are over."""
-        self.until(lambda: (other.poll(), other.qp.state is QPState.ERR)[1])
+        self.runUntil(lambda: (other.poll(), other.qp.state is QPState.ERR)[1])
         self.assertEqual(self.take(one, 1)[0].status, Status.REM_INV_REQ_ERR)
-        self.until(lambda: other.events)
+        self.runUntil(lambda: other.events)
         self.assertEqual(other.events[0].kind, AsyncEventKind.QP_REQUEST_ERROR)

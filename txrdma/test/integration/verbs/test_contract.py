@@ -4,7 +4,6 @@ The software device keeps the promises of verbs devices, on every route.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +15,10 @@ from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.support.verbs.contract import Commanded
 from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+from txrdma.testing.reactors import RealTime
 
 
-class RealTime(Commanded):
+class LoopbackDevices(RealTime, Commanded):
     """Devices on a real reactor of the test's own, which runs as long as the test says."""
 
     route = "auto"
@@ -37,28 +37,14 @@ class RealTime(Commanded):
         self.addCleanup(device.close)
         return device
 
-    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds} seconds")
-            self.reactor.iterate(0.001)
 
-    def runFor(self, seconds: float) -> None:
-        """Turn the reactor for a while."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self.reactor.iterate(0.001)
-
-
-class RoCEContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+class RoCEContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over UDP on the loopback interface."""
 
     route = "rocev2"
 
 
-class RoCEMigrationTests(RealTime, MigrationContract, ReactorBuilder):
+class RoCEMigrationTests(LoopbackDevices, MigrationContract, ReactorBuilder):
     """Alternate paths over UDP: two addresses of the loopback interface."""
 
     route = "rocev2"
@@ -73,7 +59,7 @@ class RoCEMigrationTests(RealTime, MigrationContract, ReactorBuilder):
         self.commandPort(1, number, True)
 
 
-class IPv6ContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over UDP on IPv6."""
 
     route = "rocev2"
@@ -87,7 +73,7 @@ class IPv6ContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuil
             raise SkipTest(f"no IPv6 here: {error}") from error
 
 
-class SharedMemoryContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
+class SharedMemoryContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over shared memory, though within one process."""
 
     route = "shared-memory"

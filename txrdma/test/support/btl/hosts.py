@@ -8,63 +8,40 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
-from txrdma.btl.connections import MessageProtocol, Opening
+from txrdma.btl.connections import Opening
 from txrdma.btl.lifeline import DevicePlaces
-from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
+from txrdma.testing.protocols import MessageRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP, World
 
 TAG, ORDERED = 5, 6
 
 
-class Noting(MessageProtocol):
+class TagRecorder(MessageRecorder):
     """
-    A protocol that notes all that it hears.
+    A recorder that receives messages of two tags as well.
 
-    @ivar tagged: messages of two tags, as they came; C{lost}: reasons of the end.
+    @ivar tagged: messages of these tags, as they came.
     """
 
     def __init__(self) -> None:
-        self.isMade = False
-        self.messages: list[tuple[bytes, int | None]] = []
+        super().__init__()
         self.tagged: list[tuple[int, bytes]] = []
-        self.lost: list[Failure] = []
 
     def connectionMade(self) -> None:
-        self.isMade = True
+        super().connectionMade()
         self.transport.receive(TAG, lambda data: self.tagged.append((TAG, bytes(data))))
         self.transport.receive(ORDERED, lambda data: self.tagged.append((ORDERED, bytes(data))), inOrder=True)
 
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        self.messages.append((data, immediate))
-
-    def connectionLost(self, reason: Failure) -> None:
-        self.lost.append(reason)
-
     def why(self) -> str:
-        """The reason of the end, which has come once."""
-        (reason,) = self.lost
-        assert reason.type is not None
-        return str(reason.type.__name__)
-
-
-@implementer(IMessageProtocolFactory)
-class Making:
-    """A factory of one protocol."""
-
-    def __init__(self, protocol: MessageProtocol | None) -> None:
-        self._protocol = protocol
-
-    def buildProtocol(self, peer: object) -> MessageProtocol | None:
-        return self._protocol
+        """The name of the exception that the connection ended with."""
+        (name,) = self.ends
+        return name
 
 
 class HostsCase(SynchronousTestCase):
@@ -112,15 +89,18 @@ class HostsCase(SynchronousTestCase):
         openings = []
         for socket, protocol in zip(ends, (client, server), strict=True):
             host = socket.host
-            opening = Opening(host, self.devices(host), Making(protocol), socket is ends[0])
+            factory = Recorders([protocol].pop)
+            opening = Opening(host, self.devices(host), factory, socket is ends[0])
             MemoryTCP(socket, opening.lifeline).begin()
             openings.append(opening)
         self.sockets = ends
         return openings[0], openings[1]
 
-    def connected(self, here: int = 0, there: int = 1, delay: float = 50e-6) -> tuple[Noting, Noting]:
+    def connected(
+        self, here: int = 0, there: int = 1, delay: float = 50e-6
+    ) -> tuple[TagRecorder, TagRecorder]:
         """Two connected protocols: the client's and the server's."""
-        client, server = Noting(), Noting()
+        client, server = TagRecorder(), TagRecorder()
         for opening in self.open(client, server, here, there, delay):
             opening.answer.addErrback(lambda failure: self.fail(str(failure)))
         self.wait(lambda: client.isMade and server.isMade)

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.connections import connect, listen, MessageProtocol
 from txrdma.btl.insight import report
 from txrdma.btl.lifeline import deviceAt
-from txrdma.test.support.btl.hosts import Making
+from txrdma.testing.protocols import Recorders
 
 COUNT = 500
 STEP = 400
@@ -113,7 +113,7 @@ async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", r
     devices = [f"{deviceAt(each)}:route={route}" for each in names]
     if role == "server":
         taking = Taking()
-        listening: Any = await listen(reactor, 0, Making(taking), "127.0.0.1", devices)
+        listening: Any = await listen(reactor, 0, Recorders(lambda: taking), "127.0.0.1", devices)
         print(listening.getHost().port, flush=True)
         reason = await taking.ended
         await listening.stopListening()
@@ -124,7 +124,7 @@ async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", r
     protocol: Victim | Sending = Sending(role == "patient")
     if role == "victim":
         protocol = Victim("num_rdma_recvs" if len(names) == 1 else "num_chunk_recvs")
-    await connect(reactor, "127.0.0.1", int(port), Making(protocol), devices)
+    await connect(reactor, "127.0.0.1", int(port), Recorders(lambda: protocol), devices)
     await protocol.ended
 
 

@@ -19,7 +19,8 @@ from txrdma.cm.rdmacm import manager as kernels
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
-from txrdma.test.support.cm.messaging import MessagingCase, Noting
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder
 
 MOST_STEPS = 400
 """Steps of time that a conversation may take."""
@@ -36,7 +37,7 @@ SLOW = Faults(delaySeconds=1e-3, jitterSeconds=1e-3, merging=0.0)
 PORT = 7471
 """The port of conversations."""
 
-NOTING = MessageFactory(Noting)
+NOTING = MessageFactory(MessageRecorder)
 
 Begin = Callable[[], Deferred[Any]]
 End = Callable[[Any], None]
@@ -68,7 +69,7 @@ class CancelCase(MessagingCase):
         port = self.listening(BESIDE)
         client = self.result(self.connecting(BESIDE))
         self.wait(lambda: self.served[-1].isMade)
-        self.beside: tuple[Noting, Noting] = client, self.served[-1]
+        self.beside: tuple[MessageRecorder, MessageRecorder] = client, self.served[-1]
         port.stopListening()
         self.talk(0)  # memory of messages is made for the first of them
 
@@ -84,7 +85,7 @@ class CancelCase(MessagingCase):
         host = self.addresses[1][0]
         return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
 
-    def opened(self, terms: Terms = PLAIN) -> tuple[Noting, Noting]:
+    def opened(self, terms: Terms = PLAIN) -> tuple[MessageRecorder, MessageRecorder]:
         """A connection more: both protocols."""
         port = self.listening(terms=terms)
         client = self.result(self.connecting(terms=terms))

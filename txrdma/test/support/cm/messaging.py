@@ -9,65 +9,26 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, USUAL
-from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
+from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import Terms
-from txrdma.cm.connections.transport import MessageTransport
-from txrdma.cm.messages import CMPath
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
-from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.testing.protocols import MessageRecorder
+from txrdma.testing.reactors import ReactorClock
 
 SERVICE = 0x1000000000000042
-
-
-class Noting(MessageProtocol):
-    """
-    A protocol that notes all that it hears.
-
-    @ivar lost: the reason of the end.
-    """
-
-    transport: MessageTransport
-
-    def __init__(self, answer: bytes = b"") -> None:
-        self.answer = answer
-        self.isMade = False
-        self.messages: list[tuple[bytes, int | None]] = []
-        self.writes: list[tuple[int, int]] = []
-        self.completed: list[int] = []
-        self.paths: list[CMPath] = []
-        self.lost: list[Failure] = []
-
-    def connectionMade(self) -> None:
-        self.isMade = True
-
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        self.messages.append((data, immediate))
-
-    def writeReceived(self, length: int, immediate: int) -> None:
-        self.writes.append((length, immediate))
-
-    def writeCompleted(self, identifier: int) -> None:
-        self.completed.append(identifier)
-
-    def pathMigrated(self, path: CMPath) -> None:
-        self.paths.append(path)
-
-    def connectionLost(self, reason: Failure) -> None:
-        self.lost.append(reason)
 
 
 class MessagingCase(SynchronousTestCase):
     """Two hosts on a simulated network, with one address each unless a subclass has more."""
 
-    clockClass: type[ReadingClock] = ReadingClock
+    clockClass: type[ReactorClock] = ReactorClock
     addresses: tuple[tuple[str, ...], ...] = (("10.0.1.1",), ("10.0.1.2",))
 
     def setUp(self) -> None:
@@ -76,7 +37,7 @@ class MessagingCase(SynchronousTestCase):
         self.devices: list[SoftDevice] = [self.network.device(*each) for each in self.addresses]
         for device in self.devices:
             self.addCleanup(device.close)
-        self.served: list[Noting] = []
+        self.served: list[MessageRecorder] = []
 
     def path(self, number: int = 0, life: int = 10, pkey: int = DEFAULT_PKEY) -> IBPath:
         """The path between addresses of that number, from the client to the server."""
@@ -93,9 +54,9 @@ class MessagingCase(SynchronousTestCase):
         port: IListeningPort = self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
         return port
 
-    def made(self, answer: bytes = b"") -> Noting:
+    def made(self, answer: bytes = b"") -> MessageRecorder:
         """A protocol of the server, noted in C{served}."""
-        self.served.append(Noting(answer))
+        self.served.append(MessageRecorder(answer))
         return self.served[-1]
 
     def ask(self, terms: Terms = USUAL, privateData: bytes = b"", **path: int) -> Deferred[Any]:
@@ -103,9 +64,11 @@ class MessagingCase(SynchronousTestCase):
         endpoint = IBClientEndpoint(
             self.clock, SERVICE, self.path(**path), self.devices[0], terms, privateData
         )
-        return endpoint.connect(MessageFactory(Noting))
+        return endpoint.connect(MessageFactory(MessageRecorder))
 
-    def connected(self, terms: Terms = USUAL, serverTerms: Terms = USUAL) -> tuple[Noting, Noting]:
+    def connected(
+        self, terms: Terms = USUAL, serverTerms: Terms = USUAL
+    ) -> tuple[MessageRecorder, MessageRecorder]:
         """Two connected protocols: the client's and the server's."""
         port = self.serve(terms=serverTerms)
         client = self.result(self.ask(terms))

@@ -7,103 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.testing.protocols import Recorder, Recorders
 
 reactor: Any = theReactor
-
-
-class Recorder(Protocol):
-    """Remembers all that it hears."""
-
-    transport: Any
-    greeting = b""
-    echoes = False
-
-    def __init__(self) -> None:
-        self.made: Deferred[Recorder] = Deferred()
-        self.lost: Deferred[None] = Deferred()
-        self.heard = b""
-        self._waiting: list[tuple[int, Deferred[bytes]]] = []
-
-    def connectionMade(self) -> None:
-        self.smc = getattr(self.transport, "smc", None)
-        if self.greeting:
-            self.transport.write(self.greeting)
-        self.made.callback(self)
-
-    def dataReceived(self, data: bytes) -> None:
-        self.heard += data
-        if self.echoes:
-            self.transport.write(data)
-        for entry in list(self._waiting):
-            length, deferred = entry
-            if len(self.heard) >= length:
-                self._waiting.remove(entry)
-                deferred.callback(self.heard)
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.reason = reason
-        self.lost.callback(None)
-
-    def hearing(self, length: int) -> Deferred[bytes]:
-        """That many bytes, in all."""
-        deferred: Deferred[bytes] = Deferred()
-        if len(self.heard) >= length:
-            deferred.callback(self.heard)
-        else:
-            self._waiting.append((length, deferred))
-        return deferred
-
-
-class Greeter(Recorder):
-    """Speaks first."""
-
-    greeting = b"220 hello\r\n"
-
-
-class Echo(Recorder):
-    """Says what it hears."""
-
-    echoes = True
-
-
-class Recorders(Factory):
-    """Remembers its protocols."""
-
-    noisy = False
-
-    def __init__(self, kind: type[Recorder] = Recorder) -> None:
-        self.kind = kind
-        self.protocols: list[Recorder] = []
-        self._waiting: list[Deferred[Recorder]] = []
-        self.starts = self.stops = 0
-
-    def startFactory(self) -> None:
-        self.starts += 1
-
-    def stopFactory(self) -> None:
-        self.stops += 1
-
-    def buildProtocol(self, addr: Any) -> Recorder:
-        protocol = self.kind()
-        self.protocols.append(protocol)
-        waiting, self._waiting = self._waiting, []
-        for deferred in waiting:
-            protocol.made.chainDeferred(deferred)
-        return protocol
-
-    def next(self) -> Deferred[Recorder]:
-        """The next protocol, when it is connected."""
-        deferred: Deferred[Recorder] = Deferred()
-        self._waiting.append(deferred)
-        return deferred
 
 
 class EndsTestCase(TestCase):

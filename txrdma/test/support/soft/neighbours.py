@@ -8,9 +8,6 @@ import gc
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,6 +16,7 @@ from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.support.soft.neighbour import connect, describe
 from txrdma.test.support.soft.pairs import End
+from txrdma.testing.reactors import RealTime
 
 
 def descriptors() -> int:
@@ -32,8 +30,10 @@ def mappings() -> int:
         return sum("memfd:txrdma" in line for line in maps)
 
 
-class RealCase(SynchronousTestCase):
+class RealCase(RealTime, SynchronousTestCase):
     """A reactor of the test's own, real sockets."""
+
+    slowness = 5.0
 
     def setUp(self) -> None:
         gc.collect()  # what earlier tests left open must not close in the middle of ours
@@ -46,13 +46,6 @@ class RealCase(SynchronousTestCase):
         self.addCleanup(device.close)
         return device
 
-    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"{condition} does not hold")
-            self.reactor.iterate(0.001)
-
     def take(self, end: End, number: int) -> list[Completion]:
         """So many completions."""
         found: list[Completion] = []
@@ -61,7 +54,7 @@ class RealCase(SynchronousTestCase):
             found.extend(end.queue.poll(number - len(found)))
             return len(found) == number
 
-        self.until(enough)
+        self.runUntil(enough)
         return found
 
     def pair(self) -> tuple[End, End]:

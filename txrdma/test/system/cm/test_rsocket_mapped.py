@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import CancelledError
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
@@ -25,8 +23,8 @@ from txrdma.cm.rsocket.interfaces import IMappedMemory, IMappingTransport
 from txrdma.cm.rsocket.messages import immediate, Kind
 from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.test.integration.cm.test_rsocket import SocketCase
-from txrdma.test.support.smc.ends import Recorder
 from txrdma.test.system.kernel.riostreamer import MappedStreaming
+from txrdma.testing.protocols import ProducerRecorder, Recorder
 
 reactor: Any = theReactor
 
@@ -253,27 +251,14 @@ class SharedMemoryTests(SocketCase):
         client, server = await self.both()
         server.transport.mapMemory(2_000_000)
         await client.transport.whenMapped(0)
-        calls: list[str] = []
-
-        @implementer(IPushProducer)
-        class Pushing:
-            def pauseProducing(self) -> None:
-                calls.append("pause")
-
-            def resumeProducing(self) -> None:
-                calls.append("resume")
-                client.transport.unregisterProducer()
-
-            def stopProducing(self) -> None:
-                calls.append("stop")
-
-        client.transport.registerProducer(Pushing(), True)
+        producer = ProducerRecorder(client.transport.unregisterProducer)
+        client.transport.registerProducer(producer, True)
         client.transport.writeMapped(0, bytes(2_000_000))
         client.transport.write(b"x")
         await server.hearing(1)
-        while len(calls) < 2:
+        while len(producer.calls) < 2:
             await deferLater(reactor, 0)
-        self.assertEqual(calls, ["pause", "resume"])
+        self.assertEqual(producer.calls, ["pause", "resume"])
 
     async def test_paused(self) -> None:
         """A protocol that is paused has memory that the peer writes to all the same."""

@@ -4,8 +4,6 @@ Subscriptions with OpenSM, in ibsim: it keeps them, reports by them, and the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.internet.task import deferLater
 
 from txrdma.mad.agent import MADAgent
@@ -15,6 +13,7 @@ from txrdma.mad.paths import toSA
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
+from txrdma.testing.reactors import waitUntil
 
 NET = """
 width=3
@@ -32,8 +31,6 @@ Hca 1 "b"
 Hca 1 "c"
 Hca 1 "d"
 """
-
-PATIENCE_SECONDS = 30.0
 
 
 class SubscriptionTests(IbsimTestCase):
@@ -62,13 +59,6 @@ class SubscriptionTests(IbsimTestCase):
         )
         self.addCleanup(self.subscription.stop)
 
-    async def until(self, isSo: Callable[[], bool]) -> None:
-        """Wait for something that takes a while."""
-        end = self.reactor.seconds() + PATIENCE_SECONDS
-        while not isSo():
-            self.assertLess(self.reactor.seconds(), end)
-            await deferLater(self.reactor, 0.05)
-
     async def isKnown(self) -> bool:
         """Whether the manager has one subscription of ours; it is an error when it has several."""
         end = self.agent.port.refresh()
@@ -83,13 +73,13 @@ class SubscriptionTests(IbsimTestCase):
     async def test_reports(self) -> None:
         """It stands; a host that goes is reported, once; at the end nothing is left of it."""
         self.subscription.start()
-        await self.until(lambda: self.subscription.isStanding)
+        await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())
         self.subscription.renew()
-        await self.until(lambda: self.subscription.isStanding)
+        await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())
         self.fabric.console('Unlink "b"[1]')
-        await self.until(lambda: 65 in self.heard)
+        await waitUntil(self.reactor, lambda: 65 in self.heard)
         await deferLater(self.reactor, 2.0)
         self.assertEqual(self.heard.count(65), 1)
         await self.subscription.stop()
@@ -99,13 +89,13 @@ class SubscriptionTests(IbsimTestCase):
         """When OpenSM ends and the other one takes over, the subscription is with that one."""
         self.fabric.standBy("c", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
         self.subscription.start()
-        await self.until(lambda: self.subscription.isStanding)
+        await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         before = self.agent.port.refresh().smLID
         self.fabric.stopManager()
-        await self.until(lambda: self.agent.port.refresh().smLID != before)
+        await waitUntil(self.reactor, lambda: self.agent.port.refresh().smLID != before)
         await deferLater(self.reactor, 1.0)
-        await self.until(lambda: self.subscription.isStanding)
+        await waitUntil(self.reactor, lambda: self.subscription.isStanding)
         self.assertTrue(await self.isKnown())
         self.heard.clear()
         self.fabric.console('Unlink "b"[1]')
-        await self.until(lambda: 65 in self.heard)
+        await waitUntil(self.reactor, lambda: 65 in self.heard)

@@ -7,15 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from select import select
-from typing import Any
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.ports.ibsim import IbsimPort
 from txrdma.test.support.mad.simulated import gmp
-from txrdma.test.support.pingpongs import ReadingClock
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 from txrdma.testing.contracts import MADPortContract
+from txrdma.testing.reactors import ReactorClock
 
 NET = """
 Switch 8 "left"
@@ -29,22 +28,8 @@ Hca 1 "d"
 """
 
 
-class WritingClock(ReadingClock):
-    """A clock with readers and writers, which are looked at in real time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writers: list[Any] = []
-
-    def addWriter(self, writer: Any) -> None:
-        """Let it write when there is room."""
-        if writer not in self.writers:
-            self.writers.append(writer)
-
-    def removeWriter(self, writer: Any) -> None:
-        """Don't, any more."""
-        if writer in self.writers:
-            self.writers.remove(writer)
+class SelectingClock(ReactorClock):
+    """A clock whose steps select readers and writers in real time."""
 
     def step(self) -> None:
         """Wait for a descriptor, but not long."""
@@ -65,7 +50,7 @@ class IbsimTests(MADPortContract, IbsimTestCase):
     hasSM = True
 
     def setUp(self) -> None:
-        self.clock = WritingClock()
+        self.clock = SelectingClock()
         super().setUp()
 
     def makePort(self, number: int) -> IbsimPort:
@@ -77,7 +62,7 @@ class IbsimTests(MADPortContract, IbsimTestCase):
     def step(self) -> None:
         self.clock.step()
 
-    def time(self) -> WritingClock:
+    def time(self) -> SelectingClock:
         return self.clock
 
     def routes(self) -> Sequence[IBPath]:

@@ -25,6 +25,7 @@ from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.pairs import Answers
+from txrdma.testing.reactors import RealTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -62,8 +63,10 @@ def unknown(*args: object) -> int:
     raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
 
-class MADCase(SynchronousTestCase):
+class MADCase(RealTime, SynchronousTestCase):
     """Ports of the kernel's two devices."""
+
+    slowness = 20.0
 
     def setUp(self) -> None:
         self.reactor: Any = EPollReactor()
@@ -91,15 +94,7 @@ class MADCase(SynchronousTestCase):
         MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET))
         return answers
 
-    def runUntil(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds} seconds")
-            self.reactor.iterate(0.001)
-
-    def result(self, answer: Deferred[Any], seconds: float = PATIENCE) -> Any:
+    def result(self, answer: Deferred[Any], seconds: float = 3.0) -> Any:
         """What comes of it."""
         self.runUntil(lambda: answer.called, seconds)
         return self.successResultOf(answer)

@@ -15,18 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 import txrdma
 from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
-from txrdma.test.support.smc.ends import EndsTestCase, reactor, Recorder
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel.agent import Asking
 from txrdma.test.system.kernel.smcprogram import chunks
+from txrdma.testing.protocols import HalfCloseRecorder, Recorder
 
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 UEID = "TXRDMA"
@@ -53,8 +51,7 @@ class Theirs(NamedTuple):
     port: int
 
 
-@implementer(IHalfCloseableProtocol)
-class Ours(Recorder):
+class Ours(HalfCloseRecorder):
     """
     Our end of a connection, which keeps a checksum of what it hears.
 
@@ -65,7 +62,6 @@ class Ours(Recorder):
         super().__init__()
         self.count = self.checksum = 0
         self.first = b""
-        self.readEnded: Deferred[None] = Deferred()
         self._wanted: tuple[int, Deferred[None]] | None = None
 
     def anew(self) -> None:
@@ -89,12 +85,6 @@ class Ours(Recorder):
         else:
             self._wanted = count, deferred
         return deferred
-
-    def readConnectionLost(self) -> None:
-        self.readEnded.callback(None)
-
-    def writeConnectionLost(self) -> None:
-        pass
 
     def sending(self, length: int, seed: int) -> Deferred[int]:
         """Write bytes as the transport has room for them; their checksum, when all are written."""

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.error import ConnectionDone
@@ -28,11 +26,10 @@ from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.module import moduleOf
 from txrdma.btl.stream.endpoints import StreamClientEndpoint, StreamServerEndpoint
-from txrdma.messages import IMessageProtocolFactory
-from txrdma.test.support.btl.hosts import Noting, ORDERED, TAG
-from txrdma.test.support.smc.ends import Echo, Recorders
+from txrdma.test.support.btl.hosts import ORDERED, TAG, TagRecorder
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.world import InTheBox, run, RXE, World, worldOf
+from txrdma.testing.protocols import Echo, Recorders
 from txrdma.verbs.devices import DevicePlace
 
 if OUTSIDE is None:
@@ -74,23 +71,6 @@ def anew(logs: Sequence[dict[str, Any]]) -> int:
     return sum("begins anew" in (each.get("log_format") or "") for each in logs)
 
 
-@implementer(IMessageProtocolFactory)
-class Notings:
-    """
-    A factory of protocols that note what they hear.
-
-    @ivar made: all of them.
-    """
-
-    def __init__(self) -> None:
-        self.made: list[Noting] = []
-
-    def buildProtocol(self, peer: object) -> Noting:
-        """Make one more."""
-        self.made.append(Noting())
-        return self.made[-1]
-
-
 class Modules(InTheBox):
     """A client and a server, each with its own device."""
 
@@ -106,14 +86,14 @@ class Modules(InTheBox):
         super().setUp()
         self.reactor = self.makeReactor()
         self.devices = self.makeDevices()
-        self.server = Notings()
-        self.clients = Notings()
+        self.server = Recorders(TagRecorder)
+        self.clients = Recorders(TagRecorder)
         stream = TCP4ServerEndpoint(self.reactor, 0, interface="127.0.0.1")
         self.port = self.result(ServerEndpoint(self.reactor, stream, self.devices[1]).listen(self.server))
         self.addCleanup(self._end)
 
     def _end(self) -> None:
-        ends = self.clients.made + self.server.made
+        ends = self.clients.protocols + self.server.protocols
         for each in ends:
             each.transport.abortConnection()
         self.result(self.port.stopListening())
@@ -128,11 +108,11 @@ class Modules(InTheBox):
             results[0].raiseException()
         return results[0]
 
-    def connected(self) -> tuple[Noting, Noting]:
+    def connected(self) -> tuple[TagRecorder, TagRecorder]:
         """A client and a server that are connected."""
         way = TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port.getHost().port)
         client = self.result(ClientEndpoint(self.reactor, way, self.devices[0]).connect(self.clients))
-        server = self.server.made[-1]
+        server = self.server.protocols[-1]
         self.runUntil(lambda: server.isMade)
         return client, server
 
@@ -254,7 +234,7 @@ class BadWireTests(Modules, SynchronousTestCase):
         "btl: over pyverbs", "btl: over pyverbs", "messages, a stream; netem: 1 % and 5 % lost; a cut"
     )
 
-    def lossy(self, share: str) -> tuple[Noting, Noting]:
+    def lossy(self, share: str) -> tuple[TagRecorder, TagRecorder]:
         """Connect, and have the wire lose packets of both directions."""
         ends = self.connected()
         for isFar in (False, True):

@@ -4,10 +4,9 @@ The kernel's own devices, through pyverbs, keep the promises of verbs devices.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -18,24 +17,19 @@ from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.system.kernel import Box, OUTSIDE, Witness
 from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.testing.reactors import RealTime
 from txrdma.testing.verbs.ends import PATIENT, TwoEnds
 from txrdma.testing.verbs.quirks import RXE
 from txrdma.verbs.devices import openDevice
 
-if TYPE_CHECKING:
-    _Case = SynchronousTestCase
-else:
-    _Case = object
-
 BOXES = (Box(mtu=4200, timeout=500),)
-SLOWNESS = 10
-"""How much slower than native code the guest is."""
 
 
-class InTheKernel(_Case):
+class InTheKernel(RealTime):
     """Two devices of the kernel on a real reactor of the test's own."""
 
     buildReactor: Callable[[], Any]
+    slowness = 10.0  # the guest is slower than native code
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """At the two ends of a wire."""
@@ -47,20 +41,6 @@ class InTheKernel(_Case):
         device = openDevice(self.reactor, name)
         self.addCleanup(device.close)
         return device
-
-    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds * SLOWNESS
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds * SLOWNESS} seconds")
-            self.reactor.iterate(0.001)
-
-    def runFor(self, seconds: float) -> None:
-        """Turn the reactor for a while."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self.reactor.iterate(0.001)
 
 
 class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):

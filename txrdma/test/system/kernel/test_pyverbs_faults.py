@@ -35,6 +35,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.testing.reactors import RealTime
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 from txrdma.testing.verbs.quirks import RXE
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
@@ -55,11 +56,12 @@ def run(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True, text=True)
 
 
-class Kernel(TwoEnds):
+class Kernel(RealTime, TwoEnds):
     """C{rxe0} and C{rxe1} on a reactor of the test's own."""
 
     quirks = (RXE, RXE)
     makeReactor: Callable[[], Any] = EPollReactor
+    slowness = 20.0
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """At the two ends of a wire."""
@@ -68,20 +70,6 @@ class Kernel(TwoEnds):
         for device in (one, other):
             self.addCleanup(device.close)
         return one, other
-
-    def runUntil(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds} seconds")
-            self.reactor.iterate(0.001)
-
-    def runFor(self, seconds: float) -> None:
-        """Turn the reactor for a while."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self.reactor.iterate(0.001)
 
 
 class RemovalTests(Kernel, SynchronousTestCase):

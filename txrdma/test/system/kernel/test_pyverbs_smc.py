@@ -9,40 +9,16 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred
-
 from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _machine as _handshake
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Recorder
+from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.testing.protocols import Echo, Recorder
 
 BOXES = (Box(mtu=4200, timeout=300),)
 
 SERVER = r"smc:0:interface=127.0.0.1:device=pyverbs\:rxe1:timeout=60"
 CLIENT = r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:fallback=no"
-
-
-class Swallower(Recorder):
-    """Keeps only how much it has heard, and its hash."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.length = 0
-        self.hash = sha256()
-        self._wanted: tuple[int, Deferred[None]] | None = None
-
-    def dataReceived(self, data: bytes) -> None:
-        self.length += len(data)
-        self.hash.update(data)
-        if self._wanted is not None and self.length >= self._wanted[0]:
-            (_, deferred), self._wanted = self._wanted, None
-            deferred.callback(None)
-
-    def swallowing(self, length: int) -> Deferred[None]:
-        """That many bytes, in all."""
-        deferred: Deferred[None] = Deferred()
-        self._wanted = (length, deferred)
-        return deferred
 
 
 class StreamTests(EndsTestCase):
@@ -75,14 +51,14 @@ class StreamTests(EndsTestCase):
 
     async def test_bulk(self) -> None:
         """Four MiB arrive whole, through buffers that are smaller than that."""
-        client, server = await self.pair(Swallower)
+        client, server = await self.pair(Recorder)
         data = Random(3).randbytes(4 << 20)
         began = time.monotonic()
-        whole = server.swallowing(len(data))
+        whole = server.hearing(len(data))
         client.transport.write(data)
         await whole
         record("MB/s", round(len(data) / 1e6 / (time.monotonic() - began), 2))
-        self.assertEqual(server.hash.digest(), sha256(data).digest())
+        self.assertEqual(sha256(server.heard).digest(), sha256(data).digest())
 
     async def test_close(self) -> None:
         """One end closes, the other hears of it; both are gone, and a new connection works."""

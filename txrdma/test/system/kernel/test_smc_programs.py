@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -35,6 +34,7 @@ from txrdma.smc.options import Options
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.smcworld import environment, HERE, OURS, THERE, UEID
+from txrdma.testing.reactors import waitUntil
 from txrdma.web import SMCAgentEndpointFactory
 
 BOXES = (Box(smc=True, timeout=400),)
@@ -113,18 +113,10 @@ class ProgramTestCase(EndsTestCase):
     async def found(self, said: Path, pattern: str) -> str:
         """What a program has said, as soon as it matches."""
         try:
-            await self.until(lambda: re.search(pattern, said.read_text()))
-        except self.failureException:
+            await waitUntil(reactor, lambda: re.search(pattern, said.read_text()), START_SECONDS)
+        except AssertionError:
             self.fail(f"it said only {said.read_text()!r}")
         return str(re.findall(pattern, said.read_text())[0])
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something to be true: programs need some time to start."""
-        end = time.monotonic() + START_SECONDS
-        while not condition():
-            if time.monotonic() > end:
-                self.fail("it has not come to be")
-            await deferLater(reactor, 0.05)
 
 
 class HTTPTests(ProgramTestCase):
@@ -167,8 +159,10 @@ class HTTPTests(ProgramTestCase):
         (self.folder / "nginx.conf").write_text(NGINX.format(address=THERE, port=number, folder=self.folder))
         words = (program, "-e", "stderr", "-p", str(self.folder), "-c", "nginx.conf")
         process, said = self.start(*words, swapped=True)
-        await self.until(
-            lambda: process.poll() is not None or any(each.state == "LISTEN" for each in diagnosed())
+        await waitUntil(
+            reactor,
+            lambda: process.poll() is not None or any(each.state == "LISTEN" for each in diagnosed()),
+            START_SECONDS,
         )
         self.assertIsNone(process.poll(), said.read_text())
         self.assertEqual(
@@ -249,7 +243,7 @@ class IperfTests(ProgramTestCase):
         """Have iperf3 measure, through us."""
         number = freePort()
         server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
-        await self.until(lambda: any(each.state == "LISTEN" for each in diagnosed()))
+        await waitUntil(reactor, lambda: any(each.state == "LISTEN" for each in diagnosed()), START_SECONDS)
         endpoint = clientFromString(reactor, f"smc:{THERE}:{number}:bindAddress={HERE}:{ONLY}")
         passing = Passing(endpoint)
         port = await serverFromString(reactor, f"smc:{HERE}:0:{ONLY}").listen(passing)

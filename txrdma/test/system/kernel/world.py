@@ -13,23 +13,17 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
 
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.testing.reactors import RealTime
 from txrdma.verbs.devices import openDevice
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    _Case = SynchronousTestCase
-else:
-    _Case = object
 
 _CLONE_NEWNET: Final = 0x40000000
 
@@ -230,7 +224,7 @@ def worldOf(mtu: int) -> World:
     return _present
 
 
-class InTheBox(_Case):
+class InTheBox(RealTime):
     """
     Tests with a reactor of their own, in a world whose wire is as they say.
 
@@ -238,6 +232,7 @@ class InTheBox(_Case):
     """
 
     mtu = MTU_4096
+    slowness = PACE
     world: World
 
     def setUp(self) -> None:
@@ -265,19 +260,3 @@ class InTheBox(_Case):
         for pool in (reactor.threadpool,):
             if pool is not None:
                 pool.stop()
-
-    reactor: Any
-
-    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds * PACE
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds * PACE:g} seconds")
-            self.reactor.iterate(0.001)
-
-    def runFor(self, seconds: float) -> None:
-        """Turn the reactor for a while."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self.reactor.iterate(0.001)

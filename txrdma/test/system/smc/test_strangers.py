@@ -16,7 +16,8 @@ from twisted.internet.threads import deferToThread
 from txrdma.smc.carriers.local import listenerName
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Greeter, Recorders
 
 NOBODY = 65534
 

@@ -17,7 +17,8 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 import txrdma
-from txrdma.test.support.smc.ends import Echo, EndsTestCase, Greeter, reactor
+from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.testing.protocols import Echo, Greeter
 
 ADOPTING = """
 import sys

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import Operation, Status
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.soft.pairs import End
+from txrdma.testing.reactors import RealTime
 
 ANSWERS = {
     Opcode.RC_ACKNOWLEDGE,
@@ -55,8 +55,10 @@ class Asked(NamedTuple):
     payload: bytes
 
 
-class Recorded(SynchronousTestCase):
+class Recorded(RealTime, SynchronousTestCase):
     """Two devices in this process, each of which records."""
+
+    slowness = 5.0
 
     def setUp(self) -> None:
         self.reactor = EPollReactor()
@@ -71,12 +73,6 @@ class Recorded(SynchronousTestCase):
         other.join(one)
         self.assertEqual(one.qp.route, route)
         return one, other
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"{condition} does not hold")
-            self.reactor.iterate(0.001)
 
     def talk(self, one: End, other: End) -> list[Status]:
         """All kinds of requests, one after the other, both ways."""
@@ -137,7 +133,7 @@ class Recorded(SynchronousTestCase):
                     statuses.extend(completion.status for completion in found)
                     return bool(found)
 
-                self.until(done)
+                self.runUntil(done)
         for end in (one, other):
             end.poll()
         return statuses
@@ -246,7 +242,7 @@ class CaptureTests(Recorded):
             remoteAddress=other.region.address,
             rkey=RKey(other.region.rkey ^ 1),
         )
-        self.until(lambda: (other.poll(), one.poll())[1])
+        self.runUntil(lambda: (other.poll(), one.poll())[1])
         packets = self.read(names[0])
         self.assertEqual(packets[0].bth.opcode, Opcode.RC_RDMA_WRITE_ONLY)
         answer = packets[-1].get(AETH)

@@ -79,7 +79,7 @@ class NeighbourTests(NeighbourCase):
         )
         self.assertEqual({c.status for c in found[2:]}, {Status.WR_FLUSH_ERR})
         self.assertIs(end.qp.state, QPState.ERR)
-        self.until(lambda: end.events)
+        self.runUntil(lambda: end.events)
         self.assertEqual([event.kind for event in end.events], [AsyncEventKind.QP_FATAL])
         return process
 
@@ -148,7 +148,7 @@ class DescriptorTests(NeighbourCase):
         try:
             end.post(1, Operation.RDMA_WRITE, [end.segment(0, 5)], **where)
             begun = time.monotonic()
-            self.until(lambda: time.monotonic() > begun + 0.3)
+            self.runUntil(lambda: time.monotonic() > begun + 0.3)
             self.assertEqual(end.queue.poll(10), ())
         finally:
             plenty()
@@ -223,7 +223,7 @@ class StrangerTests(RealCase):
 
     def refused(self, sock: socket.socket) -> None:
         """It is thrown out; nothing of it stays; the others carry on."""
-        self.until(lambda: self.isClosed(sock))
+        self.runUntil(lambda: self.isClosed(sock))
         sock.close()
         self.check()
         self.assertEqual((descriptors(), mappings()), self.before)
@@ -324,10 +324,10 @@ class StrangerTests(RealCase):
         self.say(sock, self.join().encode(), [box])
         os.close(box)
         refusal = Note(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
-        self.until(lambda: self.hears(sock, refusal))
+        self.runUntil(lambda: self.hears(sock, refusal))
         self.assertEqual(mappings(), self.before[1])
         sock.close()
-        self.until(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def hears(self, sock: socket.socket, message: bytes) -> bool:
         try:
@@ -338,15 +338,15 @@ class StrangerTests(RealCase):
     def test_muted(self) -> None:
         """A doorbell that its owner takes back is closed, when no invitation has it any more."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
-        self.until(lambda: mappings() == self.before[1] + 1)
+        self.runUntil(lambda: mappings() == self.before[1] + 1)
         for number in (1, 2):
             self.say(sock, Bell(kind=MessageKind.MUTE, number=number).encode())
         leave = Note(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
         self.say(sock, leave)
-        self.until(lambda: mappings() == self.before[1])
+        self.runUntil(lambda: mappings() == self.before[1])
         self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
         sock.close()
-        self.until(lambda: descriptors() == self.before[0])
+        self.runUntil(lambda: descriptors() == self.before[0])
 
     def test_unsealed(self) -> None:
         """A box that could shrink under us."""
@@ -398,9 +398,9 @@ class StrangerTests(RealCase):
     def test_waitingInvitation(self) -> None:
         """An invitation that nobody has taken goes with who sent it."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
-        self.until(lambda: mappings() == self.before[1] + 1)
+        self.runUntil(lambda: mappings() == self.before[1] + 1)
         sock.close()
-        self.until(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def test_anything(self) -> None:
         """Whatever is said, with whatever descriptors, nothing breaks and nothing stays."""
@@ -465,7 +465,7 @@ class StrangerTests(RealCase):
         )
         process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE)
         self.addCleanup(process.kill)
-        self.until(lambda: process.poll() is not None)
+        self.runUntil(lambda: process.poll() is not None)
         out, _ = process.communicate()
         self.assertEqual(out, b"b''\n")
         self.check()

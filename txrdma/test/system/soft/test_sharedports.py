@@ -91,7 +91,7 @@ class AtomicTests(NeighbourCase):
         for turn in range(20):
             self.atomic(end, turn, operand=1)
         os.kill(process.pid, signal.SIGKILL)
-        self.until(lambda: end.qp.state is QPState.ERR)
+        self.runUntil(lambda: end.qp.state is QPState.ERR)
         found = [c for c in end.poll() if c.identifier < 20]
         flushed = [Status.WR_FLUSH_ERR] * (len(found) - 1)
         self.assertEqual([c.status for c in found], [Status.RETRY_EXC_ERR, *flushed])
@@ -110,7 +110,7 @@ class AtomicTests(NeighbourCase):
         one, other = self.pair()
         where = {"remoteAddress": other.region.address, "rkey": other.region.rkey}
         one.post(1, ADD, [one.segment(0, 8)], operand=5, **where)
-        self.until(lambda: word(other, 0) == 5)
+        self.runUntil(lambda: word(other, 0) == 5)
         self.assertEqual(self.take(one, 1)[0].status, Status.SUCCESS)
 
     def test_amongWriters(self) -> None:
@@ -172,7 +172,7 @@ class PortTests(NeighbourCase):
         end.device.setPortEnabled(1, False)
         self.end(process)
         end.device.setPortEnabled(1, True)
-        self.until(lambda: end.qp.state is QPState.ERR)
+        self.runUntil(lambda: end.qp.state is QPState.ERR)
 
     def test_othersPort(self) -> None:
         """A device of two ports goes on by one of them while the other is down."""
@@ -226,5 +226,5 @@ class PortTests(NeighbourCase):
         device.setPortEnabled(1, False)
         other.post(1, Operation.SEND, inline=[b"."])
         device.close()
-        self.until(lambda: other.qp.state is QPState.ERR)
+        self.runUntil(lambda: other.qp.state is QPState.ERR)
         self.assertEqual([c.status for c in other.poll()], [Status.RETRY_EXC_ERR])

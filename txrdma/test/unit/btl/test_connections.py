@@ -10,12 +10,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionAborted
-from twisted.internet.interfaces import IPushProducer
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
@@ -32,22 +30,11 @@ from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
-from txrdma.messages import IMessageProtocol, IMessageProtocolFactory, IMessageTransport
+from txrdma.messages import IMessageProtocol, IMessageTransport
 from txrdma.sim.network import Faults
-from txrdma.test.support.btl.hosts import HostsCase, Making, Noting, ORDERED, TAG
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
+from txrdma.testing.protocols import ProducerRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
-
-
-@implementer(IMessageProtocolFactory)
-class Several:
-    """A factory that keeps all its protocols."""
-
-    def __init__(self) -> None:
-        self.made: list[Noting] = []
-
-    def buildProtocol(self, peer: object) -> Noting:
-        self.made.append(Noting())
-        return self.made[-1]
 
 
 class MessageTests(HostsCase):
@@ -244,32 +231,22 @@ class MemoryTests(HostsCase):
         self.outcome(client.transport.send(TAG, b"still here"))
 
 
-@implementer(IPushProducer)
-class Producing:
+class Producing(ProducerRecorder):
     """A producer that sends as long as it may."""
 
     def __init__(self, transport: Any, post: Callable[[int, bytes], None] | None = None) -> None:
-        self.calls: list[str] = []
+        super().__init__(self.produce)
         self.sent = 0
         self._send = transport.sendMessage if post is None else partial(post, TAG)
-        self.isPaused = False
+
+    @property
+    def isPaused(self) -> bool:
+        return self.calls[-1:] == ["pause"]
 
     def produce(self) -> None:
         while not self.isPaused and self.sent < 300:
             self.sent += 1
             self._send(bytes(50_000))
-
-    def pauseProducing(self) -> None:
-        self.isPaused = True
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.isPaused = False
-        self.calls.append("resume")
-        self.produce()
-
-    def stopProducing(self) -> None:
-        self.calls.append("stop")
 
 
 class PressureTests(HostsCase):
@@ -521,7 +498,7 @@ class ExchangeTests(HostsCase):
 
     def failures(self, seconds: float = 60.0) -> tuple[Failure, Failure]:
         """Open a connection which fails at both ends."""
-        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
         self.wait(lambda: all(answer.called for answer in answers), seconds)
         one, other = (self.failureResultOf(answer) for answer in answers)
         self.assertNothingLeft()
@@ -575,7 +552,7 @@ class ExchangeTests(HostsCase):
 
     def test_noProtocol(self) -> None:
         """A factory may refuse: its own end fails by that, and the other end is connected, and lost."""
-        client = Noting()
+        client = TagRecorder()
         openings = self.open(client, None)
         self.wait(lambda: client.lost)
         self.failureResultOf(openings[1].answer, Refused)
@@ -584,7 +561,7 @@ class ExchangeTests(HostsCase):
 
     def test_cancel(self) -> None:
         """To cancel leaves nothing, at either end."""
-        openings = self.open(Noting(), Noting())
+        openings = self.open(TagRecorder(), TagRecorder())
         self.pause(0.00002)
         openings[0].answer.cancel()
         self.wait(lambda: openings[1].answer.called)
@@ -594,7 +571,7 @@ class ExchangeTests(HostsCase):
 
     def test_killedBefore(self) -> None:
         """A peer that ends during the exchange is an error."""
-        answers = [opening.answer for opening in self.open(Noting(), Noting())]
+        answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
         self.pause(0.00005)
         self.hosts[1].die(silently=False)
         self.wait(lambda: answers[0].called)
@@ -605,7 +582,7 @@ class ExchangeTests(HostsCase):
         """More clients at once than may have their exchanges wait for their turn; who leaves is forgotten."""
         self.patch(connections, "MOST_OPENING", 2)
         self.patch(connections, "MOST_WAITING", 4)
-        server, answers = Several(), []
+        server, answers = Recorders(TagRecorder), []
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
         for number in range(7):
             port = 40000 + number
@@ -615,7 +592,7 @@ class ExchangeTests(HostsCase):
                 self.assertIs(accepted, None)
                 break
             assert accepted is not None
-            opening = connections.Opening(self.hosts[0], self.hosts[0].device, Making(Noting()), True)
+            opening = connections.Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
             MemoryTCP(ends[1], accepted).begin()
             MemoryTCP(ends[0], opening.lifeline).begin()
             answers.append(opening.answer)
@@ -625,7 +602,7 @@ class ExchangeTests(HostsCase):
         self.failureResultOf(answers.pop(4), CancelledError, ConnectionAborted)
         for answer in answers:
             self.successResultOf(answer)
-        self.wait(lambda: len(server.made) == 5 and all(each.isMade for each in server.made))
+        self.wait(lambda: len(server.protocols) == 5 and all(each.isMade for each in server.protocols))
         self.assertEqual((len(accepting.waiting), accepting._opening), (0, 0))
 
     def stranger(self, said: bytes) -> Failure:
@@ -633,7 +610,7 @@ class ExchangeTests(HostsCase):
         from twisted.internet.protocol import Protocol
 
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
         MemoryTCP(ends[1], opening.lifeline).begin()
         strange = MemoryTCP(ends[0], Protocol())
         strange.begin()
@@ -673,7 +650,7 @@ class ExchangeTests(HostsCase):
 
         self.patch(lifeline, "moduleOf", fail)
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Making(Noting()), False)
+        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
         MemoryTCP(ends[1], opening.lifeline).begin()
         self.failureResultOf(opening.answer, OSError)
         MemoryTCP(ends[0], strange := AccumulatingProtocol()).begin()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase
 from txrdma.testing.contracts import MessageContract
-from txrdma.testing.messages import NotingMessages
+from txrdma.testing.protocols import MessageRecorder
 
 
 class MessageContractTests(MessageContract, HostsCase):
@@ -17,7 +17,7 @@ class MessageContractTests(MessageContract, HostsCase):
 
     longest = 100_000
 
-    def connectedBy(self, one: NotingMessages, other: NotingMessages) -> None:
+    def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         self.open(one, other)
         self.wait(lambda: one.transport and other.transport)
 

@@ -27,7 +27,7 @@ from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.attachment import SharingReactor
-from txrdma.test.support.btl.hosts import HostsCase, Noting, ORDERED, TAG
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl.test_connections import (
     EndTests,
     LossTests,
@@ -300,7 +300,7 @@ class OneHostCase(HostsCase):
         host = self.hosts[number]
         return moduleOf(host, host.device).core.counters
 
-    def landing(self, end: Noting) -> Landing | None:
+    def landing(self, end: TagRecorder) -> Landing | None:
         """The landing of an end's peer."""
         peer = end.transport._peer
         assert isinstance(peer, Peer)

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import MessagePeer, Terms
+from txrdma.cm.connections.terms import Terms
 from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol, DatagramServerEndpoint, SENDS
 from txrdma.cm.messages import SIDRREP
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
@@ -23,8 +23,9 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Segment
 from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose, PORT
-from txrdma.test.support.cm.messaging import Noting, SERVICE
+from txrdma.test.support.cm.messaging import SERVICE
 from txrdma.test.unit.cm.test_names import ResolvingClock
+from txrdma.testing.protocols import MessageRecorder
 
 READS = 5
 """Reads of a test, of which one can be under way at a time."""
@@ -87,16 +88,14 @@ class PortTests(Base):
 
     def test_byFactory(self) -> None:
         """A factory that gives up the very attempt for which it makes a protocol, which never begins."""
-        made = Noting()
+        made = MessageRecorder()
 
-        class Factory:
-            def buildProtocol(_, peer: MessagePeer) -> Noting:  # the case is self
-                asked.cancel()
-                return made
+        def build() -> MessageRecorder:
+            asked.cancel()
+            return made
 
-        factory: Any = Factory()  # whose self has another name
         port = self.listening()
-        asked = self.connecting(terms=Terms(keepalive=5.0, isCounted=False), factory=factory)
+        asked = self.connecting(terms=Terms(keepalive=5.0, isCounted=False), factory=MessageFactory(build))
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, CancelledError)
         self.pause(1.0)
@@ -107,7 +106,7 @@ class PortTests(Base):
     def test_byProtocol(self) -> None:
         """A protocol that gives up, as it begins, the attempt that has made it: it hears of its end."""
 
-        class Reluctant(Noting):
+        class Reluctant(MessageRecorder):
             def connectionMade(self) -> None:
                 super().connectionMade()
                 asked.cancel()
@@ -193,7 +192,7 @@ class NamedTests(CancelCase):
         endpoint = RDMAClientEndpoint(clock, "there.example", PORT, self.devices[0], terms)
 
         def begin() -> Deferred[Any]:
-            asked = endpoint.connect(MessageFactory(Noting))
+            asked = endpoint.connect(MessageFactory(MessageRecorder))
             resolution = clock.asked.pop()
             clock.callLater(0.01, resolution.answer, "10.0.1.9", "10.0.1.2")
             return asked
@@ -213,7 +212,8 @@ class PathTests(CancelCase):
 
         def begin() -> Deferred[Any]:
             self.opening = self.opened()
-            return self.opening[0].transport.loadAlternatePath(self.path(1))
+            loading: Deferred[Any] = self.opening[0].transport.loadAlternatePath(self.path(1))
+            return loading
 
         def end(made: object) -> None:
             client, server = self.opening

@@ -18,14 +18,14 @@ from txrdma.cm.connections.endpoints import (
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import MessagePeer
 from txrdma.cm.errors import Rejected
 from txrdma.cm.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages import IMessageEndpointStringParser
-from txrdma.test.support.cm.messaging import MessagingCase, Noting
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder, Recorders
 
 
 class RDMATests(MessagingCase):
@@ -33,15 +33,8 @@ class RDMATests(MessagingCase):
 
     def test_addresses(self) -> None:
         """Both ends know addresses and ports, and private data behind the header come as they are."""
-        heard: list[MessagePeer] = []
-
-        class Factory:
-            def buildProtocol(_, peer: MessagePeer) -> Noting:
-                heard.append(peer)
-                return self.made(b"yes")
-
+        factory = Recorders(lambda: self.made(b"yes"))
         endpoint = RDMAServerEndpoint(self.clock, 0, self.devices[1])
-        factory: Any = Factory()  # whose self has another name
         port: Any = self.successResultOf(endpoint.listen(factory))
         address = port.getHost()
         self.assertEqual(address.host, "10.0.1.2")
@@ -50,10 +43,10 @@ class RDMATests(MessagingCase):
             client = self.result(
                 RDMAClientEndpoint(
                     self.clock, "10.0.1.2", address.port, self.devices[0], terms, b"hi"
-                ).connect(MessageFactory(Noting))
+                ).connect(MessageFactory(MessageRecorder))
             )
             self.wait(lambda: self.served[-1].isMade)
-            peer = heard.pop()
+            peer = factory.addresses.pop()
             self.assertEqual(peer.privateData, b"hi" if terms is USUAL else b"hi".ljust(56, b"\0"))
             host = client.transport.getHost()
             self.assertEqual((peer.address.host, peer.address.port), ("10.0.1.1", host.port))
@@ -89,10 +82,10 @@ class RDMATests(MessagingCase):
     def test_noHeader(self) -> None:
         """A REQ for a port without the header of addresses is rejected."""
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(endpoint.listen(MessageFactory(Noting)))
+        port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
         service = port.getHost().serviceID
         stranger = IBClientEndpoint(self.clock, service, self.path(), self.devices[0], PLAIN, b"\xff" * 92)
-        asked = stranger.connect(MessageFactory(Noting))
+        asked = stranger.connect(MessageFactory(MessageRecorder))
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)

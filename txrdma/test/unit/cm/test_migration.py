@@ -18,12 +18,13 @@ from txrdma.cm.paths import pathFor, reversedPath
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.test.support.cm.messaging import MessagingCase, Noting, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.testing.protocols import MessageRecorder
 
 BLOCK = 1 << 14
 
 
-class Hashing(Noting):
+class Hashing(MessageRecorder):
     """A protocol that counts and hashes what comes."""
 
     def connectionMade(self) -> None:
@@ -49,7 +50,7 @@ class MigrationTests(MessagingCase):
         """Join a path again."""
         self.network.join(*(each[number] for each in self.addresses))
 
-    def made(self, answer: bytes = b"") -> Noting:
+    def made(self, answer: bytes = b"") -> MessageRecorder:
         self.served.append(Hashing(answer))
         return self.served[-1]
 
@@ -186,11 +187,11 @@ class RequestedTests(MessagingCase):
 
     addresses = MigrationTests.addresses
 
-    def connect(self, alternate: IBPath) -> tuple[Noting, Noting]:
+    def connect(self, alternate: IBPath) -> tuple[MessageRecorder, MessageRecorder]:
         """Two connected protocols, whose client has asked for a path to migrate to."""
         port = self.serve()
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
-        client = self.result(endpoint.connect(MessageFactory(Noting)))
+        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
         self.wait(lambda: self.served[-1].isMade)
         port.stopListening()
         return client, self.served[-1]
@@ -245,5 +246,5 @@ class RequestedTests(MessagingCase):
         """A path that does not begin here is refused before anything is sent."""
         path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", path)
-        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), InvalidRequest)
+        self.failureResultOf(endpoint.connect(MessageFactory(MessageRecorder)), InvalidRequest)
         self.assertNothingLeft()

@@ -21,8 +21,9 @@ from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoi
 from txrdma.cm.connections.names import addressesOf
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import HostUnknown, Rejected
-from txrdma.test.support.cm.messaging import MessagingCase, Noting
-from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder
+from txrdma.testing.reactors import ReactorClock
 
 
 @implementer(IHostResolution)
@@ -45,7 +46,7 @@ class Resolution:
 
 
 @implementer(IReactorPluggableNameResolver, IHostnameResolver)
-class ResolvingClock(ReadingClock):
+class ResolvingClock(ReactorClock):
     """A reactor with a resolver whose answers a test gives."""
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class NameTests(MessagingCase):
     def asking(self, port: int = 7471) -> Deferred[Any]:
         """Connect to the second host by its name."""
         endpoint = RDMAClientEndpoint(self.resolving, "there.example", port, self.devices[0])
-        return endpoint.connect(MessageFactory(Noting))
+        return endpoint.connect(MessageFactory(MessageRecorder))
 
     def test_address(self) -> None:
         """A name is asked for, and its address connected to; an address is not asked for."""
@@ -134,7 +135,7 @@ class NameTests(MessagingCase):
         self.resolving.asked[0].answer()
         error = self.failureResultOf(asked, HostUnknown).value
         self.assertIn("there.example", str(error))
-        self.failureResultOf(addressesOf(ReadingClock(), "there.example"), HostUnknown)
+        self.failureResultOf(addressesOf(ReactorClock(), "there.example"), HostUnknown)
 
     def test_cancelled(self) -> None:
         """To cancel an attempt cancels the question; what is answered later is ignored."""

@@ -21,7 +21,8 @@ from txrdma.iba.headers import Opcode, RETH
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment
 from txrdma.test.support.captures import packets
-from txrdma.test.support.cm.messaging import MessagingCase, Noting, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.testing.protocols import MessageRecorder
 
 
 class RecordedTests(SynchronousTestCase):
@@ -116,7 +117,7 @@ class PingTests(MessagingCase):
 
     def liar(self, *messages: Advert | bytes) -> str:
         """Have a client say these, and return what the server complains of."""
-        stranger = Noting()
+        stranger = MessageRecorder()
         self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, isCounted=False))
         region = stranger.transport.allocateMemory(64)
         for message in messages:
@@ -124,7 +125,7 @@ class PingTests(MessagingCase):
             if isinstance(message, Advert):
                 raw = message.replace(address=region.address, rkey=region.rkey).encode()
             answers = len(stranger.messages)
-            stranger.transport.sendMessage(raw)  # type: ignore[arg-type]  # bytes by now
+            stranger.transport.sendMessage(raw)
             self.wait(lambda n=answers: stranger.lost or len(stranger.messages) > n)  # type: ignore[misc]  # lambda
         self.wait(lambda: self.server.ended.called and stranger.lost)
         self.assertNothingLeft()
@@ -153,7 +154,7 @@ class PingTests(MessagingCase):
 
     def test_impatient(self) -> None:
         """A client that does not wait for its answer is cut off."""
-        stranger = Noting()
+        stranger = MessageRecorder()
         self.connect(stranger, self.server)
         region = stranger.transport.allocateMemory(64)
         for _ in range(2):
@@ -166,7 +167,7 @@ class PingTests(MessagingCase):
     def test_differs(self) -> None:
         """A client that compares tells where a ping came back with another byte."""
 
-        class Spoiling(Noting):
+        class Spoiling(MessageRecorder):
             def messageReceived(self, data: bytes, immediate: int | None) -> None:
                 super().messageReceived(data, immediate)
                 if len(self.messages) == 2:

@@ -6,36 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory
 
 from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.test.support.smc.ends import Recorder
+from txrdma.testing.protocols import ProducerRecorder, Recorder
 
 _UNPROBED = Options(keepalive=None)
-
-
-@implementer(IPushProducer)
-class Finishing:
-    """A producer that has written everything, and unregisters when it is resumed."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self.calls: list[str] = []
-
-    def pauseProducing(self) -> None:
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.calls.append("resume")
-        self._transport.unregisterProducer()
-
-    def stopProducing(self) -> None:
-        self.calls.append("stop")
 
 
 class ProducerTests(MessagingCase):
@@ -50,7 +28,7 @@ class ProducerTests(MessagingCase):
         endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
         client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
         self.pause(0.1)  # until nothing is under way that would give the connection another turn
-        producer = Finishing(client.transport)
+        producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
         client.transport.write(bytes(70_000))  # few enough that the peer gives no more credits
         client.transport.loseConnection()

@@ -4,53 +4,21 @@ Connections for messages whose reactor stops, by the communication manager and b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from zope.interface import alsoProvides, implementer
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorCore
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.stopping import IParting, LEAVING_SECONDS, Stopping
-
-
-class StoppingClock(Clock):
-    """
-    A clock that stops.
-
-    @ivar triggers: what is called before that.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        alsoProvides(self, IReactorCore)  # as much of it as is needed
-        self.triggers: list[Callable[[], Deferred[None]]] = []
-
-    def addSystemEventTrigger(self, phase: str, event: str, trigger: Any) -> Any:
-        """Note a trigger."""
-        assert (phase, event) == ("before", "shutdown")
-        self.triggers.append(trigger)
-        return trigger
-
-    def removeSystemEventTrigger(self, trigger: Any) -> None:
-        """Forget it."""
-        self.triggers.remove(trigger)
-
-    def stop(self) -> Deferred[None]:
-        """Stop; there is one trigger for all."""
-        [trigger] = self.triggers
-        self.triggers.clear()
-        return trigger()
+from txrdma.testing.reactors import ReactorClock
 
 
 class StoppingTests(SynchronousTestCase):
     """The last moments of a connection, on a clock."""
 
     def setUp(self) -> None:
-        self.clock = StoppingClock()
+        self.clock = ReactorClock()
+        alsoProvides(self.clock, IReactorCore)  # as much of it as is needed
         self.done: list[str] = []
 
     def make(self, protocol: object = None) -> Stopping:

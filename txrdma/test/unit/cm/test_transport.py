@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import MessagePeer, Terms
+from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.messages import RejectReason
@@ -26,7 +26,8 @@ from txrdma.mad.ports import verbsport
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
-from txrdma.test.support.cm.messaging import MessagingCase, Noting
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
 
 class OpeningTests(MessagingCase):
@@ -37,7 +38,7 @@ class OpeningTests(MessagingCase):
         client, _server = self.connected()
         verifyObject(IRDMAProtocol, client)
         verifyObject(IRDMATransport, client.transport)
-        verifyObject(IMessageProtocolFactory, MessageFactory(Noting))
+        verifyObject(IMessageProtocolFactory, MessageFactory(MessageRecorder))
 
     def test_terms(self) -> None:
         """Depths, MTU, retries and lengths are agreed on, and both ends see them."""
@@ -58,17 +59,11 @@ class OpeningTests(MessagingCase):
 
     def test_privateData(self) -> None:
         """Private data reach the other end as they are, both ways."""
-        heard: list[MessagePeer] = []
-
-        class Factory:
-            def buildProtocol(_, peer: MessagePeer) -> Noting:  # the case is self
-                heard.append(peer)
-                return self.made(b"welcome\0\0")
-
-        self.serve(Factory())
+        factory = Recorders(lambda: self.made(b"welcome\0\0"))
+        self.serve(factory)
         client = self.result(self.ask(privateData=b"\0hello\0"))
-        self.assertEqual(heard[0].privateData, b"\0hello\0")
-        self.assertEqual(heard[0].qpn, client.transport.qpn)
+        self.assertEqual(factory.addresses[0].privateData, b"\0hello\0")
+        self.assertEqual(factory.addresses[0].qpn, client.transport.qpn)
         self.wait(lambda: self.served[0].isMade)
         self.assertEqual(client.transport.getPeer().privateData, b"welcome\0\0")
         self.assertEqual(client.transport.getPeer().qpn, self.served[0].transport.qpn)
@@ -84,11 +79,10 @@ class OpeningTests(MessagingCase):
     def test_rejected(self) -> None:
         """A factory can reject, with a reason and private data; its protocol never existed."""
 
-        class Factory:
-            def buildProtocol(self, peer: MessagePeer) -> Noting:
-                raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
+        def reject() -> MessageRecorder:
+            raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
 
-        port = self.serve(Factory())
+        port = self.serve(MessageFactory(reject))
         asked = self.ask()
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
@@ -104,7 +98,7 @@ class OpeningTests(MessagingCase):
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
-        other = self.serve(MessageFactory(Noting), serviceID=7)
+        other = self.serve(MessageFactory(MessageRecorder), serviceID=7)
         port.stopListening()
         asked = self.ask()
         self.wait(lambda: asked.called)
@@ -116,7 +110,7 @@ class OpeningTests(MessagingCase):
     def test_failingFactory(self) -> None:
         """A factory that fails costs its connection, at either end, and nothing else."""
 
-        def fail() -> Noting:
+        def fail() -> MessageRecorder:
             raise RuntimeError("no")
 
         port = self.serve(MessageFactory(fail))
@@ -193,7 +187,7 @@ class OpeningTests(MessagingCase):
     def test_taken(self) -> None:
         """A service that somebody listens to can't be listened to by another."""
         port = self.serve()
-        again = self.ends().listen(MessageFactory(Noting))
+        again = self.ends().listen(MessageFactory(MessageRecorder))
         self.failureResultOf(again, InvalidRequest)
         port.stopListening()
         self.assertNothingLeft()
@@ -317,34 +311,25 @@ class MessageTests(MessagingCase):
     def test_producer(self) -> None:
         """A producer is paused while messages wait, and resumed when none does."""
         client, server = self.connected(Terms(64, 4, 2), Terms(64, 4, 2))
-        calls: list[str] = []
+        left = 50
 
-        class Producer:
-            left = 50
+        def produce() -> None:
+            nonlocal left
+            while left and producer.calls[-1] == "resume":
+                left -= 1
+                client.transport.sendMessage(b"more")
+            if not left:
+                client.transport.unregisterProducer()
 
-            def pauseProducing(self) -> None:
-                calls.append("pause")
-
-            def resumeProducing(self) -> None:
-                calls.append("resume")
-                while self.left and calls[-1] == "resume":
-                    self.left -= 1
-                    client.transport.sendMessage(b"more")
-                if not self.left:
-                    client.transport.unregisterProducer()
-
-            def stopProducing(self) -> None:
-                calls.append("stop")
-
-        producer: Any = Producer()
+        producer = ProducerRecorder(produce)
         self.assertRaises(InvalidRequest, client.transport.registerProducer, producer, False)
         client.transport.registerProducer(producer, True)
         producer.resumeProducing()
         self.wait(lambda: len(server.messages) == 50)
-        self.assertEqual(calls[:3], ["resume", "pause", "resume"])
+        self.assertEqual(producer.calls[:3], ["resume", "pause", "resume"])
         client.transport.registerProducer(producer, True)
         client.transport.abortConnection()
-        self.assertEqual(calls[-1], "stop")
+        self.assertEqual(producer.calls[-1], "stop")
 
     def test_notCounted(self) -> None:
         """A peer that does not count is sent to as it goes: its device says when there is no receive."""

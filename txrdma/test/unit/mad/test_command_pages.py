@@ -13,7 +13,7 @@ from pathlib import Path
 
 import txrdma
 from txrdma.test.support.mad.commanding import CommandTestCase, Said
-from txrdma.test.unit.mad.test_fabric_commands import ReactorClock
+from txrdma.testing.reactors import ReactorClock
 
 DOCS = Path(txrdma.__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", re.MULTILINE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -27,24 +26,9 @@ from txrdma.mad.layouts.smp import MulticastForwardingTable
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
-from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
-
-
-class ReactorClock(SimulatedClock):
-    """A clock that can be stopped, as reactors are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.triggers: list[Callable[[], object]] = []
-
-    def addSystemEventTrigger(self, phase: str, event: str, what: Any, *args: Any) -> None:
-        self.triggers.append(lambda: what(*args))
-
-    def stop(self) -> None:
-        for trigger in self.triggers:
-            trigger()
+from txrdma.testing.reactors import ReactorClock
 
 
 class CommandTestCase(SynchronousTestCase):

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
@@ -230,21 +228,14 @@ class SubscriptionTests(SynchronousTestCase):
 
     def test_silentLoss(self) -> None:
         """The loss of the port is logged once, not again and again; so is an administration's silence."""
-        logged: list[str] = []
-
-        @implementer(ILogObserver)
-        def observer(event: LogEvent) -> None:
-            logged.append(event["log_level"].name)
-
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
-        self.wire.lose = lambda datagram: True
-        self.subscription.start()
-        pass_(self.clock, 300, 0.5)
-        self.assertEqual(logged.count("warn"), 1)
-        self.agent.portLost("the device is gone")
-        pass_(self.clock, 3600, 1)
-        self.assertEqual(logged.count("warn"), 2)
+        with capturedLogs() as events:
+            self.wire.lose = lambda datagram: True
+            self.subscription.start()
+            pass_(self.clock, 300, 0.5)
+            self.assertEqual([event["log_level"].name for event in events].count("warn"), 1)
+            self.agent.portLost("the device is gone")
+            pass_(self.clock, 3600, 1)
+            self.assertEqual([event["log_level"].name for event in events].count("warn"), 2)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_return(self) -> None:

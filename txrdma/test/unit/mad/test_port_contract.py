@@ -20,10 +20,10 @@ from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.test.support.mad.simulated import gmp, route, twoSwitches
-from txrdma.test.support.pingpongs import ReadingClock
 from txrdma.test.support.sysfs import INFINIBAND, MLX5
 from txrdma.test.unit.mad.test_umad import GIDS, UmadCase
 from txrdma.testing.contracts import MADPortContract
+from txrdma.testing.reactors import ReactorClock
 
 
 class SimulatedTests(MADPortContract, SynchronousTestCase):
@@ -132,7 +132,7 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
     """Queue pairs of software devices, on a simulated network."""
 
     def setUp(self) -> None:
-        self.clock = ReadingClock()
+        self.clock = ReactorClock()
         self.network = SimulatedNetwork(self.clock)
         self.devices: dict[int, IVerbsDevice] = {}
         self.lost: set[int] = set()

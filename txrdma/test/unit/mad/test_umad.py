@@ -37,8 +37,8 @@ from txrdma.mad.vendor import OpenIBPing
 from txrdma.ports import getEndPort
 from txrdma.test.support.mad.fakekernel import FakeKernel
 from txrdma.test.support.mad.pairs import Answers
-from txrdma.test.support.pingpongs import ReadingClock
 from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SysFS
+from txrdma.testing.reactors import ReactorClock
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -49,7 +49,7 @@ class UmadCase(SynchronousTestCase):
     """C{roce0} and C{roce1}, on a wire, and C{mlx5_0} of InfiniBand with nobody else."""
 
     def setUp(self) -> None:
-        self.clock = ReadingClock()
+        self.clock = ReactorClock()
         self.sysfs = SysFS(self.mktemp())
         for index, gid in enumerate(GIDS):
             name = f"roce{index}"

@@ -52,7 +52,7 @@ from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.mad.pairs import Answers
-from txrdma.test.support.pingpongs import ReadingClock
+from txrdma.testing.reactors import ReactorClock
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -64,7 +64,7 @@ class VerbsPortCase(SynchronousTestCase):
     addresses = ("10.0.0.1", "10.0.0.2")
 
     def setUp(self) -> None:
-        self.clock = ReadingClock()
+        self.clock = ReactorClock()
         self.network = SimulatedNetwork(self.clock)
         self.devices = [self.network.device(address) for address in self.addresses]
         self.ports = [self.port(device) for device in self.devices]
@@ -501,7 +501,7 @@ class WayTests(SynchronousTestCase):
 
     def test_infiniband(self) -> None:
         """Without a GRH the LID says who has sent it; with one, the GIDs do, too."""
-        clock = ReadingClock()
+        clock = ReactorClock()
         port = VerbsPort(cast("IReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
         self.addCleanup(port.close)
         path = port.pathOf(Arrival(b"", 77, 9, 3))
@@ -525,7 +525,7 @@ class StringTests(SynchronousTestCase):
     """C{vmad:DEVICE}."""
 
     def setUp(self) -> None:
-        self.clock = ReadingClock()
+        self.clock = ReactorClock()
         self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
         self.patch(SoftDeviceStringParser, "parseDevice", self.open)
 

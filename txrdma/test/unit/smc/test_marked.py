@@ -5,12 +5,11 @@ SMC's TCP option as endpoints use it; a model of the kernel's part says which so
 from __future__ import annotations
 
 import socket
-from typing import cast
 
 from zope.interface.verify import verifyClass, verifyObject
 
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.carriers.choice import carrierFor
@@ -72,15 +71,12 @@ class SharedTests(SynchronousTestCase):
     def test_unavailable(self) -> None:
         """An option that can't be had marks nothing, and its reason is logged once."""
         self.patch(shared, "_logged", set())
-        entries: list[LogEvent] = []
-        observer = cast(ILogObserver, entries.append)
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
-        for _ in range(2):
-            option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
-            with socket.socket() as unmarked:
-                self.assertFalse(option.markClient(unmarked))
-                self.assertFalse(option.markListener(unmarked))
-                self.assertFalse(option.wasExchanged(unmarked))
+        with capturedLogs() as entries:
+            for _ in range(2):
+                option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
+                with socket.socket() as unmarked:
+                    self.assertFalse(option.markClient(unmarked))
+                    self.assertFalse(option.markListener(unmarked))
+                    self.assertFalse(option.wasExchanged(unmarked))
         told = [each for each in entries if each.get("reason") == "no such luck"]
         self.assertEqual([each["log_level"].name for each in told], ["info"])

@@ -1,0 +1,223 @@
+"""
+Protocols for tests: they record what they hear, and some answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.protocol import MessageProtocol
+from txrdma.messages import IMessageProtocolFactory
+
+
+class Recorder(Protocol):
+    """
+    A protocol that records what it hears.
+
+    @ivar made: fires with the protocol when it is connected.
+    @ivar lost: fires when the connection ends; C{reason} is why.
+    @ivar heard: all bytes so far.
+    """
+
+    transport: Any
+    reason: Failure
+    greeting = b""
+    echoes = False
+
+    def __init__(self) -> None:
+        self.made: Deferred[Any] = Deferred()
+        self.lost: Deferred[None] = Deferred()
+        self.heard = bytearray()
+        self._waiting: list[tuple[int, Deferred[bytes]]] = []
+
+    def connectionMade(self) -> None:
+        """Send the greeting, if there is one."""
+        self.smc = getattr(self.transport, "smc", None)
+        if self.greeting:
+            self.transport.write(self.greeting)
+        self.made.callback(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Record the bytes, and fire what L{hearing} returned."""
+        self.heard += data
+        if self.echoes:
+            self.transport.write(data)
+        for entry in list(self._waiting):
+            length, deferred = entry
+            if len(self.heard) >= length:
+                self._waiting.remove(entry)
+                deferred.callback(bytes(self.heard))
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Record the reason."""
+        self.reason = reason
+        self.lost.callback(None)
+
+    def hearing(self, length: int) -> Deferred[bytes]:
+        """Return a Deferred that fires with all bytes when there are at least so many."""
+        deferred: Deferred[bytes] = Deferred()
+        if len(self.heard) >= length:
+            deferred.callback(bytes(self.heard))
+        else:
+            self._waiting.append((length, deferred))
+        return deferred
+
+
+class Greeter(Recorder):
+    """A recorder that sends a line when it is connected."""
+
+    greeting = b"220 hello\r\n"
+
+
+class Echo(Recorder):
+    """A recorder that sends back what it hears."""
+
+    echoes = True
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfCloseRecorder(Recorder):
+    """
+    A recorder whose connection stays open in one direction when the other one ends.
+
+    @ivar readEnded: fires when the peer has closed its direction, and C{writeEnded} when ours is closed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readEnded: Deferred[None] = Deferred()
+        self.writeEnded: Deferred[None] = Deferred()
+
+    def readConnectionLost(self) -> None:
+        """Fire C{readEnded}."""
+        self.readEnded.callback(None)
+
+    def writeConnectionLost(self) -> None:
+        """Fire C{writeEnded}."""
+        self.writeEnded.callback(None)
+
+
+class MessageRecorder(MessageProtocol):
+    """
+    A protocol of messages that records what it hears, over any transport of messages.
+
+    @ivar answer: private data of the communication manager's REP.
+    @ivar writes: lengths and immediate data of the peer's writes; C{completed}: identifiers of our own.
+    @ivar lost: reasons of the end, of which there is one at most.
+    """
+
+    transport: Any = None
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.answer = answer
+        self.isMade = False
+        self.messages: list[tuple[bytes, int | None]] = []
+        self.writes: list[tuple[int, int]] = []
+        self.completed: list[int] = []
+        self.paths: list[Any] = []
+        self.lost: list[Failure] = []
+
+    def connectionMade(self) -> None:
+        """Record that there is a connection."""
+        self.isMade = True
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        """Record a message."""
+        self.messages.append((data, immediate))
+
+    def writeReceived(self, length: int, immediate: int) -> None:
+        """Record a write of the peer."""
+        self.writes.append((length, immediate))
+
+    def writeCompleted(self, identifier: int) -> None:
+        """Record the completion of a write."""
+        self.completed.append(identifier)
+
+    def pathMigrated(self, path: Any) -> None:
+        """Record the path that the connection has migrated to."""
+        self.paths.append(path)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Record the reason of the end."""
+        self.lost.append(reason)
+
+    @property
+    def ends(self) -> list[str]:
+        """The names of the exceptions in C{lost}."""
+        return [type(reason.value).__name__ for reason in self.lost]
+
+
+@implementer(IMessageProtocolFactory)
+class Recorders(Factory):
+    """
+    A factory that keeps the protocols it builds, of streams or of messages.
+
+    @ivar protocols: all protocols so far; C{addresses}: those of their peers.
+    """
+
+    noisy = False
+
+    def __init__(self, kind: Callable[[], Any] = Recorder) -> None:
+        self.kind = kind
+        self.protocols: list[Any] = []
+        self.addresses: list[Any] = []
+        self._waiting: list[Deferred[Any]] = []
+        self.starts = self.stops = 0
+
+    def startFactory(self) -> None:
+        """Count the start."""
+        self.starts += 1
+
+    def stopFactory(self) -> None:
+        """Count the stop."""
+        self.stops += 1
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Build a protocol, and keep it."""
+        protocol = self.kind()
+        self.protocols.append(protocol)
+        self.addresses.append(addr)
+        waiting, self._waiting = self._waiting, []
+        for deferred in waiting:
+            protocol.made.chainDeferred(deferred)
+        return protocol
+
+    def next(self) -> Deferred[Any]:
+        """Return a Deferred that fires with the next protocol when it is connected."""
+        deferred: Deferred[Any] = Deferred()
+        self._waiting.append(deferred)
+        return deferred
+
+
+@implementer(IPushProducer)
+class ProducerRecorder:
+    """
+    A push producer that records what it is asked.
+
+    @ivar calls: "pause", "resume" and "stop", in order.
+    """
+
+    def __init__(self, resumed: Callable[[], object] = lambda: None) -> None:
+        self.calls: list[str] = []
+        self._resumed = resumed
+
+    def pauseProducing(self) -> None:
+        """Record "pause"."""
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        """Record "resume", then do what the test wants."""
+        self.calls.append("resume")
+        self._resumed()
+
+    def stopProducing(self) -> None:
+        """Record "stop"."""
+        self.calls.append("stop")

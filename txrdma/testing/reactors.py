@@ -1,0 +1,116 @@
+"""
+Reactors for tests: a clock that stands for one, and how to run a real one until something has happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
+from twisted.internet.task import deferLater
+
+from txrdma.sim.clock import SimulatedClock
+
+if TYPE_CHECKING:
+    from twisted.trial.unittest import SynchronousTestCase
+
+    Base = SynchronousTestCase
+else:
+    Base = object
+
+
+class ReactorClock(SimulatedClock):
+    """
+    A clock with readers, writers and a stop: as much of a reactor as tests in simulated time need.
+
+    @ivar triggers: what is called by L{stop}.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[IReadDescriptor] = []
+        self.writers: list[IWriteDescriptor] = []
+        self.triggers: list[Callable[[], Any]] = []
+
+    def addReader(self, reader: IReadDescriptor) -> None:
+        """Add a reader."""
+        if reader not in self.readers:
+            self.readers.append(reader)
+
+    def removeReader(self, reader: IReadDescriptor) -> None:
+        """Remove a reader."""
+        if reader in self.readers:
+            self.readers.remove(reader)
+
+    def addWriter(self, writer: IWriteDescriptor) -> None:
+        """Add a writer."""
+        if writer not in self.writers:
+            self.writers.append(writer)
+
+    def removeWriter(self, writer: IWriteDescriptor) -> None:
+        """Remove a writer."""
+        if writer in self.writers:
+            self.writers.remove(writer)
+
+    def step(self) -> None:
+        """Advance to the next delayed call, then have all readers read, ready or not."""
+        following = min((call.getTime() for call in self.getDelayedCalls()), default=self.rightNow + 0.01)
+        self.advance(max(0.0, following - self.rightNow))
+        for reader in tuple(self.readers):
+            if reader in self.readers:  # another one may have removed it
+                reader.doRead()
+
+    def addSystemEventTrigger(self, phase: str, event: str, trigger: Any, *args: Any) -> Callable[[], Any]:
+        """Keep what is to be called when the clock stops."""
+        assert (phase, event) == ("before", "shutdown")
+        self.triggers.append(partial(trigger, *args))
+        return self.triggers[-1]
+
+    def removeSystemEventTrigger(self, triggerID: Callable[[], Any]) -> None:
+        """Forget a trigger."""
+        self.triggers.remove(triggerID)
+
+    def stop(self) -> Deferred[Any]:
+        """Call all triggers, and return a Deferred that fires when their Deferreds have."""
+        triggers, self.triggers = self.triggers, []
+        return DeferredList([maybeDeferred(trigger) for trigger in triggers])
+
+
+class RealTime(Base):
+    """
+    A mixin for test cases with a reactor of their own, which runs only while a test waits.
+
+    @ivar reactor: the reactor.
+    @cvar slowness: by what L{runUntil} multiplies its limits, for slow machines.
+    """
+
+    reactor: Any
+    slowness = 1.0
+
+    def runUntil(self, condition: Callable[[], object], seconds: float = 3.0) -> None:
+        """Run the reactor until a condition holds; fail when it does not in that time."""
+        deadline = time.monotonic() + seconds * self.slowness
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{condition} does not hold after {seconds * self.slowness:g} seconds")
+            self.reactor.iterate(0.001)
+
+    def runFor(self, seconds: float) -> None:
+        """Run the reactor for a while."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.reactor.iterate(0.001)
+
+
+async def waitUntil(reactor: Any, condition: Callable[[], object], seconds: float = 30.0) -> float:
+    """Wait until a condition holds while the reactor runs, and return how long it took."""
+    begin = reactor.seconds()
+    while not condition():
+        if reactor.seconds() - begin > seconds:
+            raise AssertionError(f"{condition} does not hold after {seconds:g} seconds")
+        await deferLater(reactor, 0.01)
+    return float(reactor.seconds() - begin)
