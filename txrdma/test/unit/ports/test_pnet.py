@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -84,11 +84,13 @@ class TableTests(SynchronousTestCase):
             error = self.assertRaises(ValueError, parseTable, text)
             self.assertIn(why, str(error))
 
+    @settings(max_examples=25)
     @given(tables)
     def test_roundTrip(self, table: tuple[Entry, ...]) -> None:
         """What is written is what is read."""
         self.assertEqual(parseTable(textOf(table)), table)
 
+    @settings(max_examples=25)
     @given(tables, entries)
     def test_added(self, table: tuple[Entry, ...], entry: Entry) -> None:
         """An entry more, and nothing else; or it is refused, since the member is elsewhere."""
@@ -99,6 +101,7 @@ class TableTests(SynchronousTestCase):
         else:
             self.assertEqual(set(parseTable(withEntry(text, entry))), {*table, entry})
 
+    @settings(max_examples=25)
     @given(tables, st.data())
     def test_removed(self, table: tuple[Entry, ...], data: Any) -> None:
         """The entries that are named are gone, all others are there."""
