@@ -93,13 +93,15 @@ class TableTests(SynchronousTestCase):
     @settings(max_examples=25)
     @given(tables, entries)
     def test_added(self, table: tuple[Entry, ...], entry: Entry) -> None:
-        """An entry more, and nothing else; or it is refused, since the member is elsewhere."""
+        """An entry is added once; it is refused if its member is in another network."""
         before = {each.member: each.network for each in table}
         text = textOf(table)
         if before.get(entry.member, entry.network) != entry.network:
             self.assertRaises(ValueError, withEntry, text, entry)
         else:
-            self.assertEqual(set(parseTable(withEntry(text, entry))), {*table, entry})
+            added = withEntry(text, entry)
+            self.assertEqual(set(parseTable(added)), {*table, entry})
+            self.assertEqual(withEntry(added, entry), added)
 
     @settings(max_examples=25)
     @given(tables, st.data())
