@@ -21,8 +21,6 @@ from twisted.internet.task import deferLater
 from txrdma.commands.common.registry import command
 from txrdma.error import RDMAError
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.smp import MulticastForwardingTable
-from txrdma.mad.paths import toLID
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
 from txrdma.sim.nets.fattree import fatTree
@@ -176,23 +174,6 @@ class RouteTests(CommandsTestCase):
             self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
         everything = await self.told("routes")
         self.assertEqual(sorted(str(each["lid"]) for each in everything), sorted(switches))
-
-    async def test_multicast(self) -> None:
-        """C{routes --multicast} has the ports that C{ibroute -M} marks."""
-        lid = int((await self.lids("--switches"))[0])
-        agent = self.agentAt()
-        content = MulticastForwardingTable(portMasks=(0b0110, 0, 0b1_0010, *(0,) * 29))
-        await agent.SubnSet(content, toLID(agent.port.endPort, lid), 0)
-        ours = (await self.told("routes", "-M", str(lid)))[0]["multicast"]
-        rows = [
-            line for line in self.theirs("ibroute", "-M", str(lid)).splitlines() if line.startswith("0xc")
-        ]
-        theirs = [
-            {"mlid": int(row[:6], 16), "ports": [port for port, mark in enumerate(row[12::2]) if mark == "x"]}
-            for row in rows
-        ]
-        self.assertEqual(ours, [{"mlid": 0xC000, "ports": [1, 2]}, {"mlid": 0xC002, "ports": [1, 4]}])
-        self.assertEqual(theirs, ours)
 
 
 class ErrorTests(CommandsTestCase):

@@ -216,16 +216,6 @@ class GSITests(VerbsPortCase):
     def port(self, device: SoftDevice) -> VerbsPort:
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
 
-    def test_call(self) -> None:
-        """Whoever knows the address asks queue pair 1, and is answered by it."""
-        counters = PortCounters(portSelect=1, portXmitData=77)
-        served = self.serve(PERFORMANCE, lambda request: counters)
-        path = IBPath(dgid=GID.fromIP(self.addresses[1]))
-        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, path)), counters)
-        (request,) = served.asked
-        self.assertEqual((request.path.sqpn, request.path.dqpn), (1, 1))
-        self.assertEqual(self.ports[1].endPort.qpn, 1)
-
     def test_taken(self) -> None:
         """A port of a device has one queue pair 1, which can be had again after it was closed."""
         device = self.network.device("10.0.0.7", "10.0.0.8")
