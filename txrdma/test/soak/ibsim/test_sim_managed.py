@@ -1,20 +1,45 @@
 """
-Simulated fabrics answer as ibsim does where OpenSM has configured it: every attribute of every node and port.
-
-What OpenSM has set is read from ibsim, and set again in ours; then both are asked all that ibsim answers.
-Besides what L{txrdma.test.system.ibsim.test_sim_answers} names, these are not compared:
-
-  - C{subnetTimeOut}, which ibsim never changes;
-  - SMInfo, which ibsim does not answer itself;
-  - counters of data and packets, in which ibsim counts what its clients ask;
-  - errors in PortCountersExtended, which ibsim's do not have;
-  - of switches with more than eight ports, the lanes from all ports in but two: the tables are alike.
+Simulated fabrics beside ibsim and OpenSM: larger ones, and all of ibsim's examples.
 """
 
 from __future__ import annotations
 
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.test.system.ibsim import test_sim_managed
+from txrdma.test.system.ibsim import test_sim_managed, test_sim_records
+from txrdma.test.system.ibsim.fabric import EXAMPLE, example, NO_EXAMPLES
+
+
+class ExampleTests(test_sim_managed.ManagedAnswersTests):
+    """ibsim's own example."""
+
+    net = example("net")
+    skip = NO_EXAMPLES
+
+
+class TwoPathExampleTests(test_sim_managed.ManagedAnswersTests):
+    """Two ways between two switches, four hosts."""
+
+    net = EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class MediumTests(test_sim_managed.ManagedAnswersTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class MediumSingleTests(test_sim_records.SingleTests):
+    """Every record of 128 hosts."""
+
+    net = MediumTests.net
+
+
+class MediumPathTests(test_sim_records.PathTests):
+    """128 hosts, and paths between some of them."""
+
+    net = MediumTests.net
+    step = 7
 
 
 class LargeTests(test_sim_managed.ManagedAnswersTests):

@@ -48,6 +48,8 @@ export const series: Plain<Timeseries>[] = {series};
 class GrafanaTests(SynchronousTestCase):
     """The file that the monitor hands out."""
 
+    slowBecause = "compiles the board with TypeScript and Grafana schemas"
+
     def setUp(self) -> None:
         self.folder = FOLDER / "grafana"
         if not (self.folder / "node_modules" / "typescript").exists() or shutil.which("node") is None:

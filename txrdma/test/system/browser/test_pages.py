@@ -59,6 +59,8 @@ def why() -> str:
 class BrowserTests(SynchronousTestCase):
     """One browser and one monitor for all tests."""
 
+    slowBecause = "drives a browser through all pages"
+
     if why():
         skip = why()
 

@@ -18,7 +18,6 @@ from txrdma.iba.pcap import Datagram, PcapReader, Place, RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MACAddress, QPN, RKey
 from txrdma.test.support.captures import packets, raw
-from txrdma.test.support.iba.pcap import recorded
 from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.test.unit.iba.test_roce import rocePackets
 
@@ -28,8 +27,19 @@ HERE6 = Place("2001:db8::1", 49153, HERE.mac)
 THERE6 = Place("2001:db8::2", 5555, THERE.mac)
 
 
+def recorded(*sent: tuple[Place, Place, bytes]) -> bytes:
+    """A capture file of these packets, a millisecond apart."""
+    out = BytesIO()
+    capture = RoCECapture(out)
+    for number, (source, destination, packet) in enumerate(sent):
+        capture.packet(source, destination, packet, 1700000000 + number / 1000)
+    return out.getvalue()
+
+
 class RoCECaptureTests(SynchronousTestCase):
     """L{RoCECapture}."""
+
+    slowBecause = "starts tshark"
 
     def tshark(self, content: bytes, *fields: str) -> list[list[str]]:
         """What tshark finds in a capture file: the fields of each packet."""

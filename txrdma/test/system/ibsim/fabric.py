@@ -228,6 +228,24 @@ class Ibsim:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+EXAMPLES = Path("/usr/share/doc/ibsim-utils/net-examples")
+
+
+def example(name: str) -> str:
+    """Read one of the net files that ibsim's package brings; empty if it does not."""
+    try:
+        return parseNet((EXAMPLES / name).read_text()).text()
+    except OSError:
+        return ""
+
+
+EXAMPLE = example("net.2sw2path4hca")
+"""Two switches, two paths between them, four hosts."""
+
+NO_EXAMPLES = OUTSIDE or ("" if EXAMPLE else "ibsim's examples are not installed") or None
+"""Why tests of the examples skip; None where they run."""
+
+
 class IbsimTestCase(TestCase):
     """
     A test in a fabric of ibsim's.
@@ -238,6 +256,7 @@ class IbsimTestCase(TestCase):
     """
 
     skip = OUTSIDE
+    slowBecause = "starts ibsim, most often OpenSM, and programs of infiniband-diags"
     timeout = 120
     net = ""
     hasSM = False

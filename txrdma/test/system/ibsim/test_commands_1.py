@@ -17,17 +17,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from txrdma.iba.types import GUID
-from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.sa import NodeRecord, PathRecord
 from txrdma.mad.layouts.values import Rate
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.structures import alike
-from txrdma.test.system.ibsim.fabric import IbsimTestCase
-from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase, EXAMPLES
+from txrdma.test.system.ibsim.fabric import EXAMPLES, IbsimTestCase
+from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
 
 _SYNONYMS = {
     ("portPhysicalState", "PhysLinkState"),
@@ -100,10 +98,6 @@ class DiscoverTests(IbsimTestCase):
         """In a fat tree of 128 hosts."""
         self.same(fatTree(128).text())
 
-    def test_largeTree(self) -> None:
-        """In one of 1,024."""
-        self.same(fatTree(1024).text())
-
     def test_examples(self) -> None:
         """In the nets that come with ibsim."""
         nets = sorted(EXAMPLES.glob("net*"))
@@ -162,6 +156,7 @@ class QueryTests(CommandsTestCase):
         for name, target, port in (
             ("NI", self.switch, ""),
             ("NI", self.host, ""),
+            ("ND", self.switch, ""),
             ("PI", self.switch, "0"),
             ("PI", self.switch, "3"),
             ("PI", self.switch, "8"),
@@ -172,7 +167,8 @@ class QueryTests(CommandsTestCase):
             theirs = self.fabric.run("smpquery", name, *[word for word in (target, port) if word])
             ours = await self.said("smpquery", name, *[word for word in (target, port) if word])
             self.compare(ours, theirs)
-            self.sameNames(ours, theirs)
+            if name != "ND":
+                self.sameNames(ours, theirs)
         for name, port in (("NI", ""), ("PI", "3"), ("SI", "")):
             words = [word for word in (name, "0,1", port) if word]
             self.compare(await self.said("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
@@ -189,12 +185,6 @@ class QueryTests(CommandsTestCase):
         """Fields are called the same, but for how names are abbreviated."""
         for (one, _), (other, _) in zip(rows(ours), rows(theirs), strict=True):
             self.assertTrue(alike(one, other) or (one, other) in _SYNONYMS, f"{one}, {other}")
-
-    async def test_description(self) -> None:
-        """What a node is called."""
-        await self.setLIDs()
-        self.assertEqual(values(self.fabric.run("smpquery", "ND", self.switch)), ["left"])
-        self.assertEqual(values(await self.said("smpquery", "ND", self.switch)), ["left"])
 
     async def test_tables(self) -> None:
         """P_Keys, GUIDs, virtual lanes: the same numbers in the same order."""
@@ -353,14 +343,3 @@ class QueryTests(CommandsTestCase):
         self.assertEqual(self.status, 0)
         now = self.fabric.run("smpquery", "PI", self.switch, "2")
         self.assertIn("LinkSpeedEnabled:................2.5 Gbps\n", now)
-
-    async def test_names(self) -> None:
-        """All attributes that C{smpquery} knows by name are known here by the same."""
-        for name in ("NodeInfo", "NodeDesc", "PortInfo", "PortInfoExtended", "SwitchInfo", "PKeyTable"):
-            await self.said("smpquery", name, "0,1")
-            self.assertNotIn("there is no attribute", str(self.status))
-        more: list[type[Attribute]] = []
-        for name in ("SL2VLTable", "VLArbitration", "GUIDInfo", "MlnxExtPortInfo"):
-            told: Any = await self.told("smpquery", name, "DR 0")
-            more.append(told["attribute"])
-        self.assertEqual(len(set(more)), 4)

@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.system.ibsim.fabric import EXAMPLE, NO_EXAMPLES
 from txrdma.test.system.ibsim.test_commands_2 import CommandsTestCase
-from txrdma.test.system.ibsim.test_commands_3 import EXAMPLE, NO_EXAMPLES, parts
+from txrdma.test.system.ibsim.test_commands_3 import parts
 
 _UNKNOWN = '"Port not available"'
 
@@ -126,9 +126,3 @@ class ExamplePartTests(PartTests):
 
     net = EXAMPLE
     skip = NO_EXAMPLES
-
-
-class FatTreePartTests(PartTests):
-    """128 hosts."""
-
-    net = fatTree(128).text()

@@ -31,29 +31,8 @@ from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.satransactor import SATransactor
 from txrdma.mad.schedule import MADSchedule
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
-
-NET = """
-width=3
-speed=7
-extspeed=7
-
-Switch 8 "left"
-[1] "a"[1]
-[2] "b"[1]
-[3] "right"[3]
-[4] "right"[4]
-
-Switch 8 "right"
-[1] "c"[1]
-[2] "d"[1]
-[5] "b"[2]
-
-Hca 1 "a"
-Hca 2 "b"
-Hca 1 "c"
-Hca 1 "d"
-"""
 
 SWITCHES: Final[dict[type[Attribute], list[int]]] = {
     NodeInfo: [0],
@@ -87,6 +66,9 @@ CHANGING: Final = {
     "mkey": "the administration tells keys only to who is trusted",
     "lifeTimeValue": "OpenSM tells what it wants to have set, ibsim what it keeps",
 }
+
+
+NET: Final = TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
 
 
 class SATransactorTests(IbsimTestCase):

@@ -28,7 +28,8 @@ from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.model.counters import CASTS, DATA
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
-from txrdma.test.system.ibsim.test_sim_answers import AnswersMixin, AT_ONCE, example, Question
+from txrdma.test.system.ibsim.fabric import example, NO_EXAMPLES
+from txrdma.test.system.ibsim.test_sim_answers import AnswersMixin, AT_ONCE, Question
 
 MOST_PORTS = 8
 ARMED, ACTIVE = 3, 4
@@ -154,7 +155,7 @@ class ManagedTestCase(AnswersMixin):
             for number in (*range(place.ports + 2), 0xFF):
                 yield "PerformanceGet", pma.PortCounters(portSelect=number), path, 0
                 yield "PerformanceGet", pma.PortCountersExtended(portSelect=number), path, 0
-            for number in (place.entry or 1, 0, place.ports + 1):
+            for number in (place.entry or 1, 0, place.ports + 1, 0xFF):
                 yield from (("PerformanceGet", kind(portSelect=number), path, 0) for kind in DETAILS)
 
     def settingQuestions(self, places: list[Place]) -> Iterator[Question]:
@@ -217,34 +218,13 @@ def unchanged(info: smp.SwitchInfo) -> smp.SwitchInfo:
 
 
 class ExampleTests(ManagedAnswersTests):
-    """ibsim's own example."""
-
-    net = example("net")
-    skip = ManagedAnswersTests.skip or ("" if net else "ibsim's examples are not installed") or None
-
-
-class OtherExampleTests(ManagedAnswersTests):
-    """Its other one: two ways between two switches, four hosts."""
-
-    net = example("net.2sw2path4hca")
-    skip = ExampleTests.skip
-
-
-class TwoPortExampleTests(ManagedAnswersTests):
-    """The same with hosts that have a cable at each of their two ports."""
+    """ibsim's own example of hosts that have a cable at each of their two ports."""
 
     net = example("net.2sw2path4hca2port")
-    skip = ExampleTests.skip
+    skip = NO_EXAMPLES
 
 
-class ExampleCountedTests(CountedAnswersTests):
-    """The same."""
+class TreeTests(ManagedAnswersTests):
+    """A fat tree of three levels."""
 
-    net = TwoPortExampleTests.net
-    skip = ExampleTests.skip
-
-
-class FatTreeTests(ManagedAnswersTests):
-    """128 hosts."""
-
-    net = fatTree(128).text()
+    net = fatTree(40, 8).text()

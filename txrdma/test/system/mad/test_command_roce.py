@@ -39,6 +39,8 @@ def addresses() -> tuple[str, str]:
 class PingTests(SynchronousTestCase):
     """Vendors' classes without a subnet: by IP addresses."""
 
+    slowBecause = "starts processes that import all of the package"
+
     def test_ping(self) -> None:
         """A server tells its queue pair; who names that and its address gets answers, which it counts."""
         here, there = addresses()

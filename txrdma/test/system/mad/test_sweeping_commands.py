@@ -23,6 +23,8 @@ from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricC
 class InterruptedTests(FabricCommandTestCase):
     """Ctrl-C while a fabric is swept."""
 
+    slowBecause = "starts a process and interrupts it"
+
     def interrupted(self, name: str, *arguments: str) -> tuple[str, str, object]:
         """What a command says, that is cancelled in the middle of its sweep."""
         self.fabric.wire.latencySeconds = 0.01

@@ -24,6 +24,8 @@ reactor: Any = theReactor
 class CommandTests(TestCase):
     """C{txrdma demo-fabric} in a process of its own."""
 
+    slowBecause = "starts the demonstration in a process"
+
     timeout = 120
 
     def test_hosts(self) -> None:

@@ -61,6 +61,8 @@ class UnitTests(SynchronousTestCase):
 class NotifiedTests(SynchronousTestCase):
     """Systemd's side of the socket, and C{twistd} at the other."""
 
+    slowBecause = "starts twistd in a process"
+
     def test_notified(self) -> None:
         """It is ready when it has read, lives for as long as it runs, reloads, and says that it ends."""
         folder = Path(self.mktemp()).absolute()

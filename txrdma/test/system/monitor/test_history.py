@@ -38,6 +38,8 @@ while True:
 class StoreTests(storecontract.StoreContract):
     """A store in a file of SQLite."""
 
+    slowBecause = "writes weeks of readings, and kills processes that write"
+
     def where(self) -> str:
         path: str = self.mktemp()
         return path
@@ -110,6 +112,8 @@ class StoreTests(storecontract.StoreContract):
 
 class GenericStoreTests(storecontract.StoreContract):
     """The same in a file by way of SQLAlchemy, which has no need of a server."""
+
+    slowBecause = "writes weeks of readings through SQLAlchemy"
 
     if find_spec("sqlalchemy") is None:
         skip = "SQLAlchemy is not installed"

@@ -15,6 +15,8 @@ from txrdma.test.support.monitor.storecontract import reading
 class PostgresTests(storecontract.StoreContract):
     """A store in a database of PostgreSQL."""
 
+    slowBecause = "writes weeks of readings into a PostgreSQL server"
+
     if why():
         skip = why()
 

@@ -39,6 +39,8 @@ notices = false
 class SchemathesisTests(TestCase):
     """The interface as schemathesis sees it, which knows the description alone."""
 
+    slowBecause = "schemathesis sends hundreds of requests to a running monitor"
+
     if find_spec("schemathesis") is None:
         skip = SCHEMATHESIS
     timeout = 300

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter
-from txrdma.test.support.captures import messages, names, raw, records, segments, streams
+from txrdma.test.support.captures import names, raw, records, segments
 
 
 class FileTests(SynchronousTestCase):
@@ -109,25 +109,3 @@ class DatagramTests(SynchronousTestCase):
         fragment[20] = 0x20
         self.assertIsNone(Datagram.decode(bytes(fragment)))
         self.assertIsNone(Datagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))
-
-
-class CapturesTests(SynchronousTestCase):
-    """L{txrdma.test.support.captures}."""
-
-    def test_streams(self) -> None:
-        """CLC of the first contact is there: proposal and confirm from the client, accept from the server."""
-        (client, server) = ((s, d, b) for s, d, b in streams("smc-first"))
-        self.assertEqual((client[0], client[1]), (server[1], server[0]))
-        self.assertEqual((len(client[2]), len(server[2])), (156 + 180, 160))
-        for content in (client[2], server[2]):
-            self.assertEqual((content[:4], content[-4:]), (b"\xe2\xd4\xc3\xd9",) * 2)
-
-    def test_messages(self) -> None:
-        """LLC and CDC messages of SMC-R have 44 bytes; ADD LINK of version 2 has more."""
-        found = messages("smc-first")
-        self.assertEqual({len(message) for _, message in found}, {44, 88})
-        self.assertGreater(sum(1 for _, message in found if message[0] == 0xFE), 3)
-
-    def test_option(self) -> None:
-        """The first two segments carry the SMC option."""
-        self.assertTrue(all(b"\xfe\x06\xe2\xd4\xc3\xd9" in one.options for one in segments("smc-first")[:2]))

@@ -413,8 +413,8 @@ class TableTests(AgentTests):
         self.table(500)
 
     def test_lossy(self) -> None:
-        """Ten thousand records arrive through 5 % loss."""
-        self.table(10_000, 0.05, seconds=600)
+        """Two thousand records arrive through 5 % loss."""
+        self.table(2_000, 0.05, seconds=600)
 
     def test_component(self) -> None:
         """The server sees what is asked for."""

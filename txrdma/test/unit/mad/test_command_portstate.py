@@ -56,24 +56,11 @@ class QueryTests(PortStateTestCase):
         self.assertIn("SWITCH PortInfo: DR 0,1 port 3", text)
         self.assertIn("Peer PortInfo: port 1", text)
 
-    def test_own(self) -> None:
-        """Of our own port the other end is a switch's."""
-        told = self.said("portstate", "DR 0", "1", "--json").json
-        self.assertEqual((told["nodeType"], told["peer"]["localPortNum"]), ("CHANNEL_ADAPTER", 1))
-
     def test_several(self) -> None:
         """Several ports are told one after the other."""
         told = self.said("portstate", "9", "2,4-5", "--json").json
         self.assertEqual([each["port"] for each in told], [2, 4, 5])
         self.assertEqual(self.said("portstate", "9", "2,4-5").out.count("SWITCH PortInfo: lid 9 port"), 3)
-
-    def test_named(self) -> None:
-        """The node-name map's name stands beside the path."""
-        names = self.mktemp()
-        with open(names, "w") as file:
-            file.write('0x200000 "leaf of all"\n')
-        said = self.said("portstate", "9", "3", "--node-names", names)
-        self.assertIn("lid 9 port 3 (leaf of all)\n", said.out)
 
 
 class ChangeTests(PortStateTestCase):

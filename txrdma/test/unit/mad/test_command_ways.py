@@ -38,13 +38,6 @@ class FabricTestCase(CommandTestCase):
 class TraceTests(FabricTestCase):
     """The way of packets."""
 
-    def test_numbers(self) -> None:
-        """C{--no-info} tells ports and GUIDs alone."""
-        lines = self.said("trace", "-n", "1", "40").out.splitlines()
-        self.assertEqual(lines[0], "From {0x0000000000100000}[1]")
-        self.assertEqual(len(lines), 2 + 4)
-        self.assertRegex(lines[1], r"^\[1\] -> \{0x\w{16}\}\[1\]$")
-
     def test_branch(self) -> None:
         """Of a group's ways the one between two ports; who is no member is not reached."""
         joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "joinState=1", "--set", "--yes")
@@ -123,13 +116,6 @@ class TraceRecordTests(FabricTestCase):
 
 class RoutesTests(FabricTestCase):
     """Tables, and what they make of links."""
-
-    def test_all(self) -> None:
-        """C{--all} tells LIDs that have no port, too."""
-        self.fabric.linearOf(self.fabric.node("leaf0000"))[5] = 255
-        switch = str(self.lid("leaf0000"))
-        said = self.said("routes", switch, "--all", "--lids", "4-6", "-n").out.splitlines()
-        self.assertEqual(len(said), 7)
 
     def test_over(self) -> None:
         """Who is reached over a link, in both directions; the other way round the same."""

@@ -4,7 +4,6 @@ Sweeps: by directed routes, by LIDs, and from the administration.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -15,13 +14,13 @@ from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.sasweep import SASweep
-from txrdma.fabric.snapshots import dump, load
+from txrdma.fabric.snapshots import dump
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
-from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
@@ -62,18 +61,6 @@ class SweepTests(FabricTestCase):
             for port in node.ports.values():
                 self.assertEqual(port.lid, simulated.ports[port.number if not node.isSwitch else 0].lid)
 
-    def test_parallelLinks(self) -> None:
-        """Two cables between two switches are two links; a host may have a port on each switch."""
-        fabric = self.sweep()
-        names = sorted(
-            tuple(sorted(((one.node.description, one.number), (other.node.description, other.number))))
-            for one, other in fabric.links()
-        )
-        self.assertIn((("left", 3), ("right", 3)), names)
-        self.assertIn((("left", 4), ("right", 4)), names)
-        self.assertIn((("b", 1), ("left", 2)), names)
-        self.assertIn((("b", 2), ("right", 5)), names)
-
     def test_fewQuestions(self) -> None:
         """Nothing is asked twice: of nodes three things, of ports one, and once along each link."""
         sweep = Sweep(self.agent)
@@ -107,10 +94,6 @@ class SweepTests(FabricTestCase):
         changes = sum(1 for one, other in zip(routes, routes[1:], strict=False) if one != other)
         self.assertLessEqual(changes, 2 * len(set(routes)))
         self.assertGreater(len(routes), 2 * changes)
-
-    def test_otherAgents(self) -> None:
-        """Through any agent the same is found."""
-        self.assertEqual(shape(self.told(Sweep(MADSchedule(self.agent)).run())), shape(self.sweep()))
 
     def test_perNode(self) -> None:
         """No node has more than four questions on their way to it, though all is asked that was."""
@@ -206,7 +189,7 @@ class DuplicateTests(FabricTestCase):
         )
 
     def test_duplicate(self) -> None:
-        """That is told, with both places, and ends nothing."""
+        """A GUID that two hosts have is reported with both places, and does not end the sweep."""
         fabric = self.told(Sweep(self.agent).run())
         self.assertEqual([problem.kind for problem in fabric.problems], ["duplicate-guid"])
         self.assertIn(str(GUID.fromInt(0x77)), fabric.problems[0].text)
@@ -340,11 +323,3 @@ class ContradictionTests(FabricTestCase):
         self.failureResultOf(done, CancelledError)
         for pending in administration.pending:
             self.assertTrue(pending.called)
-
-    def test_snapshot(self) -> None:
-        """What was found can be written, and read again."""
-        switch = SwitchInfoRecord(lid=LID(3))
-        fabric = self.swept(NodeRecord=[node(0x30, 3, NodeType.SWITCH)], SwitchInfoRecord=[switch])
-        again = load(json.loads(json.dumps(dump(fabric))))
-        self.assertEqual(dump(again), dump(fabric))
-        self.assertEqual([each.switchInfo for each in again.switches()], [switch.switchInfo])

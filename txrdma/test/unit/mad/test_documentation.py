@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +15,16 @@ from zope.interface.interface import InterfaceClass
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.mad.documentation import modules
+import txrdma.interfaces
+import txrdma.mad
 from txrdma.wire import Layout
+
+
+def modules() -> Iterator[ModuleType]:
+    """Every module of management datagrams, and L{txrdma.interfaces}."""
+    yield txrdma.interfaces
+    for found in walk_packages(txrdma.mad.__path__, "txrdma.mad."):
+        yield import_module(found.name)
 
 
 def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:

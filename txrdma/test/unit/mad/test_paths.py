@@ -8,7 +8,7 @@ import copy
 import pickle
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -148,6 +148,7 @@ class TextTests(SynchronousTestCase):
             self.assertRaises(ValueError, parseTarget, text)
         self.assertRaises(ValueError, IBDRPath.fromString, "IBPath(dlid=7)")
 
+    @settings(max_examples=30)
     @given(st.text(max_size=40) | st.text("0123456789abcdefx:.,% lidDR()=", max_size=20))
     def test_anything(self, text: str) -> None:
         """Whatever people type is a target, or a ValueError."""
@@ -292,12 +293,6 @@ class ValueTests(SynchronousTestCase):
             self.assertEqual(copied.madTimeoutSeconds, path.madTimeoutSeconds)
         longer = replace(path, packetLifeTime=3, responseTime=20)
         self.assertAlmostEqual(longer.madTimeoutSeconds, 4.096e-6 * (2 * 8 + (1 << 20)))
-
-    def test_frozen(self) -> None:
-        """Nothing of a path changes."""
-        for path in (IBPath(), IBDRPath()):
-            for name in ("dlid", "pkey", "packetLifeTime", "unknown"):
-                self.assertRaises((AttributeError, TypeError), setattr, path, name, 1)
 
 
 class RoCETests(VerbsPortCase):

@@ -524,7 +524,7 @@ class EndTests(SynchronousTestCase):
             self.assertFalse(isRMPP(datagram[:1] + bytes((ManagementClass.PERFORMANCE,)) + datagram[2:]))
             self.assertFalse(isRMPP(datagram[:35]))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(
         packets=st.lists(
             st.tuples(

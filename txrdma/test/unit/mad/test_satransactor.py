@@ -350,13 +350,6 @@ class FabricTests(FabricTestCase):
             said.pop(name, None)
         return said
 
-    def test_manager(self) -> None:
-        """The manager's own attribute is told, too."""
-        way = toLID(self.agent.port.endPort, self.agent.port.endPort.smLID)
-        direct = self.told(self.agent.SubnGet(SMInfo, way))
-        told = self.told(self.transactor.SubnGet(SMInfo, way))
-        self.assertEqual((told.guid, told.priority), (direct.guid, direct.priority))
-
     def test_sweep(self) -> None:
         """A sweep that asks the administration finds what one finds that asks the nodes."""
         direct = self.told(Sweep(self.agent).run())

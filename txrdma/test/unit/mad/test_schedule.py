@@ -397,20 +397,6 @@ class FabricTests(FabricTestCase):
         )
         self.assertEqual(len(guids), 6)
 
-    def test_bound(self) -> None:
-        """The bound is reached, and never exceeded, as the fabric itself sees it."""
-        schedule = MADSchedule(self.agent, 7)
-        most = 0
-
-        async def asks() -> None:
-            nonlocal most
-            answer = schedule.SubnGet(NodeInfo, route(1, 3))
-            most = max(most, int(repr(self.agent).split()[-2]))
-            await answer
-
-        self.told(schedule.run(mqueue=(asks() for _ in range(200))))
-        self.assertEqual((most, schedule.progress.most, schedule.progress.calls), (7, 7, 200))
-
     def test_cancel(self) -> None:
         """Cancelling the run leaves no transaction; the agent's one timer finds nothing, and is no more."""
         self.pump()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
@@ -30,12 +29,6 @@ class LightTests(FabricTestCase):
             self.assertTrue(self.told(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
             self.assertTrue(self.told(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
         self.assertFalse(self.told(self.agent.SubnGet(smp.LedInfo, route())).ledMask)
-
-    def test_none(self) -> None:
-        """A port that does not claim to have one refuses."""
-        self.fabric = SimulatedFabric(self.clock, self.net())
-        error = self.refused(self.agentAt("a").SubnGet(smp.LedInfo, route(1)), MADError)
-        self.assertEqual(error.status, 0x0C)
 
 
 class DiagnosisTests(FabricTestCase):
@@ -167,15 +160,6 @@ class SpeedTests(FabricTestCase):
             self.assertEqual(self.vendors(path, port), (1, 1, 1))
         self.assertEqual(self.vendors(route(1, 3), 1), (0, 0, 0))
         self.assertEqual(self.vendors(route(1), 8), (1, 1, 0))
-
-    def test_found(self) -> None:
-        """A sweep finds it, as the nodes say that they are of the vendor's."""
-        self.fabric.runFDR10("left")
-        found = self.told(Sweep(self.agent).run())
-        speeds = {node.description: node.ports[1].speed for node in found.nodes.values()}
-        self.assertEqual(
-            speeds, {"a": "FDR10", "b": "FDR10", "c": "HDR", "d": "HDR", "left": "FDR10", "right": "HDR"}
-        )
 
     def test_disabled(self) -> None:
         """What one end has switched off is active at neither, when the link has come up again."""

@@ -88,11 +88,6 @@ class DirectedRouteTests(FabricTestCase):
         self.assertEqual(self.agent.port.endPort.lid, 0)
         self.refused(self.agent.SubnGet(smp.NodeInfo, IBPath(dlid=LID(1)), retries=0), MADTimeoutError)
 
-    def test_sweep(self) -> None:
-        """A sweep finds every node and link."""
-        found = self.told(Sweep(self.agent).run())
-        self.assertEqual((len(found.nodes), found.problems), (6, []))
-
 
 class ManagedTests(FabricTestCase):
     """The built-in manager makes everything reachable."""
@@ -118,24 +113,6 @@ class ManagedTests(FabricTestCase):
                 self.assertEqual(told.text, name)
             agent.close()
 
-    def test_smInfo(self) -> None:
-        """The manager says who it is; other nodes are none."""
-        info = self.told(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid("d"))))
-        self.assertEqual((info.smState.name, info.guid), ("MASTER", self.fabric.port("d").guid))
-        self.assertEqual(
-            self.refused(self.agent.SubnGet(smp.SMInfo, IBPath(dlid=self.lid("c"))), MADError).status, 0x0C
-        )
-
-    def test_tablesLead(self) -> None:
-        """Following the tables that switches tell, hop by hop, ends where a LID is."""
-        lid = self.lid("c")
-        table = self.told(self.agent.SubnGet(smp.LinearForwardingTable, route(1)))
-        out = table.ports[lid]
-        self.assertIn(out, (3, 4))
-        table = self.told(self.agent.SubnGet(smp.LinearForwardingTable, route(1, out)))
-        self.assertEqual(table.ports[lid], 1)
-        self.assertEqual(table.ports[63], 255)
-
     def test_top(self) -> None:
         """A switch drops what is for a LID above its table's top, whatever stands there."""
         lid = self.lid("c")
@@ -153,13 +130,6 @@ class ManagedTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "c")
         self.told(self.agent.SubnSet(smp.LinearForwardingTable(ports=bytes(broken)), route(1, 3)))
         self.refused(self.agent.SubnGet(smp.NodeDescription, there, retries=0), MADTimeoutError)
-
-    def test_spread(self) -> None:
-        """In a fat tree, each port that leads up gets the same share of the destinations."""
-        fabric = SimulatedFabric(self.clock, fatTree(648))
-        table = fabric.linearOf(fabric.node("leaf0000"))
-        counts = [table[1:649].count(port) for port in range(1, 37)]
-        self.assertEqual(counts, [1] * 18 + [35] * 18)
 
     def test_lmc(self) -> None:
         """With an LMC each host has several LIDs, and all lead to it."""
@@ -227,15 +197,6 @@ class SettingTests(FabricTestCase):
         refusal = self.agent.SubnSet(smp.PortInfo(lid=LID(0xC000)), route(1, 3), 0)
         self.assertEqual(self.refused(refusal, MADError).status, 0x1C)
 
-    def test_speed(self) -> None:
-        """A speed that was disabled is no longer active when the link has come up again."""
-        self.agent.SubnSet(smp.PortInfo(linkSpeedExtEnabled=1, linkWidthEnabled=1), route(1), 2)
-        self.assertEqual(self.info(route(1), 2).linkSpeedExtActive, 4)
-        self.agent.SubnSet(smp.PortInfo(portState=PortState.DOWN), route(1), 2)
-        told = self.info(route(1), 2)
-        self.assertEqual((told.linkSpeedExtActive, told.linkWidthActive), (1, 1))
-        self.assertEqual(self.fabric.port("b", 1).info[62] >> 4, 1)
-
     def test_tables(self) -> None:
         """P_Keys, lanes, arbitration and both forwarding tables keep what was set."""
         for content, modifier in (
@@ -298,26 +259,6 @@ class ManagementKeyTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
         told = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
         self.assertEqual(told.nodeType, NodeType.CHANNEL_ADAPTER)
-
-
-class PaceTests(SynchronousTestCase):
-    """A fabric with a latency is a measure for who asks many questions at a time."""
-
-    def test_sweep(self) -> None:
-        """A sweep of N questions at a time takes as long as all of them divided by N, and hardly more."""
-        net = fatTree(1024)
-        for outstanding in (16, 64, 256):
-            clock = SimulatedClock()
-            fabric = SimulatedFabric(clock, net, latencySeconds=0.001)
-            agent = MADAgent(clock, fabric.attach())
-            sweep = Sweep(agent, outstanding, maxPerNode=outstanding)
-            found = sweep.run()
-            while not found.called:
-                clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
-            self.assertEqual(len(self.successResultOf(found).nodes), len(net.nodes))
-            self.assertLess(clock.seconds(), 1.15 * 0.001 * sweep.asked / outstanding)
-            agent.close()
-            fabric.close()
 
 
 class LateReactor:

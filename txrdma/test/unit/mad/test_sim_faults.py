@@ -14,20 +14,16 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.fabric.discovery import Sweep
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GUID, LID, PKey
-from txrdma.interfaces import IMADPort
+from txrdma.iba.types import LID, PKey
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.layouts import pma, sa, smp
 from txrdma.mad.layouts.messages import MADRequest, Notice
 from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
 from txrdma.mad.server import MADServer
-from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
@@ -45,13 +41,6 @@ class FaultTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
         self.fabric.revive("right")
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
-
-    def test_sweepPastTheSilent(self) -> None:
-        """A sweep finds the others, and reports who does not answer."""
-        self.fabric.silence("c")
-        found = self.told(Sweep(self.agent).run(), 100)
-        self.assertEqual(len(found.nodes), 5)
-        self.assertEqual({problem.kind for problem in found.problems}, {"unreachable"})
 
     def test_cut(self) -> None:
         """Without its cable a port is down; LIDs lead round it when the manager has looked."""
@@ -136,16 +125,6 @@ class FaultTests(FabricTestCase):
         call = self.agentAt("b").PerformanceGet(pma.PortCounters(portSelect=1), gmp(self.lid("a")))
         self.assertEqual(self.told(call).portXmitPkts, 42)
 
-    def test_duplicate(self) -> None:
-        """Two nodes of one GUID are a problem that a sweep reports; a node may be renamed."""
-        self.fabric.duplicate("c", of="b")
-        found = self.told(Sweep(self.agent).run())
-        self.assertIn("duplicate-guid", {problem.kind for problem in found.problems})
-        self.fabric.rename("c", GUID.fromInt(0xABC))
-        found = self.told(Sweep(self.agent).run())
-        self.assertEqual(found.problems, [])
-        self.assertIn(GUID.fromInt(0xABC), found.nodes)
-
     def test_names(self) -> None:
         """Nodes are named by identifier, description or GUID; others are refused."""
         self.assertIs(self.fabric.node("0x0000000000200000"), self.fabric.node("left"))
@@ -203,12 +182,6 @@ class ServingTests(FabricTestCase):
             [(128, self.lid("right")), (256, self.lid("c"))],
         )
 
-    def test_several(self) -> None:
-        """Agents at one port get their own answers."""
-        agents = [self.agentAt("c") for _ in range(3)]
-        calls = [agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid("b"))) for agent in agents]
-        self.assertEqual([self.told(call).text for call in calls], ["b"] * 3)
-
 
 class KeyTests(FabricTestCase):
     """Partitions and Q_Keys keep out who is not meant."""
@@ -250,55 +223,12 @@ class KeyTests(FabricTestCase):
         self.assertEqual((details.lid1, details.lid2, details.key), (self.lid("a"), self.lid("c"), 0x8001))
 
 
-class VendorTests(FabricTestCase):
-    """Hosts answer ping and sysstat; switches run no such servers."""
-
-    def ask(self, kind: Any, name: str) -> Any:
-        path = gmp(self.lid(name))
-        return self.agent.VendGet(kind, path, retries=0, keys=Keys(oui=OPENIB_OUI))
-
-    def test_answers(self) -> None:
-        """The host's name, and its processors."""
-        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "c")
-        self.assertEqual(self.told(self.ask(OpenIBHostInfo, "b")).text, "b")
-        self.assertIn("simulated", self.told(self.ask(OpenIBCPUInfo, "b")).text)
-
-    def test_switch(self) -> None:
-        """From a switch, there is silence."""
-        self.refused(self.ask(OpenIBPing, "left"), MADTimeoutError)
-
-    def test_served(self) -> None:
-        """A server that is attached goes before."""
-        servePing(MADServer(self.agentAt("c")), "me")
-        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "me")
-
-
 class PortTests(FabricTestCase):
     """A management port of the simulated fabric."""
-
-    def test_interface(self) -> None:
-        """It is one."""
-        self.assertTrue(IMADPort.providedBy(self.agent.port))
 
     def test_wrongLength(self) -> None:
         """Datagrams have 256 bytes."""
         self.assertRaises(InvalidRequest, self.agent.port.send, bytes(255), IBPath())
-
-    def test_closed(self) -> None:
-        """After it is closed, which may be twice, nothing goes out and nothing comes."""
-        call = self.agent.SubnGet(smp.NodeInfo, route())
-        port = self.agent.port
-        port.close()
-        port.close()
-        self.assertRaises(DeviceUnavailable, port.send, bytes(256), IBPath())
-        self.refused(call, Exception)
-
-    def test_lost(self) -> None:
-        """A port that is taken away ends what was asked through it."""
-        port: Any = self.agent.port
-        call = self.agent.SubnGet(smp.NodeInfo, route())
-        port.lose("pulled out")
-        self.assertIn("pulled out", str(self.failureResultOf(call, DeviceUnavailable).value))
 
     def test_refresh(self) -> None:
         """A port knows its LID when it looks anew."""

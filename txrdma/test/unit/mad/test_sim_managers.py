@@ -10,8 +10,8 @@ from txrdma.iba.path import IBPath
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa, smp
 from txrdma.mad.layouts.values import SMState
-from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
-from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
+from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, HANDOVER, STANDBY
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 
 class StandbyTests(FabricTestCase):
@@ -113,12 +113,6 @@ class StandbyTests(FabricTestCase):
         self.pump(5)
         self.assertEqual(self.state("c"), SMState.MASTER)
 
-    def test_discover(self) -> None:
-        """Who is told to look anew finds the master."""
-        self.assertEqual(self.told(self.command("c", DISCOVER), 0).smState, SMState.DISCOVERING)
-        self.pump(5)
-        self.assertEqual(self.state("c"), SMState.STANDBY)
-
     def test_unasked(self) -> None:
         """Who is handed over what it stood by for takes it."""
         self.told(self.command("c", HANDOVER), 0)
@@ -128,10 +122,6 @@ class StandbyTests(FabricTestCase):
         """A port has one manager."""
         for name in ("c", "d"):
             self.assertRaises(ValueError, self.fabric.standBy, name)
-
-    def test_route(self) -> None:
-        """By a directed route it tells the same."""
-        self.assertEqual(self.told(self.agent.SubnGet(smp.SMInfo, route(1, 3, 1))).smState, SMState.STANDBY)
 
     def test_close(self) -> None:
         """A fabric that is closed leaves nothing to be done."""

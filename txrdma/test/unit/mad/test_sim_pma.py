@@ -6,11 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.iba.types import LID
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import pma
-from txrdma.mad.layouts.messages import ClassPortInfo, Notice
-from txrdma.sim.fabric.agents.pma import GROUPS
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
 
@@ -22,11 +19,6 @@ class CounterTests(FabricTestCase):
 
     def set(self, payload: Any, name: str = "left") -> Any:
         return self.told(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
-
-    def test_classPortInfo(self) -> None:
-        """A switch can tell of all ports at once, an adapter cannot."""
-        self.assertEqual(self.get(ClassPortInfo).capabilityMask, 0x1300)
-        self.assertEqual(self.get(ClassPortInfo, "c").capabilityMask, 0x1200)
 
     def test_counters(self) -> None:
         """What was set is told, in the narrow and in the wide attribute, up to the highest value of each."""
@@ -122,17 +114,6 @@ class CounterTests(FabricTestCase):
             plain = name.rstrip("0123456789")
             found = told[plain]
             self.assertEqual(found if plain == name else found[int(name[len(plain) :])], value)
-
-    def test_every(self) -> None:
-        """Every attribute of counters is told, as zeros, where nothing was counted."""
-        for group in GROUPS.values():
-            kind: Any = group.kind
-            self.assertEqual(self.get(kind(portSelect=1), "right"), kind(portSelect=1))
-
-    def test_unknown(self) -> None:
-        """An attribute that is none is refused."""
-        asked = self.agent.PerformanceGet(Notice, gmp(LID(1)))
-        self.assertEqual(self.refused(asked, MADError).status, 0x0C)
 
     def test_linkDowned(self) -> None:
         """A link that goes down is counted at both ends."""

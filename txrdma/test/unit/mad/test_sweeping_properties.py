@@ -40,7 +40,7 @@ from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.unit.mad.test_discovery import Administration
 
 NAMES = NodeNames()
-ENOUGH = settings(deadline=None, max_examples=60)
+ENOUGH = settings(deadline=None, max_examples=30)
 LINES = TWO_SWITCHES.splitlines()
 NODES = ("a", "b", "c", "d", "left", "right")
 

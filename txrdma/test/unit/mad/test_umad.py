@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
@@ -21,7 +19,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
-from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADTimeoutError
@@ -105,12 +102,6 @@ class UmadCase(SynchronousTestCase):
 
 class PortTests(UmadCase):
     """What a port says of itself, and what it takes to have one."""
-
-    def test_provides(self) -> None:
-        """It is a management port."""
-        port = self.port("roce0")
-        verifyObject(IMADPort, port)
-        self.assertEqual(port.name, "umad:roce0/1")
 
     def test_endPort(self) -> None:
         """What sysfs tells of it."""
@@ -281,15 +272,6 @@ class CallTests(UmadCase):
         self.kernel.isFull = True
         self.failureResultOf(client.PerformanceGet(PortCounters, self.path), ResourceExhausted)
 
-    def test_gone(self) -> None:
-        """When the device vanishes calls end, and so do those that come later."""
-        client = self.agent("roce0")
-        waiting = client.PerformanceGet(PortCounters, self.path)
-        self.kernel.isGone = True
-        self.failure(waiting, DeviceUnavailable)
-        self.failure(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
-        self.assertEqual(self.kernel.files, {})
-
     def test_hungUp(self) -> None:
         """The same where the reactor is told, as by epoll of a device that was taken away."""
         client = self.agent("roce0")
@@ -299,15 +281,6 @@ class CallTests(UmadCase):
             port.connectionLost(Failure(ConnectionDone()))
             self.failureResultOf(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
         self.failureResultOf(waiting, DeviceUnavailable)
-
-    def test_goneWhileSending(self) -> None:
-        """The same where it is noticed by a write."""
-        client = self.agent("roce0")
-        waiting = client.PerformanceGet(PortCounters, self.path)
-        self.kernel.isGone = True
-        later = client.PerformanceGet(PortCounters, self.path)
-        for call in (waiting, later):
-            self.failureResultOf(call, DeviceUnavailable)
 
 
 class RecordedTests(UmadCase):

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadDescriptor
@@ -34,11 +32,11 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort
+from txrdma.interfaces import AsyncEvent, IAddressHandle
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.choices import partitionIndex, sourceIndex
 from txrdma.mad.core.frames import frame
-from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.devices import PDUInfo
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
@@ -128,11 +126,6 @@ class SubscriptionTests(VerbsPortCase):
 class CallTests(VerbsPortCase):
     """What passes between two of them."""
 
-    def test_provides(self) -> None:
-        """It is a management port, without subnet management."""
-        verifyObject(IMADPort, self.ports[0])
-        self.assertFalse(self.ports[0].hasSMI)
-
     def test_call(self) -> None:
         """A request is served, by a queue pair that is not queue pair 1, and its way leads back."""
         counters = PortCounters(portSelect=1, portXmitData=77)
@@ -145,12 +138,6 @@ class CallTests(VerbsPortCase):
         self.assertEqual(
             (request.path.sgid, request.path.dgid), tuple(GID.fromIP(address) for address in self.addresses)
         )
-
-    def test_refused(self) -> None:
-        """What nobody serves is answered with a status."""
-        failed = self.agent.PerformanceGet(PortCounters, self.path)
-        self.wait(lambda: failed.called)
-        self.assertEqual(self.failureResultOf(failed, MADError).value.status, 0x08)
 
     def test_many(self) -> None:
         """More requests than the send queue holds wait for their turn, and all are answered."""
@@ -228,16 +215,6 @@ class GSITests(VerbsPortCase):
 
     def port(self, device: SoftDevice) -> VerbsPort:
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
-
-    def test_call(self) -> None:
-        """Whoever knows the address asks queue pair 1, and is answered by it."""
-        counters = PortCounters(portSelect=1, portXmitData=77)
-        served = self.serve(PERFORMANCE, lambda request: counters)
-        path = IBPath(dgid=GID.fromIP(self.addresses[1]))
-        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, path)), counters)
-        (request,) = served.asked
-        self.assertEqual((request.path.sqpn, request.path.dqpn), (1, 1))
-        self.assertEqual(self.ports[1].endPort.qpn, 1)
 
     def test_taken(self) -> None:
         """A port of a device has one queue pair 1, which can be had again after it was closed."""

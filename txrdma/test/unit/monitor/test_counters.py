@@ -147,13 +147,6 @@ class MeterTests(SynchronousTestCase):
 class TallyTests(SynchronousTestCase):
     """Errors of the last minutes, against limits."""
 
-    def test_window(self) -> None:
-        """Errors leave a window when it has passed, and not before."""
-        tally = Tally(60.0)
-        tally.add(3, 0.0)
-        tally.add(4, 30.0)
-        self.assertEqual([tally.sum(now) for now in (30.0, 59.9, 60.0, 90.0)], [7, 7, 4, 0])
-
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(1, 5)), max_size=200))
     def test_precise(self, steps: list[tuple[float, int]]) -> None:

@@ -122,7 +122,7 @@ class CounterExpositionTests(SynchronousTestCase):
         max_size=12,
     )
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(METERS, min_size=1, max_size=4))
     def test_anyScrapes(self, scrapes: list[dict[tuple[int, int], tuple[bool, bool, int, int]]]) -> None:
         """Whatever ports come, go and are silent from scrape to scrape: the series are what meters know."""
@@ -172,7 +172,7 @@ class FabricTextTests(FabricTestCase):
         }
         self.assertEqual(peers, {("1", "1"), ("2", "1"), ("3", "3"), ("4", "4")})
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.text(max_size=64))
     def test_anyName(self, name: str) -> None:
         """A node's name is anybody's bytes: it comes through, and adds no line of its own."""

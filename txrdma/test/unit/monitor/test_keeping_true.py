@@ -69,17 +69,6 @@ class EventTests(PollerTestCase):
         self.pump(120.0)
         self.assertEqual(len(self.poller.fabric.nodes if self.poller.fabric else ()), 6)
 
-    def test_ownCable(self) -> None:
-        """Our own cable is cut: an event, too, by which nobody else is gone."""
-        self.started()
-        self.fabric.cut("a")
-        self.pump(60.0)
-        kinds = {kind for _what, kind, _where in self.said()}
-        self.assertEqual(kinds, {"no-link"})
-        self.fabric.heal("a")
-        self.pump(60.0)
-        self.assertEqual(len(self.links()), 7)
-
     def test_name(self) -> None:
         """A node that tells of its new name (trap 144) has it, without a sweep."""
         self.started()
@@ -221,21 +210,16 @@ class ManagerTests(PollerTestCase):
         self.pump(70.0)
         self.assertEqual(self.said(), [])
 
-    def test_silent(self) -> None:
-        """A master that hangs is told of, and so is the end of notices."""
-        self.started()
-        self.fabric.silence("d")
-        self.pump(200.0)
-        self.assertTrue({"sm-silent", "no-notices"} <= {kind for _what, kind, _where in self.said()})
-
     def test_silentOnce(self) -> None:
-        """A master that hangs is one finding, though sweeps ask it, too."""
+        """A master that hangs is one finding, though sweeps ask it, too; notices end with it."""
         self.started()
         self.fabric.silence("d")
         self.pump(1000.0)
         self.assertGreater(self.poller.statistics.sweeps, 2)
-        kinds = [(what, kind) for what, kind, _where in self.said() if kind == "sm-silent"]
-        self.assertEqual(kinds, [("raised", "sm-silent")])
+        said = [(what, kind) for what, kind, _where in self.said()]
+        self.assertEqual(said.count(("raised", "sm-silent")), 1)
+        self.assertNotIn(("cleared", "sm-silent"), said)
+        self.assertIn(("raised", "no-notices"), said)
 
     def test_two(self) -> None:
         """A second master is found by the next sweep, and by the one that makes sure."""

@@ -187,50 +187,11 @@ class HostileTests(PageTestCase):
         self.started()
         self.fabric.cut("c")
         self.pump(30.0)
-        calm = {
-            "html",
-            "head",
-            "meta",
-            "title",
-            "link",
-            "script",
-            "body",
-            "a",
-            "header",
-            "nav",
-            "ul",
-            "li",
-            "main",
-        }
-        calm |= {
-            "h1",
-            "h2",
-            "p",
-            "section",
-            "table",
-            "caption",
-            "thead",
-            "tbody",
-            "tr",
-            "th",
-            "td",
-            "div",
-            "span",
-        }
-        calm |= {
-            "footer",
-            "form",
-            "label",
-            "input",
-            "select",
-            "option",
-            "button",
-            "datalist",
-            "dl",
-            "dt",
-            "dd",
-        }
-        calm |= {"code", "time", "svg", "rect", "strong", "br", "figure", "figcaption", "noscript"}
+        calm = set(
+            "a body br button caption code datalist dd div dl dt figcaption figure footer form h1 "
+            "h2 head header html input label li link main meta nav noscript option p rect script "
+            "section select span strong svg table tbody td th thead time title tr ul".split()
+        )
         paths = [link for link, _text in MENU] + [f"/nodes/{self.guid(name)}" for name in ("a", "b", "left")]
         paths += [f"/nodes/{self.guid('right')}/ports/3", f"/trace?from={self.guid('a')}&to={self.guid('d')}"]
         paths += [

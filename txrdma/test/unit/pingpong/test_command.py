@@ -18,7 +18,7 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, COLUMNS, CSVReport, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES
-from txrdma.test.support.pingpong.command import latency
+from txrdma.pingpong.statistics import Samples
 
 
 def parsed(*words: str) -> CommandOptions:
@@ -26,6 +26,12 @@ def parsed(*words: str) -> CommandOptions:
     options = CommandOptions()
     options.parseOptions(words)
     return options
+
+
+def latency() -> Measurement:
+    """One of 1000 messages, from 1 to 1000 microseconds."""
+    samples = Samples(range(1000, 1_001_000, 1000))
+    return Measurement(Test(check=True), 1000, 10**9, samples, route="rocev2", wrong=2)
 
 
 def bandwidth() -> Measurement:
