@@ -50,6 +50,14 @@ PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
 
+def receive(flow: Flow, message: tuple[int, ...]) -> None:
+    """Give a CDC message to its connection, which ends if that raises."""
+    try:
+        flow.received(message)
+    except Exception:
+        flow.keeper.broke()
+
+
 class Link:
     """
     A link of a group: its queue pair, and the connections on it.
@@ -305,7 +313,7 @@ class Link:
                 message = messages[0]
                 flow = self._flows.get(message[2])
                 if flow is not None:
-                    flow.received(message)
+                    receive(flow, message)
             else:
                 self._takeSeveral(messages)
             self.wasHeard = True
@@ -327,7 +335,7 @@ class Link:
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
-                flow.received(message)
+                receive(flow, message)
 
     def _settle(self) -> None:
         """Flush what was written."""
@@ -365,7 +373,7 @@ class Link:
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
-                flow.received(message)
+                receive(flow, message)
         self.wasHeard = True
 
     # LLC

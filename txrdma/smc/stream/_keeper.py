@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from twisted.logger import Logger
+
 from txrdma.smc.group.posting import Hearing
+
+_log = Logger()
 
 
 class Receiver(Protocol):
@@ -61,13 +65,13 @@ class Nobody:
         """Tell the flow that there are no new flags to send."""
         return False
 
-    def blame(self, where: str) -> None:
-        """
-        Refuse an exception that can't be an application's: there is none any more.
+    def broke(self) -> None:
+        """Log the exception that is being handled: there is no connection any more that could end by it."""
+        _log.failure("Error in the bookkeeping of an SMC-R connection that is over")
 
-        @raise AssertionError: always.
-        """
-        raise AssertionError(f"an error in {where}, and the connection is over")
+    def blame(self, where: str) -> None:
+        """Log the exception that is being handled, as C{broke} does."""
+        self.broke()
 
 
 NOBODY: Final = Nobody()
