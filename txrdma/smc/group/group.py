@@ -82,7 +82,10 @@ class Group:
         self._timer: IDelayedCall | None = None
         self._isResting = self._isParting = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
-        link = Link(self, port, self.domainOf(port))
+        with ExitStack() as undo:
+            undo.callback(self._closeDomains)
+            link = Link(self, port, self.domainOf(port))
+            undo.pop_all()
         self.links = [link]
         self.pool = BufferPool()
         self.core = LinkGroup(
@@ -584,6 +587,9 @@ class Group:
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:
             link.closeAttachment()
+        self._closeDomains()
+
+    def _closeDomains(self) -> None:
         for domain in self._domains.values():
             with self.enduring("closed its protection domain"):
                 domain.close()

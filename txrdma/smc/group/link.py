@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -102,7 +102,10 @@ class Link:
         self._attachment = attachment = Attachment(
             groups.reactor, port, domain, self.agreement.version, self._completed, self._sent, self.failed
         )
-        self.turn = Turn(groups.reactor, attachment, self)
+        with ExitStack() as undo:
+            undo.callback(attachment.close)
+            self.turn = Turn(groups.reactor, attachment, self)
+            undo.pop_all()
         self._poster = self.turn.poster
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
@@ -472,6 +475,11 @@ class Link:
         if self.isStopping:
             turn.finish()
         self.turned()
+
+    def discard(self) -> None:
+        """Let go of everything: the link has never been used."""
+        self.turn.end()
+        self.closeAttachment()
 
     def closeAttachment(self) -> None:
         """Let go of the queue pair, and what belongs to it."""
