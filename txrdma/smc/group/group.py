@@ -95,6 +95,7 @@ class Group:
             version=agreement.version,
             maxConnections=agreement.maxConnections,
             maxLinks=agreement.maxLinks,
+            offersLink=agreement.release == 0 and agreement.maxLinks == 1,
         )
         link.life = self.core.first
         self._further = FurtherLinks(self)

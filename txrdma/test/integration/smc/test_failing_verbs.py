@@ -1,5 +1,5 @@
 """
-Each verb fails once, at each step of a connection's life: nothing of the device is lost, and the others go on.
+Each verb fails once, at each step of a connection: nothing of the device is lost, and others go on.
 """
 
 from __future__ import annotations
