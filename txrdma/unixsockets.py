@@ -71,7 +71,7 @@ def isOurs(user: int) -> bool:
     """
     Whether a user is the one that this process runs as.
 
-    In a user namespace, users of the host that have no number there all have the same one, which names nobody.
+    In a user namespace, all users of the host without a number there have the same one, which names nobody.
     """
     return user == os.geteuid() and user not in unmapped()
 
