@@ -32,8 +32,8 @@ from txrdma.smc.group.posting import Bearing, Kept
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc.stream._flow import ENDS, Flow
-from txrdma.smc.stream._keeper import NOBODY
 from txrdma.smc.stream.companion import Companion
+from txrdma.smc.stream.nobody import NOBODY
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.streams import Front
