@@ -16,14 +16,12 @@ import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from twisted.logger import Logger
 
 from txrdma.logs import Seldom
-from txrdma.unixsockets import LocalListener, peerOf, Reactor
+from txrdma.unixsockets import isOurs, LocalListener, peerOf, Reactor, unmapped
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -34,17 +32,6 @@ _MOST_GROUPS: Final = 256
 """Groups of a process that can be asked for: Python takes answers of up to 1024 bytes."""
 
 _GROUP: Final = struct.Struct("=I")
-
-
-@lru_cache(1)
-def _nobodies() -> frozenset[int]:
-    """The numbers that stand for every user or group without one here, in a user namespace of our own."""
-    try:
-        if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
-            return frozenset()
-        return frozenset(int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid"))
-    except (OSError, ValueError):
-        return frozenset({65534})
 
 
 def _groupsOf(connected: socket.socket) -> set[int]:
@@ -89,9 +76,9 @@ class MeetingPlace:
         """Whether the process at the other end of a UNIX socket may come, by the kernel's word."""
         user = peerOf(connected).user
         if user == os.geteuid():
-            return user not in _nobodies()
+            return isOurs(user)
         group = self._sharedGroup()
-        if group is None or group in _nobodies():
+        if group is None or group in unmapped():
             return False
         return group == _effectiveGroup(connected) or group in _groupsOf(connected)
 

@@ -12,6 +12,8 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from zope.interface import implementer
@@ -54,9 +56,24 @@ def peerOf(connected: socket.socket) -> Credentials:
     return Credentials(pid, user)
 
 
+@lru_cache(1)
+def unmapped() -> frozenset[int]:
+    """The numbers that stand for every user or group without one here, in a user namespace of our own."""
+    try:
+        if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
+            return frozenset()
+        return frozenset(int(Path(f"/proc/sys/kernel/overflow{kind}").read_text()) for kind in ("uid", "gid"))
+    except (OSError, ValueError):
+        return frozenset({65534})
+
+
 def isOurs(user: int) -> bool:
-    """Whether a user is the one that this process runs as."""
-    return user == os.geteuid()
+    """
+    Whether a user is the one that this process runs as.
+
+    In a user namespace, all users of the host without a number there have the same one, which names nobody.
+    """
+    return user == os.geteuid() and user not in unmapped()
 
 
 @implementer(IReadDescriptor)

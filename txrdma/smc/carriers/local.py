@@ -40,7 +40,7 @@ from txrdma.logs import Seldom
 from txrdma.smc.carriers.interfaces import IArrival, IReception
 from txrdma.smc.carriers.owners import isEstablished, Place, placeOf, socketUser
 from txrdma.unixlines import Lines
-from txrdma.unixsockets import Credentials, LocalListener, peerOf, Reactor
+from txrdma.unixsockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -59,6 +59,9 @@ _MOST_EXPECTED: Final = 1 << 16
 
 _MOST_STRANGERS: Final = 64
 """Processes of other users that may have their socket here at the same time."""
+
+_MOST_OF_STRANGER: Final = 64
+"""Connections that one process of another user may have announced and not made; others are refused."""
 
 
 def listenerName(place: Place) -> str:
@@ -199,7 +202,8 @@ class Teller:
             )
             self.lines.close()
             return
-        if len(self.open) < _MOST_EXPECTED and self._announcements.expect(announced.place, announced):
+        most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_STRANGER
+        if len(self.open) < most and self._announcements.expect(announced.place, announced):
             self.open[number] = announced
         else:
             announced.say(b"refused")
@@ -299,7 +303,7 @@ class Announcements:
         """Tell clients to connect, as many as there is room for."""
         queue, coming = self._queue, self._coming
         while queue and len(coming) < self._room:
-            announced = next(iter(queue))
+            announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
             del queue[announced]
             coming[announced] = self.reactor.seconds()
             announced.say(b"expected", b" %d" % os.geteuid())
@@ -368,4 +372,4 @@ class Announcements:
 
 
 def _isTrusted(user: int) -> bool:
-    return user in (0, os.geteuid())
+    return user == 0 or isOurs(user)

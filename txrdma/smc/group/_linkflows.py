@@ -65,6 +65,7 @@ class _Adding:
     @ivar carrier: the old link that all is said by, except CONFIRM LINK.
     @ivar request: the server's, for a client.
     @ivar left: our buffers that the peer has not been told of.
+    @ivar remaining: the peer's buffers that were still to come by its last ADD LINK CONTINUATION.
     """
 
     carrier: LinkLife
@@ -73,6 +74,7 @@ class _Adding:
     link: LinkLife | None = None
     far: AddLink | None = None
     left: list[RKeyPair] = field(default_factory=list)
+    remaining: int = 256
     until: float | None = None
 
 
@@ -434,6 +436,9 @@ class LinkFlows:
         assert current.link is not None
         if body.link != current.link.number or one.isResponse != self._core.isServer:
             return
+        if body.remaining > _PAIRS and body.remaining >= current.remaining:
+            raise WireError("ADD LINK CONTINUATION", 5, "no fewer buffers are still to come than before")
+        current.remaining = body.remaining
         for pair in body.pairs[: body.remaining]:
             self._learn(current, pair)
         isLast = body.remaining <= _PAIRS and not current.left

@@ -357,8 +357,10 @@ class LinkGroup:
         )
         if buffer is None:
             buffer = {}
-            if any(len(link.theirs) >= MAX_RKEYS for link in tokens):
-                raise Refused(f"the peer has {MAX_RKEYS} buffers already", Diagnosis.ERR_RTOK)
+        if any(
+            len(link.theirs) >= MAX_RKEYS and token.rkey not in link.theirs for link, token in tokens.items()
+        ):
+            raise Refused(f"the peer has {MAX_RKEYS} buffers already", Diagnosis.ERR_RTOK)
         for link, token in tokens.items():
             buffer[link] = token
             link.theirs[token.rkey] = buffer

@@ -7,7 +7,8 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from contextlib import ExitStack
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -98,6 +99,25 @@ class FarEnd(Protocol):
     def psn(self) -> int: ...
 
 
+class _Closable(Protocol):
+    def close(self) -> None:
+        """Destroy it."""
+
+
+_ClosableT = TypeVar("_ClosableT", bound=_Closable)
+
+
+def _kept(undo: ExitStack, each: _ClosableT) -> _ClosableT:
+    """Have a verbs object closed with others, even if one of these can't be closed."""
+
+    def close() -> None:
+        with _log.failuresHandled("{each!r} of a link of SMC-R could not be closed", each=each):
+            each.close()
+
+    undo.callback(close)
+    return each
+
+
 class Attachment:
     """
     The verbs objects of one link.
@@ -136,20 +156,24 @@ class Attachment:
             maxSendSegments=2,
             maxInline=port.maxInline,
         )
-        self._channel = device.createChannel()
-        self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
-        self.reader = CompletionReader(reactor, self._channel, [self._queue], received, failed=failed)
-        self._sendChannel = device.createChannel()
-        self.sendQueue = device.createCompletionQueue(capacity.maxSend, self._sendChannel)
-        self.sendReader = CompletionReader(reactor, self._sendChannel, [self.sendQueue], sent, failed=failed)
-        self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
-        rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        self.queuePair.modify(
-            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
-        )
         size = _RECEIVE_SIZE if version == 1 else _RECEIVE_SIZE_V2
         self.receives = memoryview(bytearray(_RECEIVES * size))
-        region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
+        with ExitStack() as undo:
+            region = _kept(undo, domain.registerMemory(self.receives, Access.LOCAL_WRITE))
+            channel = _kept(undo, device.createChannel())
+            self._queue = _kept(undo, device.createCompletionQueue(_RECEIVES, channel))
+            self.reader = CompletionReader(reactor, channel, [self._queue], received, failed=failed)
+            sendChannel = _kept(undo, device.createChannel())
+            self.sendQueue = _kept(undo, device.createCompletionQueue(capacity.maxSend, sendChannel))
+            self.sendReader = CompletionReader(reactor, sendChannel, [self.sendQueue], sent, failed=failed)
+            self.queuePair = _kept(
+                undo, domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
+            )
+            rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+            self.queuePair.modify(
+                QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
+            )
+            self._undo = undo.pop_all()
         self.requests = [
             ReceiveRequest(at, (Segment(region.address + at, size, region.lkey),))
             for at in range(0, _RECEIVES * size, size)
@@ -198,11 +222,4 @@ class Attachment:
         """Destroy all of it, children first."""
         self.reader.stop()
         self.sendReader.stop()
-        queues, channels = (self._queue, self.sendQueue), (self._channel, self._sendChannel)
-        for each in (self.queuePair, *queues, *channels):
-            try:
-                each.close()
-            except Exception:
-                _log.failure(
-                    "An RDMA device could not close what a link of SMC-R had of it ({each!r})", each=each
-                )
+        self._undo.close()

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import Refused, ResourceExhausted
+from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
@@ -26,6 +26,12 @@ MAX_BUFFERS = 255
 MOST_ELEMENTS = 16
 LARGEST_BUFFER = 16 << 20
 """Elements share a buffer up to that size; memory is not there before it is written to."""
+
+PINNED_RING = 256 << 10
+"""The largest ring that is chosen where memory is pinned: a process may pin 8 MiB by default."""
+
+SMALLEST_RING = 16 << 10
+"""The smallest ring that SMC-R knows (RFC 7609, A.2.2)."""
 
 
 @frozen
@@ -156,20 +162,35 @@ class BufferPool:
                 best = buffer
         return best
 
-    def grow(self, size: int, domain: IProtectionDomain, most: int | None = None) -> RemoteMemoryBuffer:
+    def grow(
+        self, size: int, domain: IProtectionDomain, most: int | None = None, isPinned: bool = False
+    ) -> RemoteMemoryBuffer:
         """
         A new buffer with elements of that size.
 
         @param domain: where its memory is allocated; another device may have given the same key to a buffer
             of ours, so that a buffer with another key is taken.
         @param most: bytes that all buffers of this process may have; None: no limit.
-        @raise ResourceExhausted: they would have more.
+        @param isPinned: memory is pinned from the beginning: the first buffer has one element, and each
+            further one as many as there are buffers.
+        @raise ResourceExhausted: they would have more, or the device has no memory for one element.
         """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
+        if isPinned:
+            count = min(count, max(len(self._buffers), 1))
         if most is not None:
             count = min(count, (most - BufferPool.total) // size)
             if count < 1:
                 raise ResourceExhausted(f"{BufferPool.total} of {most} bytes are allocated")
+        while True:
+            try:
+                return self._allocate(size, count, domain)
+            except (RDMAError, OSError):
+                if count == 1:
+                    raise
+                count //= 2
+
+    def _allocate(self, size: int, count: int, domain: IProtectionDomain) -> RemoteMemoryBuffer:
         taken: list[IMemoryRegion] = []
         try:
             while True:

@@ -16,7 +16,10 @@ from collections.abc import Callable
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+_log = Logger()
 
 
 class EndingsReactor(IReactorFDSet, IReactorTime):
@@ -67,7 +70,8 @@ class Endings:
             call.cancel()
         waiting, self._waiting = self._waiting, deque()
         while waiting:
-            waiting.popleft()()
+            with _log.failuresHandled("Error while an SMC-R connection ended"):
+                waiting.popleft()()
 
     def close(self) -> None:
         """Tell all ends, and let go of the descriptor. Twice is fine."""

@@ -8,7 +8,7 @@ L{txrdma.smc.group._linkflows}'s to say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from itertools import combinations
 from typing import Protocol
 
@@ -132,8 +132,11 @@ class FurtherLinks:
             self.settle()
             return
         try:
-            link = Link(group, port, group.domainOf(port))
-            tokens = {buffer.rkey: buffer.tokenOn(group.domainOf(port)) for buffer in group.pool}
+            with ExitStack() as undo:
+                link = Link(group, port, group.domainOf(port))
+                undo.callback(link.discard)
+                tokens = {buffer.rkey: buffer.tokenOn(group.domainOf(port)) for buffer in group.pool}
+                undo.pop_all()
         except (RDMAError, OSError) as error:
             _seldom.warn(
                 port.device.name, "no further link by {device}: {error}", device=port.device, error=error
@@ -147,7 +150,7 @@ class FurtherLinks:
         isDirect = far is None or self._isDirect(port, far.gid) is True
         life = group.core.offer(end, port.candidate.mtu, link.psn, tokens, now, isDirect)
         if life is None:
-            link.closeAttachment()
+            link.discard()
             self.settle()
         else:
             link.life = life

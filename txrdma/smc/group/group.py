@@ -40,7 +40,14 @@ from txrdma.smc.group._linkgroup import (
 )
 from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.group.buffers import (
+    BufferPool,
+    Element,
+    MAX_BUFFERS,
+    PINNED_RING,
+    RemoteMemoryBuffer,
+    SMALLEST_RING,
+)
 from txrdma.smc.group.further import FurtherLinks
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
@@ -82,7 +89,10 @@ class Group:
         self._timer: IDelayedCall | None = None
         self._isResting = self._isParting = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
-        link = Link(self, port, self.domainOf(port))
+        with ExitStack() as undo:
+            undo.callback(self._closeDomains)
+            link = Link(self, port, self.domainOf(port))
+            undo.pop_all()
         self.links = [link]
         self.pool = BufferPool()
         self.core = LinkGroup(
@@ -92,6 +102,7 @@ class Group:
             version=agreement.version,
             maxConnections=agreement.maxConnections,
             maxLinks=agreement.maxLinks,
+            offersLink=agreement.release == 0 and agreement.maxLinks == 1,
         )
         link.life = self.core.first
         self._further = FurtherLinks(self)
@@ -165,15 +176,14 @@ class Group:
 
         @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
         """
-        size = wanted or self.groups.ringSize()
+        isPinned = self.links[0].turn.poster.isStaged
+        size = self.groups.ringSize()
+        size = wanted or (min(size, PINNED_RING) if isPinned else size)
         buffer = self.pool.withRoom(size)
         if buffer is None:
             if len(self.pool) >= MAX_BUFFERS:
                 raise Refused("the link group has its buffers", Diagnosis.MEM)
-            try:
-                buffer = self.pool.grow(size, self.domainOf(self.links[0].port), most)
-            except (RDMAError, OSError) as error:
-                raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
+            buffer = self._grow(size, SMALLEST_RING if wanted is None else size, most, isPinned)
             if self.isNew:
                 buffer.isAgreed = True
                 self.core.agreed(buffer.rkey, buffer.region.address)
@@ -196,6 +206,17 @@ class Group:
             finally:
                 self.core.promised -= 1
         return element
+
+    def _grow(self, size: int, least: int, most: int | None, isPinned: bool) -> RemoteMemoryBuffer:
+        """A new buffer with rings of that size; where there is no memory for them, smaller ones."""
+        domain = self.domainOf(self.links[0].port)
+        while True:
+            try:
+                return self.pool.grow(size, domain, most, isPinned)
+            except (RDMAError, OSError) as error:
+                if size <= least:
+                    raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
+                size //= 2
 
     def pick(self) -> Link:
         """
@@ -584,6 +605,9 @@ class Group:
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:
             link.closeAttachment()
+        self._closeDomains()
+
+    def _closeDomains(self) -> None:
         for domain in self._domains.values():
             with self.enduring("closed its protection domain"):
                 domain.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -48,6 +48,14 @@ _START: Final = CDC_START
 
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
+
+
+def receive(flow: Flow, message: tuple[int, ...]) -> None:
+    """Give a CDC message to its connection, which ends if that raises."""
+    try:
+        flow.received(message)
+    except Exception:
+        flow.keeper.broke()
 
 
 class Link:
@@ -94,7 +102,10 @@ class Link:
         self._attachment = attachment = Attachment(
             groups.reactor, port, domain, self.agreement.version, self._completed, self._sent, self.failed
         )
-        self.turn = Turn(groups.reactor, attachment, self)
+        with ExitStack() as undo:
+            undo.callback(attachment.close)
+            self.turn = Turn(groups.reactor, attachment, self)
+            undo.pop_all()
         self._poster = self.turn.poster
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
@@ -305,7 +316,7 @@ class Link:
                 message = messages[0]
                 flow = self._flows.get(message[2])
                 if flow is not None:
-                    flow.received(message)
+                    receive(flow, message)
             else:
                 self._takeSeveral(messages)
             self.wasHeard = True
@@ -327,7 +338,7 @@ class Link:
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
-                flow.received(message)
+                receive(flow, message)
 
     def _settle(self) -> None:
         """Flush what was written."""
@@ -365,7 +376,7 @@ class Link:
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
-                flow.received(message)
+                receive(flow, message)
         self.wasHeard = True
 
     # LLC
@@ -464,6 +475,11 @@ class Link:
         if self.isStopping:
             turn.finish()
         self.turned()
+
+    def discard(self) -> None:
+        """Let go of everything: the link has never been used."""
+        self.turn.end()
+        self.closeAttachment()
 
     def closeAttachment(self) -> None:
         """Let go of the queue pair, and what belongs to it."""

@@ -45,6 +45,9 @@ class Hearing(Protocol):
     def delivered(self) -> None:
         """The peer has all that was posted."""
 
+    def broke(self) -> None:
+        """End, and log the exception that is being handled: an error of this connection alone."""
+
     @property
     def isPosted(self) -> bool: ...
 

@@ -101,7 +101,7 @@ class Turn:
         self._acknowledged = 0
         self._isFull = self._isResting = False
         self._undelivered: deque[tuple[int, Hearing]] = deque()
-        self._soon: list[Callable[[], None]] = []
+        self._soon: list[tuple[Hearing | None, Callable[[], None]]] = []
         self._last: dict[Callable[[], None], None] = {}
         self._call: IDelayedCall | None = None
 
@@ -112,9 +112,9 @@ class Turn:
 
     # When
 
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call it from our turn, not from the application's."""
-        self._soon.append(call)
+    def soon(self, stream: Hearing, call: Callable[[], None]) -> None:
+        """Call it for a connection, which ends if it raises, from our turn and not from the application's."""
+        self._soon.append((stream, call))
         if not self.poster.isBusy:
             self.schedule()
 
@@ -179,7 +179,7 @@ class Turn:
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
             requests: list[SendRequest] = []
-            if flow.send(requests):  # as mostly: then that is all
+            if self._send(flow, requests):  # as mostly: then that is all
                 dirty.pop()
                 if requests:
                     self._post(requests)
@@ -203,7 +203,8 @@ class Turn:
         if self._last:
             last, self._last = self._last, {}
             for call in last:
-                call()
+                with _log.failuresHandled("Error at the end of a turn of {link!r}", link=self._owner):
+                    call()
         isPossible = self._owner.isActive or poster.isOver
         if self._soon or (poster.dirty and isPossible and not self._isFull):
             self.schedule()
@@ -214,12 +215,17 @@ class Turn:
         count = 0
         due = self.clock() + HOLD_SECONDS
         try:
-            for call in soon:
+            for stream, call in soon:
                 if count and self.poster.dirty and self.clock() >= due:
                     self._flush()
                     due = self.clock() + HOLD_SECONDS
                 count += 1
-                call()
+                try:
+                    call()
+                except Exception:
+                    if stream is None:
+                        raise
+                    stream.broke()
         except BaseException:
             self._soon[:0] = soon[count:]
             raise
@@ -279,11 +285,10 @@ class Turn:
         flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
             flow = dirty[0]
-            hasSent = flow.send(requests)
+            hasSent = self._send(flow, requests)
             dirty.pop()
             if not hasSent:
-                flow.isDirty = False
-                flow.fill(requests)
+                self._fillOne(flow, requests)
             if requests:
                 self._post(requests)
                 if not flow.backlog:
@@ -306,7 +311,10 @@ class Turn:
         if poster.flushed:
             flushed, poster.flushed = poster.flushed, []
             for flow in flushed:
-                flow.keeper.wasFlushed()
+                try:
+                    flow.keeper.wasFlushed()
+                except Exception:
+                    flow.keeper.broke()
 
     def _afterPost(self) -> None:
         """Free requests, and be told of completions where somebody waits for them."""
@@ -320,16 +328,28 @@ class Turn:
             self._waitForSends()
 
     def _fill(self, flows: list[Flow], requests: list[SendRequest]) -> None:
-        count = 0
+        for flow in flows:
+            flow.isDirty = False
+            if requests or not self._send(flow, requests):
+                self._fillOne(flow, requests)
+
+    def _send(self, flow: Flow, requests: list[SendRequest]) -> bool:
+        """Let a connection send directly, if it can; an error ends this connection only."""
         try:
-            for flow in flows:
-                count += 1
-                flow.isDirty = False
-                if requests or not flow.send(requests):
-                    flow.fill(requests)
-        except BaseException:
-            self.poster.dirty[:0] = flows[count:]  # nobody is forgotten
-            raise
+            return flow.send(requests)
+        except Exception:
+            flow.keeper.broke()
+            return True
+
+    def _fillOne(self, flow: Flow, requests: list[SendRequest]) -> None:
+        """Take the requests of one connection; an error ends this connection only."""
+        before = len(requests)
+        flow.isDirty = False
+        try:
+            flow.fill(requests)
+        except Exception:
+            del requests[before:]
+            flow.keeper.broke()
 
     def _posted(self, flows: list[Flow]) -> None:
         for flow in flows:
@@ -372,9 +392,9 @@ class Turn:
                 self._posted(flows)
             self._afterPost()
         except RDMAError as error:
-            self._soon.append(partial(owner.broken, _refused(error)))
+            self._soon.append((None, partial(owner.broken, _refused(error))))
         except Exception:
-            self._soon.append(partial(self._failed, Failure()))
+            self._soon.append((None, partial(self._failed, Failure())))
         finally:
             poster.isBusy = wasBusy
 
@@ -425,7 +445,8 @@ class Turn:
                 self.schedule()
             undelivered = self._undelivered
             while undelivered and undelivered[0][0] <= self._acknowledged:
-                self.soon(undelivered.popleft()[1].delivered)
+                _, stream = undelivered.popleft()
+                self.soon(stream, stream.delivered)
             if self.isHasty:
                 self._owner.turned()
             elif not undelivered and not self._isFull and not self.poster.kept:

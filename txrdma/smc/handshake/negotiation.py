@@ -320,10 +320,10 @@ class Negotiation(Protocol):
             self.transport.loseConnection()
             self._failed(Failure(NotSMC(reason, peerDiagnosis)))
             return
-        protocol = self._build()
+        protocol, failure = self._built()
         if protocol is None:
             self.transport.loseConnection()
-            self._failed(Failure(NoProtocol()))
+            self._failed(failure)
             return
         runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
         self._succeeded(protocol)
@@ -341,7 +341,7 @@ class Negotiation(Protocol):
         self._outcomes.established(link.agreement.version, link.device, link.route)
         companion = Companion(stream, self.transport, self._reactor)
         self.transport.protocol = companion
-        protocol = self._build()
+        protocol, failure = self._built()
         kind = SMCTransport if options.autocork else PromptTransport
         transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
         if options.sndbuf != SMCTransport.bufferSize:
@@ -350,11 +350,20 @@ class Negotiation(Protocol):
         callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion, use)
         if protocol is None:
             stream.close()
-            self._failed(Failure(NoProtocol()))
+            self._failed(failure)
             return
         self._succeeded(protocol)
         if self._hasEnded:
             companion.readConnectionLost()
+
+    def _built(self) -> tuple[IProtocol | None, Failure]:
+        """The user's protocol, or None and why there is none: its factory has declined, or raised."""
+        try:
+            return self._build(), Failure(NoProtocol())
+        except Exception:
+            if self.role is Role.SERVER:  # whoever connects is told
+                _log.failure("Unhandled error in buildProtocol")
+            return None, Failure()
 
     def _succeeded(self, protocol: IProtocol) -> None:
         """The user's protocol is connected."""

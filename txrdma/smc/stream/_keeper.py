@@ -4,7 +4,7 @@ The two that a data flow of SMC-R speaks to: the protocol of an application, and
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from txrdma.smc.group.posting import Hearing
 
@@ -45,29 +45,3 @@ class Keeper(Hearing, Protocol):
 
     def unblocked(self) -> None:
         """The peer's ring has room again, or nothing waits for it any more."""
-
-
-class Nobody:
-    """Keeps the data flow of a connection that is over for both ends, of which nothing is left to be told."""
-
-    isPosted: Final = True
-
-    def _ignore(self, *_: object) -> None:
-        """Do nothing, as there is no application to be told and no peer to be answered."""
-
-    wasFlushed = delivered = heard = violated = drained = unheard = lookBeside = blocked = unblocked = _ignore
-
-    def finish(self) -> bool:
-        """Tell the flow that there are no new flags to send."""
-        return False
-
-    def blame(self, where: str) -> None:
-        """
-        Refuse an exception that can't be an application's: there is none any more.
-
-        @raise AssertionError: always.
-        """
-        raise AssertionError(f"an error in {where}, and the connection is over")
-
-
-NOBODY: Final = Nobody()

@@ -17,7 +17,10 @@ from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IR
 from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+_log = Logger()
 
 GRACE: Final = 0.5
 """
@@ -194,6 +197,12 @@ class Companion(Protocol):
         grace, self._grace = self._grace, None
         if grace is not None and grace.active():
             grace.cancel()
+        with _log.failuresHandled(
+            "Unhandled error at the end of {tcp}", tcp=self.tcp
+        ):  # by a client's factory
+            self._finishTCP(inOrder)
+
+    def _finishTCP(self, inOrder: bool) -> None:
         tcp = self.tcp
         if not inOrder:
             tcp.abortConnection()

@@ -32,8 +32,8 @@ from txrdma.smc.group.posting import Bearing, Kept
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc.stream._flow import ENDS, Flow
-from txrdma.smc.stream._keeper import NOBODY
 from txrdma.smc.stream.companion import Companion
+from txrdma.smc.stream.nobody import NOBODY
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.streams import Front
@@ -68,7 +68,7 @@ class Stream:
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
         *("_element", "_rkey", "_companion", "_use", "_front"),
-        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed"),
+        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed", "_isBroken"),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
     )
@@ -88,7 +88,7 @@ class Stream:
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
-        self._hasStoppedWriting = self._isHasty = self._isWhole = self._hasClosed = False
+        self._hasStoppedWriting = self._isHasty = self._isWhole = self._hasClosed = self._isBroken = False
         self.blocks = 0
         self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
@@ -157,7 +157,7 @@ class Stream:
         flow = self.flow
         if self.connected and not flow.isDeaf and flow.isPaused:
             flow.isPaused = False
-            self.link.turn.soon(flow.deliver)
+            self.link.turn.soon(self, flow.deliver)
 
     def abort(self) -> None:
         """End the connection at once, and forget what is not posted."""
@@ -170,12 +170,26 @@ class Stream:
         self._failure = Failure()
         self._giveUp(self.fail)
 
+    def broke(self) -> None:
+        """
+        Log the exception that is being handled, and abort this connection; others of the link go on.
+
+        When that raises again, the link ends, since nothing else would end the connection.
+        """
+        _log.failure("An SMC-R connection is aborted by an error ({stream!r})", stream=self)
+        if self._isBroken:
+            self.link.failed(Failure())
+        else:
+            self._isBroken = True
+            self._failure = Failure()
+            self._giveUp(self._aborted)
+
     def _giveUp(self, end: Callable[[], None]) -> None:
         """End soon, in a turn of ours."""
         self.flow.drop()
         if not self.disconnected:
             self.flow.isDeaf = True
-            self.link.turn.soon(end)
+            self.link.turn.soon(self, end)
 
     # What the flow brings: see txrdma.smc.stream._flow.Keeper
 
@@ -456,8 +470,10 @@ class Stream:
         """Tell the application that all is read, unless it has closed meanwhile and so reads nothing."""
         if self._front is not None and not self._hasClosed:
             self.link.contexts.append(self.flow.context)
-            self._front.readEnded()
-            self.link.contexts.pop()
+            try:
+                self._front.readEnded()
+            finally:
+                self.link.contexts.pop()
 
     def _ended(self, how: Ending) -> None:
         """The application's part is over; it hears so after what it has delayed by no time."""
@@ -476,8 +492,10 @@ class Stream:
         failure, self._failure = self._failure, None
         if front is not None:
             self.link.contexts.append(self.flow.context)
-            front.ended(failure)
-            self.link.contexts.pop()
+            try:
+                front.ended(failure)
+            finally:
+                self.link.contexts.pop()
         use, self._use = self._use, None
         if use is not None:
             use.release()

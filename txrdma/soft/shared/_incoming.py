@@ -174,8 +174,8 @@ class Incoming:
                     self._deliver(completion, solicited)
                     header = words[at]
                     continue
-            if not self._special(header):
-                break
+            if not self._special(header) or self.consumed - before > boxes.ring:
+                break  # more than a ring of them cannot be from a peer that follows the rules
             at = boxes.at
             consumed = self.consumed
             header = words[at]

@@ -270,7 +270,10 @@ def _sealedLength(descriptor: int) -> int:
         raise ValueError("not a memfd") from None
     if seals & _NEEDED != _NEEDED:
         raise ValueError("the memory is not sealed against changes of its size")
-    return os.fstat(descriptor).st_size
+    told = os.fstat(descriptor)
+    if told.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
+        raise ValueError("the memory has pages of another size")
+    return told.st_size
 
 
 def mapBox(descriptor: int) -> mmap.mmap:

@@ -27,6 +27,7 @@ class BusyTests(RaceTestCase):
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        self.wait(0.1)  # until the server's ADD LINK is rejected
         return here, there
 
     def busy(self, seconds: float) -> None:

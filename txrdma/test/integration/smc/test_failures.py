@@ -47,12 +47,15 @@ class FailureTests(RaceTestCase):
         self.isBroken = False
         self.link: Link | None = None
 
-    def breakable(self, owner: type, name: str, isOurs: Callable[[Link, Any], bool]) -> None:
-        """Have a method of the client's link raise from C{begin} on."""
+    def breakable(
+        self, owner: type, name: str, isOurs: Callable[[Link, Any], bool], once: bool = False
+    ) -> None:
+        """Have a method of the client's link raise from C{begin} on, or only the first time."""
         real = getattr(owner, name)
 
         def call(it: Any, *arguments: Any) -> Any:
             if self.isBroken and self.link is not None and isOurs(self.link, it):
+                self.isBroken = not once
                 raise Broken(name)
             return real(it, *arguments)
 
@@ -95,6 +98,19 @@ class FailureTests(RaceTestCase):
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")))
         self.until(lambda: there.heard == b"hello")
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def checkOthers(self, pairs: Sequence[tuple[Listener, Listener]]) -> None:
+        """The second connection is aborted, and the others go on."""
+        self.until(lambda: all(end.reason for end in pairs[1]), 20)
+        self.assertEqual(pairs[1][1].reason, ConnectionLost)
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+        for here, there in (pairs[0], pairs[2]):
+            self.assertEqual((here.reason, there.reason), (None, None))
+            here.transport.write(b" world")
+            there.transport.write(b" world")
+        self.until(lambda: all(pair[0].heard and pair[1].heard for pair in (pairs[0], pairs[2])))
+        assert self.link is not None
+        self.assertFalse(self.link.isOver)
 
     def test_receiveQueue(self) -> None:
         """The queue of what has been received can't be polled."""
@@ -144,21 +160,33 @@ class FailureTests(RaceTestCase):
         """One of several connections that have something to post can't say what."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
+        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream, once=True)
         poor.loseWriteConnection()
         for here, _ in pairs:
             here.transport.write(b"hello")
-        self.check(pairs)
+        self.checkOthers(pairs)
+
+    def test_fillingAlways(self) -> None:
+        """One of several connections can't be posted for, nor be aborted: then the link ends."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
+        poor.loseWriteConnection()
+        self.until(lambda: all(end.reason for pair in pairs for end in pair), 20)
+        assert self.link is not None
+        self.assertTrue(self.link.isOver)
+        self.assertEqual({end.reason for pair in (pairs[0], pairs[2]) for end in pair}, {ConnectionLost})
+        self.assertGreater(len(self.flushLoggedErrors(Broken)), 1)
 
     def test_handler(self) -> None:
         """A message of one connection can't be taken."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream)
+        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream, once=True)
         for _, there in pairs:
             there.transport.write(b"hello")
         pairs[1][1].transport.loseWriteConnection()
-        self.check(pairs)
+        self.checkOthers(pairs)
 
     def test_closing(self) -> None:
         """The queue pair can't be closed in the end."""

@@ -29,7 +29,7 @@ from txrdma.smc.carriers.announcing import (
     LONGEST_PATIENCE,
     PATIENCE,
 )
-from txrdma.smc.carriers.local import Announced, Announcements, listenerName
+from txrdma.smc.carriers.local import Announced, Announcements, listenerName, Teller
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
@@ -464,6 +464,24 @@ class AnnouncementTests(Base):
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         self.reactor.serve()
         self.assertEqual(len(announcements.tellers), 2)
+
+    def test_strangersAreBounded(self) -> None:
+        """A process of another user announces a bounded number of connections, and our own come first."""
+        announcements = self.announcements(anybody=True, room=1)
+        near, far = socket.socketpair(socket.AF_UNIX)
+        self.addCleanup(far.close)
+        stranger = Teller(announcements, near)
+        stranger.client = Credentials(1, 65533)
+        for number in range(200):
+            stranger.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
+        self.assertEqual(len(announcements.expected), 64)
+        near, far = socket.socketpair(socket.AF_UNIX)
+        self.addCleanup(far.close)
+        ours = Teller(announcements, near)
+        ours.obey(b"connecting 1 127.0.0.1 9999")
+        announcements.tellers.update((stranger, ours))
+        announcements.forget(announcements.expected[Place.of("127.0.0.1", 1000)])
+        self.assertIn(announcements.expected[Place.of("127.0.0.1", 9999)], announcements._coming)
 
     def test_clientDies(self) -> None:
         """A client that goes without a word is forgotten."""

@@ -16,7 +16,7 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixplaces
+from txrdma import unixplaces, unixsockets
 from txrdma.smc.carriers import approaching, neighbours, seeking
 from txrdma.smc.carriers.announcing import Announcement, Channel, PATIENCE
 from txrdma.smc.carriers.interfaces import IDialing
@@ -94,7 +94,8 @@ class MeetingPlaceTests(PlaceTestCase):
     def test_nobody(self) -> None:
         """Two users who both have no number in our user namespace are not taken for one."""
         self.publish()
-        self.patch(unixplaces, "_nobodies", lambda: frozenset({os.geteuid(), os.getegid()}))
+        for module in (unixsockets, unixplaces):
+            self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         os.chmod(self.place.path, 0o2770)
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))

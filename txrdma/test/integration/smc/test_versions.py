@@ -14,7 +14,9 @@ from twisted.internet.task import deferLater
 from txrdma.commands.connections import connectionsTable
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups, useDevice
+from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
@@ -175,3 +177,21 @@ class LinkTests(RaceTestCase):
         here.transport.write(b"hello")
         self.until(lambda: there.heard == b"hello")
         self.assertTrue(ours.isActive and theirs.links[0].isActive)
+
+    def test_version1AddLink(self) -> None:
+        """A server of one port offers a link that is rejected: Linux's clients of version 1 wait for that."""
+        said: list[tuple[LLCType | None, bool]] = []
+        real = Group.control
+
+        def control(group: Group, link: Link, raw: bytes) -> None:
+            message = decode(raw)
+            said.append((message.type, bool(message.header.flags & LLCFlags.REJECT)))
+            real(group, link, raw)
+
+        self.patch(Group, "control", control)
+        here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), versions=(1,))
+        self.until(lambda: there.heard)
+        self.wait(0.1)
+        self.assertIn((LLCType.ADD_LINK, False), said)
+        self.assertIn((LLCType.ADD_LINK, True), said)
+        self.assertEqual((here.mode, there.heard), ("SMC-R", b"hello"))

@@ -38,6 +38,7 @@ from txrdma.soft.shared._rendezvous import (
     LONGEST,
     MAGIC,
     makeBox,
+    mapBox,
     MessageKind,
     Note,
     Region,
@@ -353,6 +354,14 @@ class StrangerTests(RealCase):
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.ftruncate(box, 8192)
         self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_hugePages(self) -> None:
+        """A box of huge pages, in which the peer can make holes."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        with self.assertRaisesRegex(ValueError, "pages of another size"):
+            mapBox(box)
+        os.close(box)
 
     def test_halfSealed(self) -> None:
         """A box that could grow."""

@@ -27,6 +27,7 @@ from txrdma.smc.group._linkgroup import (
 )
 from txrdma.smc.wire.llc import (
     AddLink,
+    AddLinkContinuation,
     AddLinkExtension,
     ConfirmLink,
     decode,
@@ -37,6 +38,7 @@ from txrdma.smc.wire.llc import (
     LLCFlags,
     LLCType,
     RequestAddLink,
+    RKeyPair,
     TestLink,
 )
 from txrdma.test.support.captures import messages
@@ -286,6 +288,37 @@ class SeedTests(SynchronousTestCase):
             self.assertEqual(
                 {first.theirs[name][second].address for name in other.buffers}, set(map(int, other.buffers))
             )
+
+    def test_endlessContinuations(self) -> None:
+        """A peer that always has more buffers to tell of breaks the rules: the group ends."""
+        ends = [End(role, 2, 2, 1) for role in Role]
+        for end, other in (ends, ends[::-1]):
+            end.keys += 1
+            end.buffers[RKey(end.keys)] = None
+            end.core.agreed(RKey(end.keys), end.keys)
+            end.core.confirm(0.0, other.ports[0])
+        for end, other in (ends, ends[::-1]):
+            for name in other.buffers:
+                end.core.learn(name, name)
+        server = next(end for end in ends if end.role is Role.SERVER)
+        count = 0
+        for _ in range(100):
+            for end, other in (ends, ends[::-1]):
+                end.turn(0.0)
+                for link, raw in end.core.outgoing():
+                    body = decode(raw).body
+                    if isinstance(body, AddLinkContinuation) and end is server:
+                        count += 1
+                        [key] = other.buffers
+                        pairs = tuple(RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
+                        more = AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
+                        raw = LLC(more.TYPE, Header(LLCFlags.RESPONSE), more).encode()
+                        server.core.received(raw, 0.0, link)
+                    else:
+                        there = next(each for each in other.made if each.number in (0, link.number))
+                        other.core.received(raw, 0.0, there)
+        self.assertEqual(count, 2)
+        self.assertEqual(server.core.state, "ended")
 
     def test_asymmetric(self) -> None:
         """A link that shares a port with another goes when two have none in common."""

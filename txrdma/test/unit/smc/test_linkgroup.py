@@ -23,6 +23,7 @@ from txrdma.smc.group._linkgroup import (
     LinkConfirmed,
     LinkEnd,
     LinkGroup,
+    LinkLife,
     LinkRefused,
     MAX_CONNECTIONS,
     MAX_RKEYS,
@@ -32,6 +33,7 @@ from txrdma.smc.group._linkgroup import (
     RKeysDeleted,
     Role,
     Timing,
+    Token,
 )
 from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSION_1
@@ -420,6 +422,16 @@ class RKeyTests(SynchronousTestCase):
         client.received(ask(ConfirmRKey(rkey=RKey(1), address=77)), 0.0)  # a known one may move
         self.assertEqual(client.target(RKey(1), 77, 16384, 1), 77)
         self.assertTrue(client.usable)
+
+    def test_tooManyBehindAKnownOne(self) -> None:
+        """The bound holds for each link, also for keys of a buffer that another link has."""
+        client = alone()
+        further = LinkLife(CLIENT, 2)
+        for number in range(1, MAX_RKEYS + 1):
+            further.theirs[RKey(number)] = {}
+        client.learn(RKey(1000), 1)
+        tokens = {client.first: Token(RKey(1000), 1), further: Token(RKey(1001), 1)}
+        self.assertRaises(Refused, client._learn, tokens)
 
     def test_groupEnds(self) -> None:
         """Requests that were under way, or had to wait, end with the group, before it."""

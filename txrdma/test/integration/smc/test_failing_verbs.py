@@ -1,0 +1,104 @@
+"""
+Each verb fails once, at each step of a connection: nothing of the device is lost, and others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txrdma.error import ResourceExhausted
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+
+VERBS = (
+    (SoftDevice, "createProtectionDomain"),
+    (SoftDevice, "createChannel"),
+    (SoftDevice, "createCompletionQueue"),
+    (SoftProtectionDomain, "createQueuePair"),
+    (SoftProtectionDomain, "registerMemory"),
+    (SoftProtectionDomain, "allocateMemory"),
+    (SoftQueuePair, "modify"),
+    (SoftQueuePair, "postReceive"),
+)
+"""The verbs that connections use, of devices in a simulated network."""
+
+
+class FailingVerbTests(RaceTestCase):
+    """A connection beside others, of which the n-th verb fails, for all n."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.count = self.failing = 0
+        self.open: set[Any] = set()
+        for owner, name in VERBS:
+            self.countCalls(owner, name)
+        for kind in (SoftProtectionDomain, SoftCompletionChannel, SoftCompletionQueue, SoftQueuePair):
+            self.noteClose(kind)
+
+    def countCalls(self, owner: type, name: str) -> None:
+        """Count the calls of a verb, keep what it makes, and have it raise when its number comes."""
+        real: Callable[..., Any] = getattr(owner, name)
+
+        def verb(it: Any, *arguments: Any) -> Any:
+            self.count += 1
+            if self.count == self.failing:
+                raise ResourceExhausted(f"{name} fails")
+            made = real(it, *arguments)
+            if type(made) in (
+                SoftProtectionDomain,
+                SoftCompletionChannel,
+                SoftCompletionQueue,
+                SoftQueuePair,
+            ):
+                self.open.add(made)
+            return made
+
+        self.patch(owner, name, verb)
+
+    def noteClose(self, kind: type) -> None:
+        """Note which objects are closed."""
+        real: Callable[..., Any] = kind.close  # type: ignore[attr-defined]  # each of these has it
+
+        def close(it: Any) -> None:
+            self.open.discard(it)
+            real(it)
+
+        self.patch(kind, "close", close)
+
+    def play(self) -> None:
+        """Connect from a third host, say something, and end."""
+        third = self.host(9)
+        here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), client=third)
+        self.until(lambda: there.heard or here.reason or there.reason)
+        for end in (here, there):
+            if end.transport is not None:
+                end.transport.abortConnection()
+        self.wait(1.0)
+        closeLinkGroups(third)
+        for group in self.groupsOf[self.server].groups():
+            if not group.streams():
+                group.close("the test goes on")
+
+    def test_each(self) -> None:
+        """No descriptor, queue, channel or domain is left of a first contact that fails, at either end."""
+        near, far, _ = self.connect()
+        self.until(lambda: near.mode and far.mode)
+        before, self.count = set(self.open), 0
+        self.play()
+        verbs = self.count
+        self.assertGreater(verbs, 15)
+        for number in range(1, verbs + 1):
+            self.assertEqual(len(self.open), len(before), f"verb {number - 1}")
+            self.count, self.failing = 0, number
+            self.play()
+            self.flushLoggedErrors(ResourceExhausted)
+            self.assertEqual(self.flushLoggedErrors(), [])
+        heard = len(far.heard)
+        near.transport.write(b"still there")
+        self.until(lambda: len(far.heard) > heard)
+        self.assertEqual((near.reason, far.reason), (None, None))

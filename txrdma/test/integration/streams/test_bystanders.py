@@ -1,0 +1,29 @@
+"""
+An application that raises harms only its own connection, whatever transport it has.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from txrdma.testing.bystanders import BystanderContract
+
+
+class TCPTests(BystanderContract, TestCase):
+    """TCP, by which the contract itself is judged."""
+
+    LISTEN, CONNECT = "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}"
+    MAY_STAY = True
+
+
+class SharedMemoryTests(BystanderContract, TestCase):
+    """SMC-R by shared memory: both connections share a link group."""
+
+    LISTEN, CONNECT = "smc:127.0.0.1:0", "smc:127.0.0.1:{port}"
+
+
+class RoCETests(BystanderContract, TestCase):
+    """SMC-R by software RoCE: both connections share a link group."""
+
+    LISTEN = r"smc:127.0.0.1:0:device=soft\:route\=rocev2"
+    CONNECT = r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2"

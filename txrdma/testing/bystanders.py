@@ -1,0 +1,292 @@
+"""
+Failures of one connection's application leave other connections alone, as a mixin for test cases.
+
+Two connections share a listener, and with it a link group, a device or a module. Each callback that an
+application implements raises once, at either end of the first connection. The second one keeps working, and
+the error is reported once, as over TCP. The callbacks are those of Twisted's interfaces, so that new ones are
+covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionDone, NotConnectingError
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IProtocol,
+    IProtocolFactory,
+    IPullProducer,
+    IPushProducer,
+)
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+reactor: Any = theReactor
+
+_SECONDS: Final = 10.0
+_BULK: Final = 1 << 21
+_PIECE: Final = bytes(1 << 16)
+
+
+class ApplicationError(Exception):
+    """Raised by the callback under test."""
+
+
+def exploding(kind: type[Any], name: str) -> type[Any]:
+    """A subclass of which one method raises L{ApplicationError} at the end of its first call."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        result = getattr(kind, name)(self, *arguments)
+        if not self.hasRaised:
+            self.hasRaised = True
+            raise ApplicationError(name)
+        return result
+
+    return type(kind.__name__, (kind,), {name: method})
+
+
+@implementer(IHalfCloseableProtocol)
+class Application(Protocol):
+    """An end of a connection that counts bytes, and closes when the peer has closed its half."""
+
+    transport: Any
+    hasRaised = False
+
+    def __init__(self) -> None:
+        self.heard = 0
+        self.hasEnded = False
+        self.lost: Failure | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        """Count the bytes."""
+        self.heard += len(data)
+
+    def readConnectionLost(self) -> None:
+        """Close in turn."""
+        self.hasEnded = True
+        self.transport.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """The half of this end is closed."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Note the reason."""
+        self.lost = reason
+
+
+class Applications(Factory):
+    """Builds applications and keeps them."""
+
+    noisy = False
+    hasRaised = False
+    kind: type[Any] = Application
+
+    def __init__(self) -> None:
+        self.built: list[Application] = []
+
+    def buildProtocol(self, addr: object) -> Application:
+        """Build an application, of another kind if C{kind} says so."""
+        application: Application = self.kind()
+        self.built.append(application)
+        return application
+
+
+@implementer(IPushProducer, IPullProducer)
+class Source:
+    """A producer of some megabytes, with or without streaming."""
+
+    hasRaised = False
+
+    def __init__(self, transport: Any, isStreaming: bool) -> None:
+        self._transport, self._isStreaming = transport, isStreaming
+        self._left = _BULK
+        self._isPaused = self.isDone = False
+
+    def begin(self) -> None:
+        """Register, and write until the transport pauses."""
+        self._transport.registerProducer(self, self._isStreaming)
+        if self._isStreaming:
+            self.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        """Write: everything until C{pauseProducing} as a push producer, one piece as a pull producer."""
+        self._isPaused = False
+        while self._left and not (self._isPaused or self.isDone):
+            self._left -= len(_PIECE)
+            self._transport.write(_PIECE)
+            if not self._isStreaming:
+                break
+        if not self._left and not self.isDone:
+            self.isDone = True
+            self._transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        """Stop writing for now."""
+        self._isPaused = True
+
+    def stopProducing(self) -> None:
+        """Stop writing for good."""
+        self.isDone = True
+
+
+def hasRaised(*factories: Applications) -> bool:
+    """Whether one of these factories or their applications has raised."""
+    return any(factory.hasRaised or any(each.hasRaised for each in factory.built) for factory in factories)
+
+
+def areConnected(server: Applications, client: Applications) -> bool:
+    """Whether both ends of the second connection of a server have their transports."""
+    return [bool(each.transport) for each in client.built + server.built[1:]] == [True, True]
+
+
+def callbacks(*interfaces: Any) -> Iterator[str]:
+    """The methods of some interfaces."""
+    for interface in interfaces:
+        yield from sorted(name for name in interface.names(all=True))
+
+
+class BystanderContract:
+    """
+    Promises of stream endpoints about errors of applications, for a C{TestCase}.
+
+    @ivar LISTEN: the server's endpoint string, with port 0.
+    @ivar CONNECT: the client's, with C{{port}}.
+    @ivar MAY_STAY: a connection whose application has raised may stay open (Twisted's TCP does, for
+        C{stopProducing}).
+    """
+
+    LISTEN: str
+    CONNECT: str
+    MAY_STAY = False
+
+    async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
+        """Let the reactor run until something is true."""
+        deadline = reactor.seconds() + _SECONDS
+        while not condition():
+            self.assertLess(reactor.seconds(), deadline, what)
+            await deferLater(reactor, 0.002)
+
+    async def check(
+        self: Any,
+        what: str,
+        server: Applications,
+        client: Applications,
+        play: Callable[[Application, Application], Any],
+    ) -> None:
+        """Play with a connection of which something raises; another one beside it is undisturbed."""
+        kind, server.kind, server.hasRaised = server.kind, Application, True
+        port = await serverFromString(reactor, self.LISTEN).listen(server)
+        try:
+            connect = self.CONNECT.format(port=port.getHost().port)
+            mine = await clientFromString(reactor, connect).connect(Factory.forProtocol(Application))
+            await self.until(lambda: server.built and server.built[0].transport, what)
+            theirs = server.built[0]
+            server.kind, server.hasRaised = kind, False
+            connecting = clientFromString(reactor, connect).connect(client)
+            connecting.addErrback(lambda _: None)  # what it says differs: here only the bystander counts
+            await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
+            if areConnected(server, client):
+                await play(client.built[0], server.built[1])
+            for application in client.built + server.built[1:]:
+                if application.transport is not None and application.lost is None:
+                    application.transport.abortConnection()
+            with suppress(NotConnectingError):
+                connecting.cancel()
+            await self.until(
+                lambda: self.MAY_STAY or all(e.lost for e in client.built + server.built[1:] if e.transport),
+                f"{what}: the end of its connection",
+            )
+            for end, other in ((mine, theirs), (theirs, mine)):
+                heard = other.heard
+                end.transport.write(bytes(5000))
+                await self.until(
+                    lambda other=other, heard=heard: other.heard == heard + 5000, f"{what}: bystander"
+                )
+            mine.transport.loseConnection()
+            await self.until(lambda: mine.lost and theirs.lost, f"{what}: bystander's end")
+            for end in (mine, theirs):
+                assert end.lost is not None
+                self.assertIsInstance(end.lost.value, ConnectionDone, what)
+        finally:
+            with suppress(ApplicationError):
+                await port.stopListening()
+
+    def reported(self: Any, what: str, times: int = 1) -> None:
+        """Check that an application's error was logged so often, and nothing else was."""
+        errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
+        self.assertEqual(len(errors), times, f"{what}: {errors}")
+        self.assertEqual(self.flushLoggedErrors(), [], what)
+
+    async def exchange(self: Any, here: Application, there: Application) -> None:
+        """Write, close by halves from the client's end, and wait for the ends."""
+        here.transport.write(b"question")
+        await self.until(lambda: here.lost or there.lost or there.heard, "a question")
+        if here.lost is None:
+            here.transport.loseWriteConnection()
+        await self.until(lambda: here.lost or there.lost, "the end")
+
+    async def produce(
+        self: Any,
+        kind: type[Any],
+        isStreaming: bool,
+        made: list[Any],
+        isAborted: bool,
+        here: Application,
+        there: Application,
+    ) -> None:
+        """Produce more than the paused peer takes; then let it go on, or abort."""
+        there.transport.pauseProducing()
+        source = kind(here.transport, isStreaming)
+        made.append(source)
+        with suppress(ApplicationError):
+            source.begin()
+        if isAborted:
+            here.transport.abortConnection()
+        there.transport.resumeProducing()
+        await self.until(lambda: source.isDone or here.lost or source.hasRaised, "what a producer does")
+
+    async def test_protocol(self: Any) -> None:
+        """Each callback of a protocol raises, at the server's end and at the client's."""
+        for name in callbacks(IProtocol, IHalfCloseableProtocol):
+            for isServer in (True, False):
+                what = f"{name} of the {'server' if isServer else 'client'}'s protocol"
+                server, client = Applications(), Applications()
+                (server if isServer else client).kind = exploding(Application, name)
+                await self.check(what, server, client, self.exchange)
+                self.reported(what, sum(each.hasRaised for each in server.built + client.built))
+
+    async def test_factory(self: Any) -> None:
+        """Each callback of a factory raises, at the server's end and at the client's."""
+        for name in callbacks(IProtocolFactory):
+            for isServer in (True, False):
+                if isServer and name == "doStart":
+                    continue  # then there is no listener
+                what = f"{name} of the {'server' if isServer else 'client'}'s factory"
+                kind = exploding(Applications, name)
+                server, client = (kind(), Applications()) if isServer else (Applications(), kind())
+                await self.check(what, server, client, self.exchange)
+                self.flushLoggedErrors(ApplicationError)
+
+    async def test_producers(self: Any) -> None:
+        """Each callback of a producer raises, of one that streams and of one that does not."""
+        for isStreaming, interface in ((True, IPushProducer), (False, IPullProducer)):
+            for name in callbacks(interface):
+                what = f"{name} of a {'push' if isStreaming else 'pull'} producer"
+                kind = exploding(Source, name)
+                made: list[Any] = []
+                play = partial(self.produce, kind, isStreaming, made, name == "stopProducing")
+                await self.check(what, Applications(), Applications(), play)
+                self.assertTrue(made[0].hasRaised, what)
+                self.flushLoggedErrors(ApplicationError)
+
+
+__all__ = ["BystanderContract"]
