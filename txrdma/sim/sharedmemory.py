@@ -26,6 +26,7 @@ from txrdma.soft.shared._layout import RING_BYTES
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import Hearer, ring
+from txrdma.unixsockets import Credentials
 
 _AT_ONCE: Final = 32
 
@@ -247,7 +248,7 @@ class _Line(_Inbox):
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
         super().__init__(reactor)
-        self.pid = pid
+        self.process = Credentials(pid, os.geteuid())
         self.peer = self
         self.latest = 0.0
         self.isClosed = False
@@ -271,6 +272,10 @@ class _Line(_Inbox):
 
     def setWriting(self, isWriting: bool) -> None:
         """Do nothing: the simulated system takes every message, so none is queued."""
+
+    def catchUp(self) -> None:
+        """Read what has arrived, without waiting for the reactor."""
+        self._read()
 
     def came(self, message: bytes, descriptors: list[int]) -> None:
         """Take a message that arrives, or the end of the line."""

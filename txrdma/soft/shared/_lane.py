@@ -207,6 +207,10 @@ class Lane:
         if sends and self._outgoing.outstanding and self._boxes.theirs[WAKE] & 3 == Wake.SOLICITED:
             self._surroundings.nudge()  # it would not look at what is not solicited
 
+    def wants(self, rkey: RKey) -> bool:
+        """Whether the peer was asked for this region, and has not answered."""
+        return self._remote.wants(rkey)
+
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
         """
         Take the answer to C{Surroundings.wantRegion}, and go on with the requests that wait for it.

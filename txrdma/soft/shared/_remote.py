@@ -148,6 +148,10 @@ class RemoteMemory:
         self.asked = None
         return True
 
+    def wants(self, rkey: RKey) -> bool:
+        """Whether the peer was asked for this region, and has not answered."""
+        return not self._isOver and (rkey in self._preparing or self.asked == rkey)
+
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
         """
         Take the answer to C{Surroundings.wantRegion}; tell whether a request waits for it.

@@ -266,6 +266,8 @@ class Attachment:
         region: RemoteRegion | None = None
         if told.rkey in self._mappings:
             raise ValueError("a region that nobody asked for")
+        if not self.lane.wants(told.rkey):
+            return  # who asked has gone meanwhile
         if told.reach is Reach.MAPPED:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region comes with one descriptor")

@@ -302,7 +302,7 @@ class _Link:
             _seldom.warn(
                 (self._port.address, self._port.port),
                 "process {pid}, with which memory was to be shared, is not to be understood: {error}",
-                pid=self.line.pid,
+                pid=self.line.process.pid,
                 error=error,
             )
             self.line.close(str(error))
@@ -364,11 +364,25 @@ class _Link:
         if told.magic != MAGIC or told.version != VERSION or self._greeted:
             raise ValueError(f"this is version {VERSION}, not {told.version}")
         if self.peer is None:
-            self.peer = self._port.peer(name)
+            self.peer = self._peerNamed(name)
             self.peer.links.append(self)
         elif self.peer.name != name:
             raise ValueError(f"asked for {self.peer.name}, and {name} answers")
         self._greeted = True
+
+    def _peerNamed(self, name: tuple[str, int]) -> _Peer:
+        """
+        The peer of this name, which is only a claim.
+
+        @raise ValueError: another process has the name, by the kernel's word on who is at its connections.
+        """
+        for link in list(self._port.peer(name).links):
+            if link.line.process != self.line.process:
+                link.line.catchUp()  # it may have ended
+        peer = self._port.peer(name)
+        if any(link.line.process != self.line.process for link in peer.links):
+            raise ValueError(f"it says that it is {name}, which is another process")
+        return peer
 
     def ended(self, reason: str) -> None:
         """The connection is closed: so is all that belonged to it."""

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unixplaces import MeetingPlace, PlaceListener
-from txrdma.unixsockets import isOurs, LocalListener, peerOf, Reactor
+from txrdma.unixsockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
@@ -53,10 +53,10 @@ class Line(Protocol):
     """
     An end of a connection between two processes of a host: messages with descriptors, whole and in order.
 
-    @ivar pid: the process at the other end.
+    @ivar process: the process at the other end, by the kernel's word.
     """
 
-    pid: int
+    process: Credentials
 
     @property
     def isClosed(self) -> bool:
@@ -73,6 +73,9 @@ class Line(Protocol):
 
     def setWriting(self, isWriting: bool) -> None:
         """Send what is queued as soon as there is room, or leave it for now."""
+
+    def catchUp(self) -> None:
+        """Hear now what the other end has sent, and whether it has ended."""
 
     def close(self, reason: str = "") -> None:
         """Close it; what is queued is not sent. With a reason the hearer is told."""
@@ -175,7 +178,7 @@ class PacketSocket:
     """A L{Line} by a UNIX socket that keeps messages apart."""
 
     def __init__(self, reactor: IReactorFDSet, sock: socket.socket) -> None:
-        self.pid = peerOf(sock).pid
+        self.process = peerOf(sock)
         self._reactor = reactor
         self._socket = sock
         self._hearer: Hearer
@@ -250,6 +253,10 @@ class PacketSocket:
                 return
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
+
+    def catchUp(self) -> None:
+        """Receive what is there, without waiting for the reactor."""
+        self.doRead()
 
     def doRead(self) -> None:
         """Receive some messages, and hand them to the receiver."""

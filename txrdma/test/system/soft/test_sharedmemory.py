@@ -349,6 +349,17 @@ class StrangerTests(RealCase):
         sock.close()
         self.runUntil(lambda: descriptors() == self.before[0])
 
+    def test_anothersName(self) -> None:
+        """Who says Hello by the name that another process has does not disturb that one, nor get in."""
+        one, other = self.good
+        theirs, self.device = one.device, other.device
+        self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
+        sock = self.come(greet=False)
+        hello = self.hello().replace(port=theirs.port, address=GID.fromIP(theirs.address))
+        sock.send(hello.encode())
+        self.runUntil(lambda: self.isClosed(sock))
+        self.check()
+
     def test_unsealed(self) -> None:
         """A box that could shrink under us."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
