@@ -106,7 +106,11 @@ class MeetingPlace:
             try:
                 os.chmod(made, 0o600 if self._sharedGroup() is None else 0o660)
                 listening.listen(backlog)
-                os.link(made, self._in(name))
+                try:
+                    os.link(made, self._in(name))
+                except FileExistsError:
+                    self._removeDead(kind, name)
+                    os.link(made, self._in(name))
             finally:
                 os.unlink(made)
         except BaseException:
@@ -118,6 +122,12 @@ class MeetingPlace:
         """Be found no more under a name. Twice is fine."""
         with suppress(OSError):
             os.unlink(self._in(name))
+
+    def _removeDead(self, kind: int, name: str) -> None:
+        """Remove the name of a process that is gone; one that is there, or may not be looked at, keeps it."""
+        connected = self.connect(kind, name)
+        if connected is not None:
+            connected.close()
 
     def connect(self, kind: int, name: str) -> socket.socket | None:
         """
@@ -131,6 +141,7 @@ class MeetingPlace:
             connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         except OSError:
             return None
+        before = self._numberOf(name)
         try:
             connected.connect(self._in(name))
             if self.admits(connected):
@@ -142,17 +153,18 @@ class MeetingPlace:
                 path=self.path,
             )
         except OSError as error:
-            if error.errno == errno.ECONNREFUSED and self._isSocket(name):
+            if error.errno == errno.ECONNREFUSED and before is not None and self._numberOf(name) == before:
                 self.withdraw(name)
         connected.close()
         return None
 
-    def _isSocket(self, name: str) -> bool:
-        """Whether a name is one of a socket: a file that is none refuses connections, too."""
+    def _numberOf(self, name: str) -> int | None:
+        """The inode of the socket that has a name; None for a file that is none, which refuses, too."""
         try:
-            return stat.S_ISSOCK(os.lstat(self._in(name)).st_mode)
+            told = os.lstat(self._in(name))
         except OSError:
-            return False
+            return None
+        return told.st_ino if stat.S_ISSOCK(told.st_mode) else None
 
     def _in(self, name: str) -> str:
         return f"{self.path}/{name}"

@@ -48,7 +48,7 @@ class Pace:
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        if self._timer is None:
+        if self._timer is None or not self._timer.active():  # somebody may have cancelled all calls
             self._timer = self._reactor.callLater(self._began + SPAN - now, self._next)
         return waiting
 

@@ -105,6 +105,7 @@ class _Peer:
         links, self.links = self.links, []
         for link in links:
             link.line.close()
+            self._port.unlink(link)
         self._port.forget(self)
         for invitation in self._invitations.values():
             _discard(*invitation[:2])

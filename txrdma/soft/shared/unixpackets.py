@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IReactorFDSet, IReadWriteDescriptor
+from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
@@ -30,6 +30,9 @@ _MOST_QUEUED: Final = 4096
 _AT_ONCE: Final = 32
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
+
+_CROWDED_SECONDS: Final = 0.1
+"""Until a message is sent again for which too many descriptors were on their way between processes."""
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
@@ -126,7 +129,10 @@ class UnixMeetings:
     def connect(self, address: str, port: int) -> Line | None:
         """Connect to the process of our user that listens there, as L{Meetings} asks."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        sock = socket.socket(socket.AF_UNIX, kind)
+        try:
+            sock = socket.socket(socket.AF_UNIX, kind)
+        except OSError:
+            return None  # no descriptor is left
         try:
             sock.connect(rendezvousName(address, port))
             if isOurs(peerOf(sock).user):
@@ -177,13 +183,14 @@ def ring(doorbell: int) -> None:
 class PacketSocket:
     """A L{Line} by a UNIX socket that keeps messages apart."""
 
-    def __init__(self, reactor: IReactorFDSet, sock: socket.socket) -> None:
+    def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
         self.process = peerOf(sock)
         self._reactor = reactor
         self._socket = sock
         self._hearer: Hearer
         self._queued: deque[tuple[bytes, list[int]]] = deque()
-        self._closed = False
+        self._closed = self._isCrowded = False
+        self._later: IDelayedCall | None = None
 
     def start(self, hearer: Hearer) -> None:
         """Hand what comes to C{hearer} from now on."""
@@ -213,9 +220,17 @@ class PacketSocket:
     def _queue(self, message: bytes, descriptors: Sequence[int]) -> None:
         if len(self._queued) >= _MOST_QUEUED:
             self.close("it does not read what we send")
-        else:
-            self._queued.append((message, [os.dup(descriptor) for descriptor in descriptors]))
-            self._reactor.addWriter(self)
+            return
+        copies: list[int] = []
+        try:
+            for descriptor in descriptors:
+                copies.append(os.dup(descriptor))
+        except OSError as error:
+            _closeAll(copies)
+            self.close(f"sending failed: {error}")
+            return
+        self._queued.append((message, copies))
+        self._reactor.addWriter(self)
 
     def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
         """Tell whether it is on its way, or never will be."""
@@ -224,6 +239,7 @@ class PacketSocket:
             self._socket.sendmsg([message], ancillary if descriptors else [], socket.MSG_NOSIGNAL)
         except OSError as error:
             if error.errno in _LATER:
+                self._isCrowded = error.errno == errno.ETOOMANYREFS
                 return False
             self.close(f"sending failed: {error}")
         return True
@@ -250,6 +266,9 @@ class PacketSocket:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
                 self._queued.appendleft((message, descriptors))
+                if self._isCrowded:
+                    self._reactor.removeWriter(self)
+                    self._later = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
                 return
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
@@ -314,6 +333,9 @@ class PacketSocket:
         if self._closed:
             return
         self._closed = True
+        later, self._later = self._later, None
+        if later is not None and later.active():
+            later.cancel()
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         self._socket.close()

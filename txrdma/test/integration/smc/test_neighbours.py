@@ -85,6 +85,14 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.place.path), [])
 
+    def test_staleWhenPublishing(self) -> None:
+        """A process takes the name of one that is gone, and not that of one that is there."""
+        self.publish().close()
+        again = self.publish()
+        self.assertRaises(FileExistsError, self.publish)
+        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+        again.close()
+
     def test_file(self) -> None:
         """A file that is no socket is left alone."""
         Path(self.place.path, "smc-1-a").write_text("somebody's")

@@ -1,0 +1,106 @@
+"""
+Sockets by which processes of a host talk of shared memory, when the system runs out of something.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any, cast
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.soft.shared.unixpackets import PacketSocket, UnixMeetings
+
+
+class Hearer:
+    """Notes why its line has ended."""
+
+    reason = ""
+
+    def ended(self, reason: str) -> None:
+        """Note it."""
+        self.reason = reason
+
+
+class ScarceTests(SynchronousTestCase):
+    """A line whose message cannot be sent at once."""
+
+    def setUp(self) -> None:
+        self.reactor = cast(Any, MemoryReactorClock())
+        near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self.addCleanup(self.far.close)
+        self.hearer = Hearer()
+        hearer: Any = self.hearer
+        self.error = errno.ETOOMANYREFS
+        self.isFailing = True
+        self.near = near
+        self.line = PacketSocket(self.reactor, self.scarce(near))
+        self.addCleanup(self.line.close)
+        self.line.start(hearer)
+
+    def scarce(self, near: socket.socket) -> Any:
+        """A socket whose sendmsg fails for now."""
+        test = self
+
+        class Scarce:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(near, name)
+
+            def sendmsg(self, *arguments: Any) -> int:
+                if test.isFailing:
+                    raise OSError(test.error, "test")
+                return near.sendmsg(*arguments)
+
+        return Scarce()
+
+    def test_crowded(self) -> None:
+        """With too many descriptors on their way, the reactor is not kept busy: it is tried again later."""
+        reading, writing = os.pipe()
+        self.line.send(b"hello", [reading])
+        self.assertIn(self.line, self.reactor.getWriters())
+        self.line.doWrite()
+        self.assertNotIn(self.line, self.reactor.getWriters())
+        self.isFailing = False
+        self.reactor.advance(0.2)
+        self.assertIn(self.line, self.reactor.getWriters())
+        self.line.doWrite()
+        message, descriptors, _, _ = socket.recv_fds(self.far, 100, 4)
+        self.assertEqual((message, len(descriptors)), (b"hello", 1))
+        for each in (reading, writing, *descriptors):
+            os.close(each)
+
+    def test_closedMeanwhile(self) -> None:
+        """A line that is closed before it tries again leaves no delayed call."""
+        self.line.send(b"hello")
+        self.line.doWrite()
+        self.line.close()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_noDescriptors(self) -> None:
+        """A message whose descriptors can't be copied ends the line, and leaves no copy behind."""
+        before = len(os.listdir("/proc/self/fd"))
+        real = os.dup
+        made: list[int] = []
+
+        def dup(descriptor: int) -> int:
+            if made:
+                raise OSError(errno.EMFILE, "test")
+            made.append(real(descriptor))
+            return made[0]
+
+        self.patch(os, "dup", dup)
+        self.line.send(b"hello", [0, 1])
+        self.assertIn("test", self.hearer.reason)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before - 1)
+
+    def test_noSocket(self) -> None:
+        """A process without a descriptor for a socket finds nobody, and says nothing worse."""
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EMFILE, "test")
+
+        self.patch(socket, "socket", refuse)
+        self.assertIsNone(UnixMeetings(self.reactor).connect("127.0.0.1", 9))
