@@ -4,9 +4,10 @@ Link groups that become full while connections are on their way: whoever comes l
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 
-from txrdma.interfaces import IProtectionDomain
 from txrdma.smc.group._linkgroup import MAX_CONNECTIONS
 from txrdma.smc.group.group import Group
 from txrdma.test.support.smc.races import Listener, RaceTestCase
@@ -86,9 +87,9 @@ class FullGroupTests(RaceTestCase):
         [link] = group.links
         grown = group.pool.grow
 
-        def ending(size: int, domain: IProtectionDomain, most: int | None) -> object:
+        def ending(*arguments: Any) -> object:
             self.world.clock.callLater(0, group.close, "the test says so")
-            return grown(size, domain, most)
+            return grown(*arguments)
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)
