@@ -117,7 +117,9 @@ class World:
 class ClosingTests(SynchronousTestCase):
     """Real sockets on the loopback interface, on a reactor that never runs."""
 
-    @settings(max_examples=30, deadline=None)
+    slowBecause = "each example opens and closes devices with real sockets"
+
+    @settings(max_examples=12, deadline=None)
     @given(
         order=st.permutations(PARTS),
         route=st.sampled_from(["rocev2", "shared-memory"]),

@@ -528,9 +528,9 @@ class ReorderingTests(ModuleTestCase):
                     transmit(world, sender, to, channel, packet)  # noqa: B023
 
             self.patch(World, "transmit", counting)
-            self.play(BadNetwork(delays=(0.0001, 0.001)), count=400)
+            self.play(BadNetwork(delays=(0.0001, 0.001)), count=150)
             counters = self.alice.module.counters
             self.patch(World, "transmit", transmit)
-            self.assertGreater(lost, 10)
+            self.assertGreater(lost, 5)
             self.assertLessEqual(counters.resends / lost, most)
             self.assertLessEqual(counters.spuriousResends, counters.resends - lost + 5)
