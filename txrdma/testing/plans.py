@@ -134,7 +134,7 @@ def _decodedFields(kind: type, raw: Any, name: str) -> object:
 
 
 def _formatted(value: Any, indent: int = 0) -> str:
-    """JSON in which what fits on a line is on one."""
+    """Encode as JSON: a value that fits on one line is written on one."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= _WIDTH or not isinstance(value, (dict, list)):
         return line
