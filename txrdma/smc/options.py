@@ -25,6 +25,12 @@ USUAL_LINKS: Final = 2
 LARGEST_RING: Final = SMALLEST_BUFFER << MAX_SIZE_CODE
 """Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux has all 16 codes)."""
 
+GROUPS: Final = 1000
+"""The usual limit of link groups of a process."""
+
+MEMORY: Final = 1 << 30
+"""The usual limit of the rings of a process, in bytes."""
+
 HANDSHAKES: Final = 1024
 """The most handshakes that a listener has under way at once, unless told otherwise."""
 
@@ -85,8 +91,9 @@ class Options:
         groups that begin with a connection of this endpoint; None: when TCP would ask by this host's
         settings, or after 30 s where adapters answer.
     @ivar handshakes: of a listener, at once; whoever comes beyond them gets plain TCP.
-    @ivar maxgroups: link groups of this process, beyond which no other is made: plain TCP; None: no limit.
-    @ivar maxmemory: bytes of all rings of this process, beyond which there are no others; None: no limit.
+    @ivar maxgroups: link groups of this process. When there are so many, the oldest one without connections
+        ends for a new one; without such a one the connection is plain TCP.
+    @ivar maxmemory: bytes of all rings of this process; what happens at this limit is the same.
     """
 
     device: str = "auto"
@@ -105,8 +112,8 @@ class Options:
     rcvbuf: int | None = None
     keepalive: float | None = None
     handshakes: int = HANDSHAKES
-    maxgroups: int | None = None
-    maxmemory: int | None = None
+    maxgroups: int = GROUPS
+    maxmemory: int = MEMORY
 
     def __post_init__(self) -> None:
         """

@@ -116,7 +116,7 @@ def _links(links: str | None) -> int | None:
 
 def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
     """Options from the keys of either side, which are taken, and the address that a client comes from."""
-    from txrdma.smc.options import HANDSHAKES, LARGEST_RING, Options
+    from txrdma.smc.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
 
     device, peer, version = (_take(kwargs, key, "auto") for key in ("device", "peer", "version"))
     backend, fallback = _take(kwargs, "backend", "auto"), _take(kwargs, "fallback", "yes")
@@ -138,7 +138,7 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
         raise ValueError(f"smc: runtime={runtime} is not the path of a directory, from the root")
     sndbuf, rcvbuf = kwargs.pop("sndbuf", "64K"), kwargs.pop("rcvbuf", None)
     keepalive, handshakes = kwargs.pop("keepalive", None), kwargs.pop("handshakes", str(HANDSHAKES))
-    maxgroups, maxmemory = kwargs.pop("maxgroups", None), kwargs.pop("maxmemory", None)
+    maxgroups, maxmemory = kwargs.pop("maxgroups", str(GROUPS)), kwargs.pop("maxmemory", str(MEMORY))
     return Options(
         device=device,
         agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
@@ -156,8 +156,8 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
         rcvbuf=None if rcvbuf is None else _bytes("rcvbuf", rcvbuf, 1, LARGEST_RING),
         keepalive=None if keepalive is None else _seconds("keepalive", keepalive),
         handshakes=_number("handshakes", handshakes, 1 << 31),
-        maxgroups=None if maxgroups is None else _number("maxgroups", maxgroups, 1 << 31),
-        maxmemory=None if maxmemory is None else _bytes("maxmemory", maxmemory, 0, 1 << 50),
+        maxgroups=_number("maxgroups", maxgroups, 1 << 31),
+        maxmemory=_bytes("maxmemory", maxmemory, 0, 1 << 50),
     )
 
 

@@ -122,6 +122,11 @@ class Group:
             domain = self._domains[port.device] = port.device.createProtectionDomain()
         return domain
 
+    @property
+    def isIdle(self) -> bool:
+        """Whether the group has no connections, and none that is being made."""
+        return not (self.flows or self.isNew or self.isOver or self.core.promised)
+
     # Making it
 
     def serves(self, key: GroupKey) -> bool:
@@ -214,6 +219,8 @@ class Group:
             try:
                 return self.pool.grow(size, domain, most, isPinned)
             except (RDMAError, OSError) as error:
+                if self.groups.closeIdle(self):
+                    continue
                 if size <= least:
                     raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
                 size //= 2

@@ -140,6 +140,21 @@ def everyGroup() -> list[Group]:
     return [group for groups in _open.values() for group in groups.groups()]
 
 
+def closeIdle(reactor: object, spared: Group | None = None) -> bool:
+    """
+    Close the oldest link group of a reactor that has no connections, so that another one has room.
+
+    @param spared: a group that is not to be closed.
+    @return: whether there was one.
+    """
+    for (owner, _), groups in _open.items():
+        for group in groups.groups() if owner is reactor else ():
+            if group.isIdle and group is not spared:
+                group.close("another link group needs its place")
+                return True
+    return False
+
+
 @frozen
 class GroupTerms:
     """
@@ -308,8 +323,9 @@ class LinkGroups:
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
-        if terms.most is not None and len(everyGroup()) >= terms.most:
-            raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
+        while terms.most is not None and len(everyGroup()) >= terms.most:
+            if not closeIdle(self.reactor):
+                raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
         port = next((each for each in self.ports if each.candidate == candidate), None)
         if port is None:
             raise Refused("the port has changed meanwhile", Diagnosis.NOSMCRDEV)
@@ -328,6 +344,10 @@ class LinkGroups:
             yield
         finally:
             self._endings -= 1
+
+    def closeIdle(self, spared: Group) -> bool:
+        """Close a link group without connections, but not C{spared}; whether there was one."""
+        return closeIdle(self.reactor, spared)
 
     def orphaned(self, stream: Member) -> None:
         """A connection lives on without its link."""

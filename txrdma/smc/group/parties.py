@@ -101,6 +101,9 @@ class Membership(Protocol):
     def orphaned(self, stream: Member) -> None:
         """A connection lives on without its link."""
 
+    def closeIdle(self, spared: Any) -> bool:
+        """Close a link group without connections, but not C{spared}; whether there was one."""
+
 
 class LinkOwner(Protocol):
     """

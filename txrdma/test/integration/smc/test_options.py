@@ -202,6 +202,23 @@ class LimitTests(LimitTestCase):
         self.assertEqual(here.transport.smc.peerDiagnosis, Diagnosis.MEM)
         self.assertEqual(self.pair(maxgroups=2)[0].mode, "SMC-R")
 
+    def test_idleGroups(self) -> None:
+        """A group without connections ends when its place is needed, for groups and for their memory."""
+        limits: list[dict[str, Any]] = [{"maxgroups": 2}, {"maxmemory": BufferPool.total + 2 * 16 * 16_384}]
+        for keys in limits:
+            here, there = self.pair()
+            here.transport.loseConnection()
+            there.transport.loseConnection()
+            self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
+            self.wait(1.0)
+            third = self.host(3 + len(self.uses))
+            new, other, _ = self.connect(client=third, **keys)
+            self.until(lambda new=new, other=other: new.mode and other.mode)  # type: ignore[misc]
+            self.assertEqual((new.mode, other.mode), ("SMC-R", "SMC-R"), keys)
+            for host in list(self.groupsOf):
+                for group in self.groupsOf[host].groups():
+                    group.close("for the test")
+
     def test_memory(self) -> None:
         """A buffer is only as large as the limit lets it be; without room connections fall back."""
         most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and one of 5 for the client
