@@ -38,7 +38,8 @@ from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.rows import correctionRowOf, rowOf
+from txrdma.monitor.rows import correctionRowOf, Row, rowOf
+from txrdma.monitor.supervisor import Supervisor
 from txrdma.monitor.surveyor import Surveyor
 from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
@@ -205,10 +206,14 @@ class MonitorService(MultiService):
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
         self._reactor = reactor
-        self._notifier = SystemNotifier(reactor, os.environ)
+        supervisor = Supervisor(reactor)
+        if self._writer is not None:
+            supervisor.add(self._writer.loop)
+        self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
         judge = self._judge = ErrorJudge(config.limits, config.flaps, config.mostBitErrors)
         self.poller = FabricPoller(
-            reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check
+            *(reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check),
+            supervisor,
         )
         watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
         self._updating: IDelayedCall | None = None
@@ -217,7 +222,7 @@ class MonitorService(MultiService):
             known = (self.poller.ledger, self.poller.presence, watch.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
-        self._teller = Teller(reactor, config.telling, channels, self._writer)
+        self._teller = Teller(reactor, config.telling, channels, self._writer, supervisor)
         self._teller.expect(self.poller.ledger.open)
         self._files = KeptFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
@@ -244,9 +249,9 @@ class MonitorService(MultiService):
             raise
 
     def _tell(self, event: LedgerEvent) -> None:
-        tell(event)
-        self._teller.heard(event)
-        self.site.told(event)
+        for receive in (tell, self._teller.heard, self.site.told):
+            with _log.failuresHandled("while {event!r} was reported", event=event):
+                receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
             self._updating = self._reactor.callLater(0, self._update)
 
@@ -259,24 +264,35 @@ class MonitorService(MultiService):
             self._memory.update()
 
     def _read(self, since: float) -> None:
-        """Hand what was read in a round to the history, and tell systemd how it is."""
-        self._notifier.ready(statusOf(self.poller))
+        """Hand what was read in a round to history, files and pages, each in a step of its own."""
+        step = self.poller.rounds.step
+        with step("notifying systemd"):
+            self._notifier.ready(statusOf(self.poller))
         if self._writer is not None:
-            now = self._seconds()
-            read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
-            rows = (
-                make(place, meter, now)
-                for make, meters in read
-                for place, meter in meters.items()
-                if meter.readAt >= since
-            )
-            self._writer.add([row for row in rows if row is not None])
+            with step("adding to the history"):
+                self._writer.add(self._rowsSince(since))
             self.poller.report("history", self._writer.findings())
-        self._files.update(self.poller)
-        self.poller.report("clock", self._clockFindings())
+        with step("writing files"):
+            self._files.update(self.poller)
+        with step("checking the clock"):
+            self.poller.report("clock", self._clockFindings())
         self.poller.report("telling", self._teller.findings() + self._files.findings())
-        self.site.looked()
-        self._update()
+        with step("updating pages"):
+            self.site.looked()
+        with step("remembering"):
+            self._update()
+
+    def _rowsSince(self, since: float) -> list[Row]:
+        """Rows for the history of all ports that were read since then."""
+        now = self._seconds()
+        read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
+        rows = (
+            make(place, meter, now)
+            for make, meters in read
+            for place, meter in meters.items()
+            if meter.readAt >= since
+        )
+        return [row for row in rows if row is not None]
 
     def _clockFindings(self) -> list[Finding]:
         """Fault of the clock: what is seen and told has wrong times until it is right."""

@@ -241,6 +241,7 @@ class PageTests(PollerTestCase):
         self.pump(20.0)
         found = parsed("".join(page._parts()))
         self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
+        self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         severity = frozenset({("severity", "warning")})
         self.assertEqual(found["txrdma_monitor_findings", severity], 1)
         guid = f"{int(self.fabric.node('right').guid):#018x}"
