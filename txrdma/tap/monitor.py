@@ -180,7 +180,8 @@ class MonitorService(MultiService):
             configuration.
         @param aheadSeconds: returns the time by which the reactor's clock is ahead of the time of day.
         @raise ValueError: the port's name has no meaning.
-        @raise RDMAError: the port cannot be opened, or the history, or the files of who may read.
+        @raise RDMAError: the port cannot be opened, or the files of who may read, or the history is another
+            monitor's; one that cannot be opened now is opened later.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
@@ -188,7 +189,7 @@ class MonitorService(MultiService):
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
-        store = HistoryStore(config.history) if config.history else None
+        store = HistoryStore(config.history, isPatient=True) if config.history else None
         try:
             if store is not None:
                 store.own()
@@ -241,12 +242,13 @@ class MonitorService(MultiService):
         def heldUntil(kind: str) -> float:
             return began + secondsToFind(kind, self._judge, interval)
 
-        try:
-            memory.restore(heldUntil)
-        except RDMAError:
-            self._agent.close()
-            store.close()
-            raise
+        if store.isOpen:
+            try:
+                memory.restore(heldUntil)
+                return
+            except RDMAError as error:
+                _log.warn("what a former process has found is not known: {why}", why=str(error))
+        memory.skip(began)
 
     def _tell(self, event: LedgerEvent) -> None:
         for receive in (tell, self._teller.heard, self.site.told):

@@ -105,7 +105,7 @@ class QueueTests(SynchronousTestCase):
             teller.stop()
 
     def test_killed(self) -> None:
-        """A message is stored until the channel has it: a process that is killed sends it twice, not never."""
+        """A message is stored until the channel has it: a killed process sends it twice, not never."""
         self.channel.isSilent = True
         teller = self.started()
         self.raised(teller, "leaf 1")
