@@ -23,7 +23,7 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings
-from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
@@ -62,6 +62,12 @@ _CHANGES: Final = frozenset(
 
 _FEWEST_NODES: Final = 2
 """Fewest nodes of a fabric with a link."""
+
+MOST_UNPLANNED: Final = 4
+"""Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
+
+UNPLANNED_SECONDS: Final = 30.0
+"""Seconds after which signs of change may cause another sweep."""
 
 _LATE_PERIODS: Final = 3
 """Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
@@ -146,6 +152,9 @@ class FabricPoller:
         self._isStarted = self._isBlind = self._isDoubtful = False
         self._lost = ""
         self._pauseSeconds: float | None = None
+        self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
+        self._indexed = -1
+        self._ports: dict[int, Port] = {}
         self._roundBegan = 0.0
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self.supervisor.add(
@@ -278,6 +287,8 @@ class FabricPoller:
         if self._lost:  # its return begins a sweep
             return False
         began = self._reactor.seconds()
+        if self._unplanned and self._unplanned[-1] > began:  # this one takes its place
+            self._unplanned[-1] = began
         settings, statistics, step = self._settings, self.statistics, self.sweeps.step
         most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
         if self.fabric is None:
@@ -309,8 +320,20 @@ class FabricPoller:
         return True
 
     def _sweepSoon(self, seconds: float) -> None:
-        """Sweep in so many seconds, unless a sweep is due earlier."""
-        self.sweeps.runIn(seconds)
+        """
+        Sweep in so many seconds, as something has changed, or as soon as unplanned sweeps may.
+
+        They have pauses of four times the duration of a sweep, and L{MOST_UNPLANNED} begin in
+        C{MOST_UNPLANNED * UNPLANNED_SECONDS}: notices and silences are what any host can cause.
+        """
+        now, times = self._reactor.seconds(), self._unplanned
+        if times and times[-1] > now:  # one is due
+            return
+        at = max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds)
+        if len(times) == MOST_UNPLANNED:
+            at = max(at, times[0] + MOST_UNPLANNED * UNPLANNED_SECONDS)
+        times.append(at)
+        self.sweeps.runIn(at - now)
 
     def _blind(self, fabric: Fabric) -> None:
         """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
@@ -398,7 +421,9 @@ class FabricPoller:
         gid = getattr(details, "gid", None)
         node: Node | None
         if not isinstance(gid, GID):
-            port = self.fabric.byLID(getattr(details, "lid", 0))
+            if self._indexed != self.version:  # each report costs a look-up, and not a search of all ports
+                self._indexed, self._ports = self.version, self.fabric.byLIDs()
+            port = self._ports.get(getattr(details, "lid", 0))
             node = None if port is None else port.node
         else:
             node = leadingTo(self.fabric.byGUID(gid.guid))
@@ -426,8 +451,7 @@ class FabricPoller:
     def _mistook(self, guid: GUID) -> None:
         """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
         self._isDoubtful = True
-        rested = self._reactor.seconds() - self._sweptAt
-        self._sweepSoon(max(0.0, 4 * self.statistics.sweepSeconds - rested))
+        self._sweepSoon(0.0)
 
     def _sign(self, guid: GUID) -> None:
         """Look at a node soon, together with others that give a sign of change."""

@@ -371,6 +371,18 @@ class FabricTests(FabricTestCase):
         self.told(self.agent.SubnSet(wanted, route()), 1)
         self.assertEqual(asked, [True])
 
+    def test_forged(self) -> None:
+        """A report that does not come from the SA is ignored."""
+        self.subscription.start()
+        self.pump(1)
+        report = Notice(isGeneric=True, trapNumber=64)
+        self.agentAt("c").SubnAdmReport(report, gmp(self.lid("a")))
+        self.pump(1)
+        self.assertEqual(self.heard, [])
+        self.agentAt("d").SubnAdmReport(report, gmp(self.lid("a")))
+        self.pump(1)
+        self.assertEqual(self.heard, [64])
+
     def test_renewals(self) -> None:
         """However often it is renewed, it is one."""
         self.subscription.start()
