@@ -8,8 +8,11 @@ import os
 from base64 import b64encode
 from pathlib import Path
 
+from twisted.web import http
+
 from txrdma.error import InvalidRequest
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.web import site
 from txrdma.monitor.web.access import isLocalName, readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.sim.clock import SimulatedClock
@@ -83,6 +86,42 @@ class AccessTests(SiteTestCase):
             self.assertIn(why, str(self.assertRaises(InvalidRequest, readAccess, tokens, users)))
         config = parseConfig(f'port = "sim"\nweb.users = "{self.file("", 0o600)}"')
         self.assertRaises(InvalidRequest, MonitorService, SimulatedClock(), config)
+
+
+class BoundTests(SiteTestCase):
+    """What strangers can have a site store."""
+
+    def test_bodies(self) -> None:
+        """A request with a body is refused when its head has come, and nothing of the body is stored."""
+        self.patch(http, "_getContentFile", self.fail)
+        for head in ("Content-Length: 100000000000", "Content-Length: 1", "Transfer-Encoding: chunked"):
+            for method in ("GET", "POST", "PUT"):
+                connection = Connection(self.site.factory)
+                heads = f"{method} /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n"
+                connection.protocol.dataReceived(heads.encode())
+                self.assertEqual(connection.answer.code, 413)
+                self.assertTrue(connection.transport.disconnecting)
+                connection.protocol.dataReceived(b"1\r\nx\r\n0\r\n\r\n")
+                self.assertEqual(connection.answer.body, b"")
+                connection.close()
+
+    def test_empty(self) -> None:
+        """A request that announces an empty body has none."""
+        connection = Connection(self.site.factory)
+        connection.ask("/api/v1/nodes", Content_Length="0")
+        self.assertEqual(connection.answer.code, 200)
+        connection.close()
+
+    def test_connections(self) -> None:
+        """There are no more connections than may be; one that ends makes room for another."""
+        self.patch(site, "MOST_CONNECTIONS", 3)
+        connections = [Connection(self.site.factory) for _ in range(3)]
+        self.assertIsNone(self.site.factory.buildProtocol(None))
+        connections.pop().close()
+        connections.append(Connection(self.site.factory))
+        self.assertIsNone(self.site.factory.buildProtocol(None))
+        for connection in connections:
+            connection.close()
 
 
 class OpenTests(SiteTestCase):
