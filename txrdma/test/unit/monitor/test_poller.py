@@ -5,10 +5,12 @@ The poller on simulated fabrics: what it reads, what it finds, and how it goes t
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge, Place
@@ -117,6 +119,28 @@ class PollerTests(PollerTestCase):
         self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
         self.assertEqual(self.asked(), usual + 1)
         self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+
+    def test_causesRefused(self) -> None:
+        """A node that refuses to answer for causes at one time is asked again when packets are dropped."""
+        agents = self.fabric.wire._pma
+        answer = agents.answer
+
+        def refuse(port: Any, datagram: bytes) -> Any:
+            reply = answer(port, datagram)
+            if int.from_bytes(datagram[16:18], "big") != PortRcvErrorDetails.attributeID:
+                return reply
+            reply = bytearray(reply)
+            reply[4:6] = MADStatus.INVALID_FIELD.to_bytes(2, "big")
+            return bytes(reply)
+
+        self.patch(agents, "answer", refuse)
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
+        self.started(100.0)
+        self.assertEqual(self.poller.details.causes, {})
+        agents.answer = answer
+        self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
+        self.pump(100.0)
+        self.assertEqual(self.poller.details.causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def test_causesUnknown(self) -> None:
         """A node without the optional counters is asked for them once."""
