@@ -288,6 +288,23 @@ class SubscriptionTests(SynchronousTestCase):
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_returnFails(self) -> None:
+        """An exception while a lost port is opened ends no attempt but that one, and is logged once."""
+        broken = iter([True, True])
+
+        def reopen() -> WiredPort:
+            if next(broken, False):
+                raise ValueError("oops")
+            return WiredPort(self.wire, 1)
+
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertFalse(agent.port.isClosed)
+        self.assertIsNot(agent.port, self.wire.ports[0])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        agent.close()
+
     def test_events(self) -> None:
         """What a port tells by itself renews at once, where that matters."""
         port = self.wire.ports[0]
