@@ -33,6 +33,7 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor._pacing import BackOff
+from txrdma.monitor.corrections import NO_ATTRIBUTE
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.readings import kindOf, ReadingKind
 from txrdma.wire import Buffer
@@ -471,7 +472,15 @@ class CounterReader:
             self._broken(visit, error)
             return
         try:
-            self._unanswered(visit, isinstance(error, MADError) and visit.reading is not None)
+            if not isinstance(error, MADError):
+                self._unanswered(visit, isRefusal=False)
+            elif visit.reading is not None:
+                self._unanswered(visit, isRefusal=True)
+            elif error.status in NO_ATTRIBUTE:  # without a ClassPortInfo it has what every node has
+                visit.reading = self._choose(ClassPortInfo())
+                self._ask(visit)
+            else:  # which may pass: the node is not silent, and is asked again in the next round
+                self._settle(visit)
         except Exception as failure:
             self._broken(visit, failure)
 
