@@ -36,6 +36,7 @@ from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
+from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
 from txrdma.monitor.rows import correctionRowOf, Row, rowOf
@@ -52,6 +53,9 @@ _log = Logger()
 
 _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
+_PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
+"""Endpoints without encryption."""
+
 _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 """Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
 
@@ -138,13 +142,14 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
 
     @raise InvalidRequest: one of them needs TLS, which is not installed.
     """
-    for name, url, _kind in config.webhooks:
+    for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
             requireTLS(f"telling.webhooks.{name}")
     if config.mail is not None and config.mail.user:
         requireTLS("telling.mail with a user")
     channels: list[Channel] = [
-        WebhookChannel(reactor, name, url, kind == "alertmanager") for name, url, kind in config.webhooks
+        WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
+        for name, url, kind, authorization in config.webhooks
     ]
     if config.mail is not None:
         channels.append(MailChannel(reactor, config.mail))
@@ -187,6 +192,12 @@ class MonitorService(MultiService):
         self._pool = ThreadPool(1, 1, "history")
         access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
+        if not access.isOpen and config.listen.startswith(_PLAIN) and not isLoopback(config.listen):
+            _log.warn(
+                "tokens and passwords cross the network as they are, to {listen}: listen by ssl:, or on "
+                "loopback behind a proxy with TLS",
+                listen=config.listen,
+            )
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
         store = HistoryStore(config.history, isPatient=True) if config.history else None

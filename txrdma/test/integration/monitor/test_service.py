@@ -13,6 +13,7 @@ from typing import Any, cast
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs, LogLevel
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
@@ -91,6 +92,19 @@ class StartTests(SynchronousTestCase):
         self.addCleanup(writer._store.close)
         self.assertEqual(len(writer._store.remembered("changes")), 1)
         self.assertIn("another monitor", self.refused(text))
+
+    def test_inPlain(self) -> None:
+        """Tokens that cross the network without TLS are a warning; on loopback and by TLS they are not."""
+        token = self.mktemp()
+        Path(token).write_text("a token of some length\n")
+        os.chmod(token, 0o600)
+        for listen, isWarned in (("tcp:0", True), ("tcp:0:interface=127.0.0.1", False), ("smc:0", True)):
+            text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
+            with capturedLogs() as logs:
+                service = MonitorService(reactor, parseConfig(text))
+            service._agent.close()
+            warnings = [event for event in logs if event["log_level"] is LogLevel.warn]
+            self.assertEqual(bool(warnings), isWarned, listen)
 
     def test_listen(self) -> None:
         """An endpoint that has no meaning is told; so are files of TLS that are not there."""

@@ -124,7 +124,7 @@ class PollerTests(PollerTestCase):
 
     def refuse(self, kind: type[Attribute], status: int) -> Callable[[], None]:
         """Have all nodes refuse an attribute of performance management, until what is returned is called."""
-        agents = self.fabric.wire._pma
+        agents: Any = self.fabric.wire._pma
         answer = agents.answer
 
         def refuse(port: Any, datagram: bytes) -> Any:
