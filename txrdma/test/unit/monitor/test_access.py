@@ -8,12 +8,22 @@ import os
 from base64 import b64encode
 from pathlib import Path
 
+from twisted.logger import capturedLogs
 from twisted.web import http
 
 from txrdma.error import InvalidRequest
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.web import site
-from txrdma.monitor.web.access import isLocalName, readAccess
+from txrdma.monitor.web.access import (
+    Access,
+    GUESS_SECONDS,
+    Guesses,
+    isLocalName,
+    MOST_GUESSERS,
+    MOST_GUESSES,
+    MOST_LOGGED,
+    readAccess,
+)
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.sim.clock import SimulatedClock
 from txrdma.tap.monitor import MonitorService
@@ -73,6 +83,41 @@ class AccessTests(SiteTestCase):
             "Bearer pass:word",
         ):
             self.assertEqual(self.code("/api/v1/nodes", Authorization=header), 401, header)
+
+    def test_guesses(self) -> None:
+        """Who guesses a user's password is logged, and slowed; others, and programs with tokens, are not."""
+        now = 0.0
+        access = Access([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
+        self.site = MonitorSite(self.clock, self.watch, access=access)
+        with capturedLogs() as logs:
+            codes = [self.code("/metrics", Authorization=basic("alice", str(at))) for at in range(50)]
+        self.assertEqual((set(codes), len(logs)), ({401}, 2))
+        self.assertEqual(self.code("/metrics", Authorization=basic("alice", "right")), 401)
+        self.assertEqual(self.code("/metrics", Authorization=basic("bob", "right")), 200)
+        self.assertEqual(self.code("/metrics", Authorization=f"Bearer {TOKEN}"), 200)
+        now = GUESS_SECONDS
+        self.assertEqual(self.code("/metrics", Authorization=basic("alice", "right")), 200)
+
+    def test_forgotten(self) -> None:
+        """A right password makes the wrong ones before it forgotten; addresses are told apart."""
+        guesses = Guesses(lambda: 1.0)
+        for _ in range(MOST_GUESSES - 1):
+            guesses.wrong("10.0.0.1", b"alice")
+        guesses.right("10.0.0.1", b"alice")
+        guesses.wrong("10.0.0.1", b"alice")
+        self.assertFalse(guesses.areTooMany("10.0.0.1", b"alice"))
+        for _ in range(MOST_GUESSES - 1):
+            guesses.wrong("10.0.0.1", b"alice")
+        self.assertTrue(guesses.areTooMany("10.0.0.1", b"alice"))
+        self.assertFalse(guesses.areTooMany("10.0.0.2", b"alice"))
+
+    def test_manyGuessers(self) -> None:
+        """No more names and addresses are remembered than may be."""
+        guesses = Guesses(lambda: 1.0)
+        with capturedLogs() as logs:
+            for number in range(MOST_GUESSERS + 50):
+                guesses.wrong("10.0.0.1", b"%d" % number)
+        self.assertEqual((len(guesses._known), len(logs)), (MOST_GUESSERS, MOST_LOGGED))
 
     def test_files(self) -> None:
         """Files that others can read, that are missing, empty or without a meaning, are refused with why."""
