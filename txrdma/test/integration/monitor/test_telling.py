@@ -42,7 +42,7 @@ class _Hook(Resource):
         self.answer = b"{}"
         self.authorizations: list[str | None] = []
 
-    def render_POST(self, request: Any) -> bytes:
+    def render_POST(self, request: Any) -> bytes | int:
         self.bodies.append((request.getHeader("content-type"), json.loads(request.content.read())))
         self.authorizations.append(request.getHeader("authorization"))
         request.setResponseCode(self.code)
