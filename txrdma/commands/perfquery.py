@@ -101,7 +101,7 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Show what ports have counted. PORTS are numbers, as 1,4-7, or all; without, it is the port of the "
         "LID, and of a switch all of them together. --watch shows rates, of the extended counters where "
-        "there are and no --kind is said; counters that are full, that have wrapped or were cleared are "
+        "there are and no --kind is said; counters that are full, or that were cleared, are "
         "told; with --reset they are cleared after each look. --sample lets a port sample counters, by "
         "their codes (IBA 16.1.3.3), as 1,2,5. " + TARGETS
     )
@@ -446,7 +446,6 @@ def _ratesRow(rates: Rates) -> list[str]:
     """Cells for people: traffic in a second, and what else has counted."""
     others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
     others += [f"{name} is full: clear it" for name in rates.increase.saturated]
-    others += [f"{name} has wrapped" for name in rates.increase.wrapped]
     others += [f"{name} was cleared" for name in rates.increase.cleared]
     return [
         "all" if rates.port == 0xFF else str(rates.port),

@@ -111,6 +111,11 @@ ADVICE: Final[dict[str, Advice]] = {
     "no-notices": Advice(_INFO, "Changes are found later: see that the subnet manager works, and its log."),
     "telling-failed": Advice(_WARNING, "See why the channel takes no news; they wait, and are told later."),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
+    "loop-failed": Advice(
+        _WARNING,
+        "Report the traceback in the log of the monitor: one of its tasks fails, and is tried again.",
+    ),
+    "loop-late": Advice(_CRITICAL, "Restart the monitor, and report its log: one of its tasks does not end."),
     "history-stopped": Advice(_WARNING, "Make room on the disk of the history; nothing else has stopped."),
 }
 """Advice by the kind of a finding."""

@@ -149,8 +149,10 @@ class _Question(Call):
         if sweep._done is not None:
             sweep.answered += 1
             retries = sweep._retries
-            if retries is not None and (self.retriesLeft < retries or sweep.window < sweep._maxOutstanding):
-                sweep._pace(self.retriesLeft < retries)
+            if retries is not None:
+                isSlow = self.retriesLeft < retries or self.busyTimes > 0
+                if isSlow or sweep.window < sweep._maxOutstanding:
+                    sweep._pace(isSlow)
             try:
                 self.then(answer, self.path, self.about)
             except Exception as error:

@@ -399,6 +399,17 @@ class Fabric:
                     return port
         return None
 
+    def byLIDs(self) -> dict[int, Port]:
+        """All ports that have LIDs, by each of these; the first port where several have one."""
+        found: dict[int, Port] = {}
+        for port in self.ports():
+            if port.raw and (port.number == 0 or not port.node.isSwitch):
+                base = lidIn(port.raw)
+                if base:
+                    for lid in range(base, base + (1 << port.lmc)):
+                        found.setdefault(lid, port)
+        return found
+
     def byGUID(self, guid: GUID) -> Port | Node | None:
         """The node, or the port, of this GUID."""
         node = self.nodes.get(guid)

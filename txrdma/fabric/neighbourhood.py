@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
-from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.excess import Bounds, MOST_HOPS, MOST_NODES
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
@@ -88,6 +88,7 @@ class Neighbourhood:
         withLinks: bool = True,
         byLIDs: bool = False,
         maxOutstanding: int = MAX_OUTSTANDING,
+        mostNodes: int = MOST_NODES,
     ) -> None:
         """
         @param rpcs: ask for the sweep, and are not closed by it.
@@ -95,6 +96,7 @@ class Neighbourhood:
         @param withLinks: find out the links of the outermost nodes, too. Without, little more than the
             NodeInfo is asked of them.
         @param byLIDs: ask by LIDs, along the SA's links, and not by directed routes.
+        @param mostNodes: most nodes to enter; see L{Bounds}. Others are left out, which is a problem.
         """
         self.fabric = Fabric()
         self.first: Node | None = None
@@ -105,6 +107,7 @@ class Neighbourhood:
         self._hops = hops
         self._withLinks = withLinks
         self._byLIDs = byLIDs
+        self._bounds = Bounds(mostNodes)
         self._done = self._known = 0
 
     def run(self, start: IBPath) -> Deferred[Fabric]:
@@ -150,7 +153,7 @@ class Neighbourhood:
 
     async def _meet(self, route: IBPath, came: Port | None, number: int | None, places: list[_Place]) -> None:
         """Ask the end of a route for its NodeInfo and PortInfo; a new node is added to C{places}."""
-        if came is None or came.peer is None:
+        if not self._bounds.isFull and (came is None or came.peer is None):
             info = await self._asker.node(route)
             if info is not None:
                 await self._met(info, route, came, number or info.localPortNum, places)
@@ -161,6 +164,9 @@ class Neighbourhood:
     async def _met(
         self, info: NodeInfo, route: IBPath, came: Port | None, number: int, places: list[_Place]
     ) -> None:
+        if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
+            self._bounds.fill(self.fabric)
+            return
         node, isNew = self.fabric.add(info, route if isinstance(route, IBDRPath) else None)
         if not isSame(info.encode(), node.raw):
             self._asker.problem("duplicate-guid", route, f"another one has the GUID of {node}")

@@ -13,8 +13,6 @@ WORD: Final = 4
 """Bytes in a unit of data counters (IBA 16.1.3.5)."""
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
-_WIDE: Final = 32
-"""Fewest bits of a counter that can wrap; a narrower one that is lower than before was cleared."""
 
 _RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 _CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
@@ -70,13 +68,12 @@ class Increase(NamedTuple):
     Growth of counters between two readings.
 
     @ivar counted: by the counter's name; for a field of several counters with the index, as C{"name[1]"}.
-    @ivar saturated: counters that stand at their highest value, and so may have missed some; C{wrapped} those
-        that went on from zero, as they should not; C{cleared} those that were set to zero meanwhile.
+    @ivar saturated: counters that stand at their highest value, and so may have missed some; C{cleared} are
+        those that were set to zero meanwhile.
     """
 
     counted: dict[str, int]
     saturated: tuple[str, ...] = ()
-    wrapped: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
 
     def joined(self, other: Increase) -> Increase:
@@ -91,12 +88,12 @@ def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
     """
     Growth of some counters of an attribute between two readings.
 
-    A counter stops at its highest value (IBA 16.1.3.5). One that is lower than before was cleared, and began
-    at zero again; unless it is wide, stood near its highest value, and is near zero now: then it has wrapped.
+    A counter stops at its highest value and does not wrap (IBA 16.1.3.5): one that is lower than before was
+    cleared, and began at zero again.
     """
     wanted = frozenset(names)
     counted: dict[str, int] = {}
-    marks: dict[str, list[str]] = {"saturated": [], "wrapped": [], "cleared": []}
+    marks: dict[str, list[str]] = {"saturated": [], "cleared": []}
     for field in type(after).fields:
         if field.name not in wanted:
             continue
@@ -116,13 +113,9 @@ def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
 
 
 def _grown(old: int, new: int, width: int) -> tuple[int, str]:
-    """Growth of one counter, and C{"saturated"}, C{"wrapped"} or C{"cleared"} if it is that, else C{""}."""
-    highest = (1 << width) - 1
+    """Growth of one counter, and C{"saturated"} or C{"cleared"} if it is that, else C{""}."""
     if new >= old:
-        return new - old, "saturated" if new == highest else ""
-    quarter = highest // 4
-    if width >= _WIDE and old != highest and old > highest - quarter and new < quarter:
-        return new - old + highest + 1, "wrapped"
+        return new - old, "saturated" if new == (1 << width) - 1 else ""
     return new, "cleared"
 
 
@@ -153,6 +146,5 @@ class Rates:
             "rcvPktsPerSecond": round(self.perSecond("portRcvPkts"), 3),
             "counted": self.counted,
             "saturated": list(self.increase.saturated),
-            "wrapped": list(self.increase.wrapped),
             "cleared": list(self.increase.cleared),
         }

@@ -161,6 +161,8 @@ class MADAgent(RPCs):
         """Make a call that was put together already: see L{RPCs.issue}."""
         call.keys = self.keys
         call.forget = self._forget
+        call.error = None  # of the last time
+        call.redirections = 0
         call.retriesLeft = self.retries if retries is None else retries
         self._ask(call, path, self.timeoutSeconds if timeoutSeconds is None else timeoutSeconds)
 

@@ -136,6 +136,7 @@ class Return:
         self._reopen = reopen
         self._returned = returned
         self._timer: IDelayedCall | None = None
+        self._isLogged = False
 
     def start(self) -> None:
         """Try in a while, and again until the port is open."""
@@ -149,11 +150,19 @@ class Return:
 
     def _try(self) -> None:
         self._timer = None
+        port = None
         try:
             port = self._reopen()
         except RDMAError as error:
             _log.debug("the port is still gone: {error}", error=error)
-            self.start()
-        else:
+        except Exception:
+            if not self._isLogged:
+                self._isLogged = True
+                _log.failure("while a lost port was opened again, which is tried again")
+        finally:
+            if port is None:
+                self.start()
+        if port is not None:
+            self._isLogged = False
             _log.info("{port} is open again", port=port.name)
             self._returned(port)

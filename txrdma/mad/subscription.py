@@ -16,8 +16,10 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
+from txrdma.mad.core.choices import mayBeFrom
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer, NoticeListener
@@ -39,6 +41,8 @@ EVERY_PRODUCER: Final = 0xFFFFFF
 class Subscription:
     """
     Subscription to notices, from L{start} until L{stop}.
+
+    Only reports that come from the SA are taken: any host may send one.
 
     It is renewed regularly; when the port has returned, has another SM or another address, or its SM wants
     clients to register again; soon after it was refused or not answered; and by L{renew}.
@@ -168,8 +172,17 @@ class Subscription:
                 _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
 
     def _heard(self, notice: Notice, request: MADRequest) -> None:
-        if self._trapNumber in (EVERY_TRAP, notice.trapNumber):
+        if not self._isFromSA(request.path):
+            _log.debug("a report came from {path}, which is not the SA", path=request.path)
+        elif self._trapNumber in (EVERY_TRAP, notice.trapNumber):
             self._listener(notice, request)
+
+    def _isFromSA(self, source: IBPath) -> bool:
+        end = self._server.port.endPort
+        if self._sa is None and not end.smLID:
+            return False
+        administration = toLID(end, end.smLID) if self._sa is None else self._sa
+        return mayBeFrom(administration, source.slid, source.sgid, end.lidMask)
 
     def _wish(self, isWanted: bool) -> InformInfo:
         return InformInfo(

@@ -4,7 +4,7 @@ Back-off of nodes that do not answer: each is asked more and more seldom, until 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -53,6 +53,10 @@ class BackOff(Generic[Name]):
     def answered(self, name: Name) -> None:
         """Note that a node answered: it is asked as often as any other."""
         self._silent.pop(name, None)
+
+    def keep(self, isKnown: Callable[[Name], bool]) -> None:
+        """Forget the silences of all others."""
+        self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 
     def clear(self) -> None:
         """Forget all silences: it was not the nodes that were silent."""

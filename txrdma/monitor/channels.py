@@ -19,9 +19,12 @@ from io import BytesIO
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.mail.smtp import ESMTPSenderFactory
-from twisted.web.client import Agent, FileBodyProducer, readBody
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, FileBodyProducer
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
@@ -38,6 +41,9 @@ POST_SECONDS: Final = 10.0
 
 REPEAT_SECONDS: Final = 300.0
 """Seconds after which an Alertmanager is told again of what is still there."""
+
+MOST_ANSWER: Final = 65_536
+"""Most octets of the body of a webhook's answer; a longer one ends the connection, and the status counts."""
 
 _HTTP_OK: Final = range(200, 300)
 _SMTP_OK: Final = range(200, 300)
@@ -141,8 +147,14 @@ def _common(several: list[dict[str, str]]) -> dict[str, str]:
 class WebhookChannel:
     """Channel to a URL, by POST of JSON."""
 
-    def __init__(self, reactor: Any, name: str, url: str, isAlertmanager: bool) -> None:
-        """@param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again."""
+    def __init__(
+        self, reactor: Any, name: str, url: str, isAlertmanager: bool, authorization: str = ""
+    ) -> None:
+        """
+        @param isAlertmanager: the URL is that of an Alertmanager's API, which wants to be told again.
+        @param authorization: value of the Authorization header; C{""} for none.
+        """
+        self._authorization = authorization
         self.name = self.queue = f"webhook {name}"
         self.repeatSeconds = REPEAT_SECONDS if isAlertmanager else 0.0
         self._receiver = name
@@ -161,12 +173,47 @@ class WebhookChannel:
 
     async def _post(self, body: bytes) -> None:
         headers = Headers({"Content-Type": ["application/json"], "User-Agent": ["txrdma"]})
+        if self._authorization:
+            headers.addRawHeader("Authorization", self._authorization)
         producer = FileBodyProducer(BytesIO(body), cooperator=_AtOnce())
         posting: Deferred[Any] = self._agent.request(b"POST", self._url.encode(), headers, producer)
         response = await posting.addTimeout(POST_SECONDS, self._reactor)
-        await readBody(response).addTimeout(POST_SECONDS, self._reactor)
+        await _drained(response).addTimeout(POST_SECONDS, self._reactor)
         if response.code not in _HTTP_OK:
             raise DeviceUnavailable(f"{self.name}: it answers {response.code}")
+
+
+class _Drain(StreamProtocol):
+    """Receiver of the body of an answer, which nobody reads: one that is too long ends the connection."""
+
+    def __init__(self, ended: Deferred[None]) -> None:
+        self._ended = ended
+        self._left = MOST_ANSWER
+
+    def dataReceived(self, data: bytes) -> None:
+        """Drop a part of the body."""
+        self._left -= len(data)
+        if self._left < 0:
+            self.giveUp()
+
+    def giveUp(self) -> None:
+        """End the connection."""
+        transport: Any = self.transport
+        if transport is not None:
+            transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Note the end of the body, whatever it is: the status has come before."""
+        if not self._ended.called:
+            self._ended.callback(None)
+
+
+def _drained(response: Any) -> Deferred[None]:
+    """Fires at the end of an answer's body."""
+    ended: Deferred[None] = Deferred(lambda _: drain.giveUp())
+    drain = _Drain(ended)
+    response.deliverBody(drain)
+    return ended
 
 
 class _AtOnce:

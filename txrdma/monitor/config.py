@@ -57,8 +57,8 @@ class MonitorConfig:
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar telling: rules for what is told to others.
-    @ivar webhooks: names of webhooks, their URLs and formats; C{mail} is None without mail, C{log} the path
-        of the file of lines, C{""} for none.
+    @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
+        None without mail, C{log} the path of the file of lines, C{""} for none.
     @ivar files: files for other programs, which are kept up to date.
     @ivar limits: limits for errors; C{flaps} is the one for links that go down, C{mostBitErrors} the rate of
         bit errors.
@@ -79,7 +79,7 @@ class MonitorConfig:
     surveySeconds: float
     topology: str
     telling: TellingRules
-    webhooks: tuple[tuple[str, str, str], ...]
+    webhooks: tuple[tuple[str, str, str, str], ...]
     mail: MailSettings | None
     log: str
     files: FileSettings
@@ -241,7 +241,7 @@ _SCALARS: Final[Mapping[str, Callable[[object], Any]]] = {
 """Keys with one value, and what checks and converts it."""
 
 _NAMED: Final[Mapping[str, Mapping[str, Callable[[object], Any]]]] = {
-    "telling.webhooks": {"url": _url, "format": _format},
+    "telling.webhooks": {"url": _url, "format": _format, "authorization-file": _text},
     "telling.silences": {"kind": _text, "where": _text, "until": _moment},
 }
 """Tables of tables, whose names are free, and the keys of each of these."""
@@ -451,7 +451,10 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         topology=values.get("findings.topology", ""),
         telling=_tellingRules(reader),
         webhooks=tuple(
-            (webhook, given["url"], given.get("format", "alertmanager"))
+            (
+                *(webhook, given["url"], given.get("format", "alertmanager")),
+                _secretIn(given.get("authorization-file", ""), f"authorization of webhook {webhook}"),
+            )
             for webhook, given in reader.named.get("telling.webhooks", {}).items()
         ),
         mail=_mail(values),
@@ -474,22 +477,29 @@ def _tellingRules(reader: _Reader) -> TellingRules:
     )
 
 
+def _secretIn(path: str, name: str) -> str:
+    """Secret in a file, on one line; C{""} without a path."""
+    if not path:
+        return ""
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{name}: {error}") from error
+    if len(secret.splitlines()) != 1:
+        raise InvalidRequest(f"{name}: {path} has no line, or several")
+    return secret
+
+
 def _mail(values: Mapping[str, Any]) -> MailSettings | None:
     if "telling.mail.host" not in values:
         return None
-    path, password = values.get("telling.mail.password-file", ""), ""
-    if path:
-        try:
-            password = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequest(f"password of mail: {error}") from error
     return MailSettings(
         values["telling.mail.host"],
         values["telling.mail.from"],
         values["telling.mail.to"],
         values.get("telling.mail.port", 25),
         values.get("telling.mail.user", ""),
-        password,
+        _secretIn(values.get("telling.mail.password-file", ""), "password of mail"),
     )
 
 

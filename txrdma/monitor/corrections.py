@@ -1,8 +1,9 @@
 """
 Reader of the counters of forward error correction, of all ports with fast links, in turn with their states.
 
-Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: who
-refuses it, or is silent about it alone, is not asked again while it is in the fabric.
+Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: a
+node that does not support it, or is silent about it alone, is not asked again while it is in the fabric. Any
+other refusal may pass: that port is asked again after pauses.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor._counters import CounterLayout, Meter
+from txrdma.monitor._pacing import BackOff
 from txrdma.monitor.judging import ErrorJudge, Place
 
 _PATIENCE: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
 
-_NO_ATTRIBUTE: Final = frozenset((MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE))
+REFUSED_SECONDS: Final = 60.0
+"""Seconds until a port that was refused is asked again; then twice that, up to L{LONGEST_REFUSED_SECONDS}."""
+
+LONGEST_REFUSED_SECONDS: Final = 3600.0
+
+NO_ATTRIBUTE: Final = frozenset((MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE))
+"""Statuses of a node that never answers this attribute; others may pass, as while a link trains."""
 
 layoutOf: Final = cache(lambda kind, lanes: CounterLayout(namesOf(kind, lanes)))
 """Layout of a form's counters, for a number of lanes in use: one for all ports that have it."""
@@ -54,15 +62,17 @@ class CorrectionReader:
         self._seconds = seconds
         self._capabilities: dict[GUID, int] = {}
         self._forms: dict[Place, tuple[object, type[Attribute] | None]] = {}
-        self._unable: set[GUID | Place] = set()
+        self._unable: set[GUID] = set()
         self._silences: dict[GUID, int] = {}
+        self._refusals: BackOff[Place] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget nodes that are not in the fabric any more: who returns may have other firmware."""
-        self._unable = {one for one in self._unable if (one[0] if isinstance(one, tuple) else one) in known}
+        self._unable = {guid for guid in self._unable if guid in known}
         for places in (self.meters, self._forms):
             for place in [place for place in places if place[0] not in known]:
                 del places[place]
+        self._refusals.keep(lambda place: place[0] in known)
         for guids in (self._capabilities, self._silences):
             for guid in [guid for guid in guids if guid not in known]:
                 del guids[guid]
@@ -79,7 +89,8 @@ class CorrectionReader:
     def _isWanted(self, port: Port) -> bool:
         place = (port.node.guid, port.number)
         counted = self._counted.get(place)
-        return counted is not None and not counted.isSilent and place not in self._unable
+        isDue = self._refusals.isDue(place, self._seconds())
+        return counted is not None and not counted.isSilent and isDue
 
     async def look(
         self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
@@ -106,7 +117,10 @@ class CorrectionReader:
                 raise
             except MADError as error:
                 self._missed(port)
-                self._unable.add(guid if error.status in _NO_ATTRIBUTE else (guid, port.number))
+                if error.status in NO_ATTRIBUTE:
+                    self._unable.add(guid)
+                else:
+                    self._refusals.silent((guid, port.number), self._seconds())
             except MADFailure:
                 self._missed(port)
                 times = self._silences[guid] = self._silences.get(guid, 0) + 1
@@ -115,6 +129,7 @@ class CorrectionReader:
                 return
             else:
                 self._silences.pop(guid, None)
+                self._refusals.answered((guid, port.number))
 
     def _missed(self, port: Port) -> None:
         meter = self.meters.get((port.node.guid, port.number))

@@ -33,6 +33,7 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor._counters import Meter
 from txrdma.monitor._pacing import BackOff
+from txrdma.monitor.corrections import NO_ATTRIBUTE
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.readings import kindOf, ReadingKind
 from txrdma.wire import Buffer
@@ -188,6 +189,7 @@ class CounterReader:
         self._running: dict[_Visit, None] = {}
         self._isFilling = False
         self._done: Deferred[None] | None = None
+        self._error: Exception | None = None
 
     def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
         """Read by other times from the next round on."""
@@ -233,32 +235,41 @@ class CounterReader:
         @param wholly: nodes whose states are read, and the counters of ports without a link, too: most
             switches have many.
         @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
-            port is lost. Cancelling it ends the round.
+            port is lost, and with the first exception when the visit of a node failed, after all others.
+            Cancelling it ends the round.
         """
         now = self._seconds()
         isDue = self.backOff.isDue
         self.changed.clear()
+        self._error = None
         for node in nodes:
-            guid = node.guid
-            if isDue(guid, now):
-                visit = self._visits.get(guid)
-                if visit is None:
-                    visit = self._visits[guid] = _Visit(self, guid)
-                if visit.version != version:
-                    before, visit.stops = visit.stops, self._stopsOf(node)
-                    self._readdressed(before, visit.stops)
-                    visit.version = version
-                if guid in wholly:
-                    visit.way = visit.stops
-                    visit.states = self._statesOf(node)
-                else:
-                    visit.way = [each for each in visit.stops if self._isWanted(each)]
-                    visit.states = []
-                if visit.way:
-                    self._waiting.append(visit)
+            if isDue(node.guid, now):
+                try:
+                    self._prepare(node, version, node.guid in wholly)
+                except Exception as error:
+                    self._error = self._error or error
         done = self._done = Deferred(lambda _: self._stop())
         self._fill()
         return done
+
+    def _prepare(self, node: Node, version: int, isWhole: bool) -> None:
+        """Have a visit to a node wait for its turn."""
+        guid = node.guid
+        visit = self._visits.get(guid)
+        if visit is None:
+            visit = self._visits[guid] = _Visit(self, guid)
+        if visit.version != version:
+            before, visit.stops = visit.stops, self._stopsOf(node)
+            self._readdressed(before, visit.stops)
+            visit.version = version
+        if isWhole:
+            visit.way = visit.stops
+            visit.states = self._statesOf(node)
+        else:
+            visit.way = [each for each in visit.stops if self._isWanted(each)]
+            visit.states = []
+        if visit.way:
+            self._waiting.append(visit)
 
     def _stopsOf(self, node: Node) -> list[_Stop]:
         end, guid = self._agent.port.endPort, node.guid
@@ -310,12 +321,19 @@ class CounterReader:
                 visit.at = visit.part = 0
                 visit.doubted.clear()
                 visit.asking = visit
-                self._ask(visit)
+                try:
+                    self._ask(visit)
+                except Exception as error:
+                    self._broken(visit, error)
         finally:
             self._isFilling = False
         if not self._running and not self._waiting and self._done is not None:
             done, self._done = self._done, None
-            done.callback(None)
+            failed, self._error = self._error, None
+            if failed is None:
+                done.callback(None)
+            else:
+                done.errback(failed)
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.way[visit.at]
@@ -348,7 +366,7 @@ class CounterReader:
             self._took(visit, kind, values)
             self._next(visit)
         except Exception as error:
-            self._broken(error)
+            self._broken(visit, error)
 
     def _next(self, visit: _Visit) -> None:
         visit.at += 1
@@ -391,7 +409,7 @@ class CounterReader:
                 self.changed.add(visit.guid)
             self._settle(visit)
         except Exception as error:
-            self._broken(error)
+            self._broken(visit, error)
 
     def _stateless(self, visit: _Visit, error: Exception) -> None:
         """End a visit whose node does not tell the state of a port."""
@@ -399,7 +417,10 @@ class CounterReader:
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self._failed(visit, error)
         elif visit in self._running:
-            self._settle(visit)
+            try:
+                self._settle(visit)
+            except Exception as failure:
+                self._broken(visit, failure)
 
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
         """Judge what was read at a LID, or drop it: another node's counters say nothing about this one."""
@@ -421,7 +442,7 @@ class CounterReader:
                 self._onStranger(visit.guid)
             self._settle(visit)
         except Exception as error:
-            self._broken(error)
+            self._broken(visit, error)
 
     def _judged(self, stop: _Stop) -> None:
         meter = stop.meter
@@ -448,15 +469,29 @@ class CounterReader:
         if visit not in self._running:
             return
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
-            self._broken(error)
+            self._broken(visit, error)
             return
-        isRefusal = isinstance(error, MADError) and visit.reading is not None
+        try:
+            if not isinstance(error, MADError):
+                self._unanswered(visit, isRefusal=False)
+            elif visit.reading is not None:
+                self._unanswered(visit, isRefusal=True)
+            elif error.status in NO_ATTRIBUTE:  # without a ClassPortInfo it has what every node has
+                visit.reading = self._choose(ClassPortInfo())
+                self._ask(visit)
+            else:  # which may pass: the node is not silent, and is asked again in the next round
+                self._settle(visit)
+        except Exception as failure:
+            self._broken(visit, failure)
+
+    def _unanswered(self, visit: _Visit, isRefusal: bool) -> None:
+        """Go on after a port that was refused, which says nothing about the others; else end the visit."""
         left = visit.way[visit.at :]
         for stop in left[:1] if isRefusal else left:
             meter = self.meters.get(stop.place)
             if meter is not None:
                 meter.missed()
-        if isRefusal:  # a port that is refused says nothing about the others
+        if isRefusal:
             self._next(visit)
             return
         self.silences += 1
@@ -466,8 +501,14 @@ class CounterReader:
         visit.states = []
         self._settle(visit)
 
-    def _broken(self, error: Exception) -> None:
-        done = self._done
-        self._stop()
-        if done is not None:
-            done.errback(error)
+    def _broken(self, visit: _Visit, error: Exception) -> None:
+        """End the visit of one node that failed, which fails the round in the end; all end without a port."""
+        if isinstance(error, DeviceUnavailable):
+            done = self._done
+            self._stop()
+            if done is not None:
+                done.errback(error)
+        else:
+            self._error = self._error or error
+            self._running.pop(visit, None)
+            self._fill()

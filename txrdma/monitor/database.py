@@ -11,17 +11,28 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, ExitStack
 from typing import Any, Final, IO, Protocol
 
 from txrdma.error import DeviceUnavailable
+
+
+class HistoryRefused(DeviceUnavailable):
+    """The database is another monitor's, or no history of this version: to wait for it changes nothing."""
+
 
 Columns = Mapping[str, type]
 """Columns of a table: C{int} of 64 bits, C{float}, C{str} or C{bytes}, by their names."""
 
 
 class Database(Protocol):
-    """Database of one history. Everything blocks; everything but C{close} is done in a transaction."""
+    """
+    Database of one history. Everything blocks; everything but C{close} is done in a transaction.
+
+    @ivar connections: number of connections so far: another monitor may have written between two of them.
+    """
+
+    connections: int
 
     def transaction(self) -> AbstractContextManager[None]:
         """
@@ -32,16 +43,16 @@ class Database(Protocol):
 
     def claim(self, version: int) -> None:
         """
-        Mark a new database as a history of this version.
+        Mark a new database as a history of this version; one that is marked is not written.
 
-        @raise DeviceUnavailable: it has another version, or is a database of something else.
+        @raise HistoryRefused: it has another version, or is a database of something else.
         """
 
     def own(self) -> None:
         """
         Keep other monitors out, until the database is closed or this process ends. Not in a transaction.
 
-        @raise DeviceUnavailable: there is another one already.
+        @raise HistoryRefused: there is another one already.
         """
 
     def tables(self) -> list[str]:
@@ -70,7 +81,8 @@ def ownFile(path: str) -> IO[bytes]:
     """
     Keep other monitors away from a file, until what is returned is closed.
 
-    @raise DeviceUnavailable: there is another one already, or no file can be made beside that one.
+    @raise HistoryRefused: there is another one already.
+    @raise DeviceUnavailable: no file can be made beside that one.
     """
     try:
         owner = open(os.path.realpath(path) + _OWNER, "ab")  # it is closed with the database
@@ -80,7 +92,7 @@ def ownFile(path: str) -> IO[bytes]:
             owner.close()
             raise
     except BlockingIOError as error:
-        raise DeviceUnavailable(IN_USE) from error
+        raise HistoryRefused(IN_USE) from error
     except OSError as error:
         raise DeviceUnavailable(str(error)) from error
     return owner
@@ -95,15 +107,25 @@ class SQLite:
     """
 
     def __init__(self, path: str) -> None:
-        """@raise DeviceUnavailable: the file cannot be opened, or is no database."""
+        """
+        @raise HistoryRefused: the file is no database.
+        @raise DeviceUnavailable: the file cannot be opened.
+        """
+        self.connections = 1
         self._path: Final = path
         self._owner: IO[bytes] | None = None
-        try:
-            self._connection: Final = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.Error as error:
-            raise DeviceUnavailable(str(error)) from error
+        with ExitStack() as undo:
+            try:
+                self._connection: Final = undo.enter_context(
+                    closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+                )
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+            except sqlite3.OperationalError as error:
+                raise DeviceUnavailable(str(error)) from error
+            except sqlite3.Error as error:
+                raise HistoryRefused(str(error)) from error
+            undo.pop_all()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -119,10 +141,11 @@ class SQLite:
         """Mark a new database as a history of this version, or find that it is one."""
         ((found,),) = self.execute("PRAGMA user_version")
         if found not in (0, version):
-            raise DeviceUnavailable(f"it has version {found}, and version {version} is known here")
+            raise HistoryRefused(f"it has version {found}, and version {version} is known here")
         if not found and self.tables():
-            raise DeviceUnavailable("it is a database of something else")
-        self.execute(f"PRAGMA user_version = {version}")
+            raise HistoryRefused("it is a database of something else")
+        if not found:
+            self.execute(f"PRAGMA user_version = {version}")
 
     def own(self) -> None:
         """Lock a file beside the database."""

@@ -21,6 +21,7 @@ from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor._counters import Meter
+from txrdma.monitor.corrections import NO_ATTRIBUTE
 from txrdma.monitor.judging import Place
 
 CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -104,8 +105,11 @@ class DetailReader:
                 )
             except DeviceUnavailable:
                 raise
-            except MADError:  # the attribute is optional
-                self._unable.add((node.guid, counter))
+            except MADError as error:  # the attribute is optional
+                if error.status in NO_ATTRIBUTE:
+                    self._unable.add((node.guid, counter))
+                else:  # it may pass: asked again when the counter has grown
+                    self._explained[(node.guid, port.number), counter] = count
             except MADFailure:
                 return
             else:

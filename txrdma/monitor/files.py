@@ -8,6 +8,7 @@ finds it whole.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -48,26 +49,33 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
     """
     Hosts that jobs had better not run on, by name, and why: hosts with findings, and hosts whose switch's
     port has some; from warnings on.
+
+    A node says itself what its name is: a host with the name of another one says nothing about that.
     """
     unfit: dict[str, str] = {}
+    names = Counter(node.description for node in fabric.nodes.values() if isHost(node))
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
-        name = _hostAt(fabric, found.guid, found.port)
-        if name is None and found.kind == "node-gone":
-            name = hostName(found.where.rpartition(" (")[0])
+        description, most = _hostAt(fabric, found.guid, found.port), 1
+        if description is None and found.kind == "node-gone":
+            description, most = found.where.rpartition(" (")[0], 0
+        if description is None or names[description] > most:
+            continue
+        name = hostName(description)
         if name:
             unfit.setdefault(name, f"{found.kind}: {found.text}")
     return dict(sorted(unfit.items()))
 
 
 def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
+    """Description of a host, or of the one that is linked to a switch's port; None without one."""
     node: Node | None = fabric.nodes.get(guid)
     if node is not None and node.isSwitch:
         port = None if number is None else node.known(number)
         node = None if port is None or port.peer is None else port.peer.node
-    return hostName(node.description) if node is not None and isHost(node) else None
+    return node.description if node is not None and isHost(node) else None
 
 
 class KeptFiles:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.historystore import HistoryStore, Point, Remembered
 from txrdma.monitor.judging import Place
 from txrdma.monitor.rows import Row
+from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
 
@@ -47,7 +46,7 @@ class HistoryWriter:
 
     @ivar dropped: number of rows that were dropped, since they could not be written in time, or were of too
         many ports.
-    @ivar problem: reason for which the last batch was not written; C{""} when it was.
+    @ivar loop: writes the batches; one that fails is kept for the next run.
     """
 
     def __init__(
@@ -64,8 +63,6 @@ class HistoryWriter:
         @param wallSeconds: returns the time in seconds since 1970.
         """
         self.dropped = 0
-        self.problem = ""
-        self._reactor = reactor
         self._store = store
         self._inThread = inThread
         self._wallSeconds = wallSeconds
@@ -73,12 +70,15 @@ class HistoryWriter:
         self._mostRows = mostRows
         self._rows: list[Row] = []
         self._remembered: dict[tuple[str, str], str | None] = {}
-        self._writing: Deferred[None] | None = None
-        self._timer: IDelayedCall | None = None
+        self._isStarted = False
+        self.loop = SupervisedLoop(
+            *(reactor, "history", self._write, lambda: self._batchSeconds), isReported=False
+        )
 
     def start(self) -> None:
         """Write a batch now and then from now on."""
-        self._timer = self._reactor.callLater(self._batchSeconds, self._expired)
+        self._isStarted = True
+        self.loop.start(self._batchSeconds)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows to the next batch."""
@@ -98,15 +98,8 @@ class HistoryWriter:
         for room, name, value in several:
             self._remembered[room, name] = value
         self._bound()
-        self._hurry()
-
-    def _hurry(self) -> None:
-        """Write soon, if there is anything that should not wait, and nothing is being written."""
-        timer = self._timer
-        if self._remembered and timer is not None and self._writing is None and not self.problem:
-            soon = self._reactor.seconds() + _SOON_SECONDS
-            if timer.getTime() > soon:
-                timer.reset(_SOON_SECONDS)
+        if self._remembered and not self.loop.problem:
+            self.loop.runIn(_SOON_SECONDS)
 
     def series(
         self, place: Place, counter: str, begin: int, end: int, level: str = ""
@@ -124,65 +117,35 @@ class HistoryWriter:
 
     def findings(self) -> list[Finding]:
         """Fault of the history, where it has one."""
-        return [Finding("history-stopped", "history", self.problem)] if self.problem else []
+        problem = self.loop.problem
+        return [Finding("history-stopped", "history", problem)] if problem else []
 
-    def _expired(self) -> None:
-        self._timer = self._reactor.callLater(self._batchSeconds, self._expired)
-        if self._writing is None:  # a slow disk gets larger batches, not more of them
-            self._write()
-
-    def _write(self) -> Deferred[None]:
+    async def _write(self) -> bool:
+        """Write a batch; when that fails, keep all of it for the next one, as far as there is room."""
         rows, self._rows = self._rows, []
         remembered, self._remembered = self._remembered, {}
         several = [(*name, value) for name, value in remembered.items()]
-        writing = self._writing = self._inThread(self._store.write, rows, int(self._wallSeconds()), several)
-        return writing.addCallbacks(self._written, self._failed, errbackArgs=(rows, remembered))
-
-    def _written(self, dropped: int) -> None:
-        self._writing = None
+        try:
+            dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), several)
+        except BaseException:
+            self._rows[:0] = rows
+            self._remembered = {**remembered, **self._remembered}
+            self._bound()
+            raise
         self.dropped += dropped
-        if self.problem:
+        if self.loop.problem:
             _log.info("history is written again")
-            self.problem = ""
-        self._hurry()
-
-    def _failed(
-        self, failure: Failure, rows: list[Row], remembered: dict[tuple[str, str], str | None]
-    ) -> None:
-        """Keep all of it for the next batch, as far as there is room."""
-        self._writing = None
-        self._rows[:0] = rows
-        self._remembered = {**remembered, **self._remembered}
-        self._bound()
-        if failure.check(RDMAError):
-            if not self.problem:
-                _log.warn("{why}", why=failure.getErrorMessage())
-        else:
-            _log.failure("while history was written", failure)
-        self.problem = failure.getErrorMessage()
+        return True
 
     def stop(self) -> Deferred[None]:
         """Write what is left and close the store; fires when that is done."""
-        if self._timer is None:
+        if not self._isStarted:
             return succeed(None)
-        self._timer.cancel()
-        self._timer = None
+        self._isStarted = False
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
-        if self._writing is not None:
-            await _ended(self._writing)
-        await _ended(self._write())
+        await self.loop.stop()
+        with _log.failuresHandled("while the last batch of the history was written"):
+            await self._write()
         await self._inThread(self._store.close)
-
-
-def _ended(work: Deferred[None]) -> Deferred[None]:
-    """Fires when work has ended, whose own result stays for others."""
-    done: Deferred[None] = Deferred()
-
-    def end(result: Any) -> Any:
-        done.callback(None)
-        return result
-
-    work.addBoth(end)
-    return done

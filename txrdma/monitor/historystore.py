@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from typing import Any, Final, NamedTuple, Union
+
+from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.monitor.database import Columns, Database, SQLite
+from txrdma.monitor.database import Columns, Database, HistoryRefused, SQLite
 from txrdma.monitor.judging import Place
 from txrdma.monitor.rows import Row, Strand, STRANDS
 from txrdma.values import frozen
+
+_log = Logger()
 
 _VERSION: Final = 1
 _LATE_SECONDS: Final = 30
@@ -119,13 +123,20 @@ class HistoryStore:
     """Store of the history of one fabric."""
 
     def __init__(
-        self, where: str, levels: Sequence[Level] = DEFAULT_LEVELS, mostPorts: int = MOST_PORTS
+        self,
+        where: str,
+        levels: Sequence[Level] = DEFAULT_LEVELS,
+        mostPorts: int = MOST_PORTS,
+        isPatient: bool = False,
     ) -> None:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
         @param mostPorts: most ports that are known; readings of others are dropped.
-        @raise DeviceUnavailable: the database cannot be opened, or is not such a store.
+        @param isPatient: a database that cannot be opened now, with a full disk or without its server, is
+            opened by the next call that needs it.
+        @raise HistoryRefused: the database is not such a store.
+        @raise DeviceUnavailable: the database cannot be opened.
         @raise ValueError: a period of a level is no multiple of the next one's step.
         """
         for finer, coarser in zip(levels, levels[1:], strict=False):
@@ -138,52 +149,105 @@ class HistoryStore:
         self._last: dict[int, int] = {}
         self._since: int | None = None
         self._fullAt = -_FULL_SECONDS
+        self._where = where
         self._name = f"history {_shown(where)}"
-        with self._named():
-            self._database = openDatabase(where)
+        self._isPatient = isPatient
+        self._isOwned = False
+        self._connections = 0
+        self._opened: Database | None = None
         try:
-            with self._transaction():
-                self._prepare()
-        except DeviceUnavailable:
-            self._database.close()
+            with self._named():
+                self._attach()
+        except HistoryRefused:
             raise
+        except DeviceUnavailable as error:
+            if not isPatient:
+                raise
+            _log.warn("{why}; it is tried again", why=str(error))
+
+    @property
+    def isOpen(self) -> bool:
+        """True once the database could be opened."""
+        return self._opened is not None
+
+    @property
+    def _database(self) -> Database:
+        """Database, which is opened if it is not open."""
+        return self._attach() if self._opened is None else self._opened
+
+    def _attach(self) -> Database:
+        """Open the database, keep others out if that is wanted, and read what is known."""
+        with ExitStack() as undo:
+            database = openDatabase(self._where)
+            undo.callback(database.close)
+            if self._isOwned:
+                database.own()
+            with database.transaction():
+                self._prepare(database)
+            undo.pop_all()
+        self._opened = database
+        return database
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
         except DeviceUnavailable as error:
-            raise DeviceUnavailable(f"{self._name}: {error}") from error
+            raise type(error)(f"{self._name}: {error}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._named(), self._database.transaction():
-            yield
+        with self._named():
+            database = self._database
+            try:
+                with database.transaction():
+                    if database.connections != self._connections:
+                        self._prepare(database)
+                    yield
+            except DeviceUnavailable:
+                self._connections = 0  # what is known of the database may not be in it
+                raise
 
-    def _prepare(self) -> None:
-        database = self._database
+    def _prepare(self, database: Database) -> None:
         database.claim(_VERSION)
         database.make("ports", _PORTS, ("id",))
         database.make("done", _DONE, ("level",))
         database.make("remembered", _REMEMBERED, ("room", "name"))
-        for number, guid, port in database.execute("SELECT id, guid, number FROM ports"):
-            self._ports[GUID(bytes(guid)), port] = number
+        self._ports = {
+            (GUID(bytes(guid)), port): number
+            for number, guid, port in database.execute("SELECT id, guid, number FROM ports")
+        }
+        self._connections = database.connections
         self._next = max(self._ports.values(), default=0) + 1
 
     def own(self) -> None:
         """
-        Keep other monitors out, until the store is closed or this process ends.
+        Keep other monitors out, until the store is closed or this process ends; of a database that is not
+        open yet, from when it is.
 
-        @raise DeviceUnavailable: there is another one already: they would take each other's ports for theirs.
+        @raise HistoryRefused: there is another one already: they would take each other's ports for theirs.
         """
-        with self._named():
-            self._database.own()
-        with self._transaction():  # the other one may have written until now
-            self._prepare()
+        database = self._opened
+        if database is not None:
+            try:
+                with self._named():
+                    database.own()
+                    with database.transaction():  # the other one may have written until now
+                        self._prepare(database)
+            except HistoryRefused:
+                raise
+            except DeviceUnavailable as error:
+                if not self._isPatient:
+                    raise
+                _log.warn("{why}; it is tried again", why=str(error))
+                self._opened = None
+                database.close()
+        self._isOwned = True
 
     def close(self) -> None:
         """Close the database. Twice is fine."""
-        self._database.close()
+        if self._opened is not None:
+            self._opened.close()
 
     # What the next process has to know.
 

@@ -95,6 +95,10 @@ class MonitorMemory:
     def _read(self, room: str) -> Iterator[tuple[str, Any]]:
         return ((name, json.loads(value)) for name, value in self._store.remembered(room))
 
+    def skip(self, now: float) -> None:
+        """Begin without what a former process has stored; what is stored from now on is later than that."""
+        self._number = self._journal.number = int(now)
+
     # For the next process.
 
     def update(self) -> None:

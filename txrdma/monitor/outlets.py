@@ -1,34 +1,33 @@
 """
 Outlets: the queue of a channel's news, which outlasts both a receiver that is away and the process.
 
-What waits is stored; it is taken out of the store before it is handed to the channel, and put back when the
-channel has not taken it: a process that is killed in between tells it never rather than twice.
+What waits is stored until the channel has taken it: a process that is killed in between sends it twice rather
+than never.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Union
+from typing import Final, Union
 
-from twisted.internet.defer import Deferred, maybeDeferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
+from twisted.internet.interfaces import IReactorTime
 from twisted.mail.smtp import SMTPError
-from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.monitor.channels import Channel
 from txrdma.monitor.ledger import Key
 from txrdma.monitor.news import News
-
-_log = Logger()
+from txrdma.monitor.supervisor import SupervisedLoop
 
 RETRY_SECONDS: Final = 15.0
 """Seconds until news are told again to a channel that could not take them; then twice that, and so on."""
 
 LONGEST_RETRY_SECONDS: Final = 300.0
+
+_MOST_DOUBLINGS: Final = 10
 
 STOP_SECONDS: Final = 5.0
 """Seconds that a channel has at the end to take what it is being told."""
@@ -71,7 +70,7 @@ class Outlet:
     A channel, and the news that wait for it.
 
     @ivar channel: takes the news; another one may take its place.
-    @ivar problem: reason for which the channel did not take the last news; C{""} when it has.
+    @ivar loop: hands the news to the channel; its problem is why the channel did not take the last ones.
     @ivar dropped: number of news that were dropped since then, as too many waited.
     """
 
@@ -87,23 +86,25 @@ class Outlet:
         @param took: called after each message that the channel has taken.
         """
         self.channel = channel
-        self.problem = ""
         self.dropped = 0
         self._reactor = reactor
         self._store = store
         self._took = took
         self._waiting: dict[int, News] = {}
+        self._repeated: dict[int, News] = {}
         self._number = 0
-        self._wait = RETRY_SECONDS
-        self._timer: IDelayedCall | None = None
-        self._telling: Deferred[None] | None = None
         self._attempt: Deferred[None] | None = None
-        self._isStarted = True
+        self.loop = SupervisedLoop(
+            *(reactor, channel.name, self._tell, self._untilNext),
+            isReported=False,
+            expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError),
+        )
+        self.loop.start(None)
 
     @property
     def isIdle(self) -> bool:
         """True while nothing waits, and nothing is being told."""
-        return self._telling is None and not self._waiting
+        return not self.loop.isRunning and not self._waiting
 
     def restore(self, news: dict[int, News]) -> None:
         """Take what a former process has left waiting, before anything else."""
@@ -132,86 +133,66 @@ class Outlet:
 
     def send(self) -> None:
         """Tell what waits, unless the channel is being told, or is left alone for a while."""
-        if self._isStarted and self._waiting and self._telling is None and self._timer is None:
-            news, self._waiting = self._waiting, {}
-            self._begin(news, isKept=True)
+        if self._waiting and not self.loop.isDue:
+            self.loop.runNow()
 
     def repeat(self, news: Sequence[News]) -> None:
-        """Tell what was told before, if nothing else waits; it does not wait itself."""
-        if self._isStarted and news and self.isIdle:
-            self._begin(dict(enumerate(news)), isKept=False)
+        """Tell what was told before, if nothing else waits; it is not stored."""
+        if news and self.isIdle:
+            self._repeated = dict(enumerate(news))
+            if not self.loop.isDue:
+                self.loop.runNow()
 
-    def _begin(self, news: dict[int, News], isKept: bool) -> None:
-        done = self._telling = Deferred()
-        telling = Deferred.fromCoroutine(self._tell(news, isKept))
-        telling.addErrback(lambda failure: _log.failure("while news were told", failure))
-        telling.addCallback(self._ended, done)
+    def _untilNext(self) -> float | None:
+        """Time until what waits is told: at once, or after each failure later than after the one before."""
+        failures = self.loop.failures
+        if failures:
+            return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)
+        return 0.0 if self._waiting else None
 
-    def _ended(self, _: None, done: Deferred[None]) -> None:
-        self._telling = self._attempt = None
-        done.callback(None)
-        self.send()
-
-    async def _tell(self, news: dict[int, News], isKept: bool) -> None:
-        if isKept:
-            await self._store(forgotten(self.channel.queue, news))
-        attempt = self._attempt = maybeDeferred(self.channel.tell, list(news.values()))
+    async def _tell(self) -> bool:
+        """Hand all that waits to the channel, and take it out of the store when the channel has it."""
+        news = dict(self._waiting) or self._repeated
+        if not news:
+            return False
+        self._attempt = maybeDeferred(self.channel.tell, list(news.values()))
         try:
-            await attempt
-        except Exception:
-            failure = Failure()
-            self._refused(failure)
-            if isKept:
-                self._waiting = {**news, **self._waiting}
-                rows = [self._row(*each) for each in news.items()]
-                await self._store(rows + self._bound())
+            await self._attempt
+        except CancelledError:
+            raise DeviceUnavailable("it has not answered in time") from None
+        finally:
+            self._attempt = None
+        self._took()
+        self.dropped = 0
+        if news is self._repeated:
+            self._repeated = {}
         else:
-            self._wait = RETRY_SECONDS
-            self.problem, self.dropped = "", 0
-            self._took()
-
-    def _refused(self, failure: Failure) -> None:
-        """Note why the channel has taken nothing; leave it alone, each time for longer."""
-        why = failure.getErrorMessage().rstrip(".") or type(failure.value).__name__
-        if not self.problem:
-            _log.warn("{channel} takes no news: {why}", channel=self.channel.name, why=why)
-            if not failure.check(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError):
-                _log.debug("{trace}", trace=failure.getTraceback())
-        self.problem = why
-        if self._isStarted:
-            self._timer = self._reactor.callLater(self._wait, self._again)
-            self._wait = min(2 * self._wait, LONGEST_RETRY_SECONDS)
-
-    def _again(self) -> None:
-        self._timer = None
-        self.send()
+            for number in news:
+                self._waiting.pop(number, None)
+            await self._store(forgotten(self.channel.queue, news))
+        return True
 
     def moved(self, channel: Channel) -> None:
-        """Tell by another channel from now on, which may be within reach: it is tried soon."""
+        """Tell by another channel from now on, which may be within reach: it is tried at once."""
         self.channel = channel
-        self._wait = RETRY_SECONDS
-        if self._timer is not None:
-            self._timer.cancel()
-            self._again()
+        self.loop.name = channel.name
+        if not self.loop.isRunning:
+            self.loop.cancel()  # so that it begins with the shortest pause
+            if self._waiting:
+                self.loop.runNow()
 
     def stop(self) -> Deferred[None]:
         """End telling; fires when the channel has taken what it was being told, or has had its time."""
-        self._isStarted = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return Deferred.fromCoroutine(self._end())
+        done = self.loop.stop()
+        if self._attempt is not None:
+            late = self._reactor.callLater(STOP_SECONDS, self._giveUp)
 
-    async def _end(self) -> None:
-        telling = self._telling
-        if telling is None:
-            return
-        done: Deferred[Any] = Deferred()
-        telling.addBoth(done.callback)
-        late = self._reactor.callLater(STOP_SECONDS, self._giveUp)
-        await done
-        if late.active():
-            late.cancel()
+            def ended(_: None) -> None:
+                if late.active():
+                    late.cancel()
+
+            done.addCallback(ended)
+        return done
 
     def _giveUp(self) -> None:
         if self._attempt is not None:

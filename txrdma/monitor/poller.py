@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -23,7 +23,7 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings
-from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
@@ -45,6 +45,7 @@ from txrdma.monitor.managers import ManagerWatch
 from txrdma.monitor.presence import Presence
 from txrdma.monitor.settings import PollerSettings
 from txrdma.monitor.statistics import PollerStatistics
+from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 
 _log = Logger()
 
@@ -61,6 +62,18 @@ _CHANGES: Final = frozenset(
 
 _FEWEST_NODES: Final = 2
 """Fewest nodes of a fabric with a link."""
+
+MOST_UNPLANNED: Final = 4
+"""Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
+
+UNPLANNED_SECONDS: Final = 30.0
+"""Seconds after which signs of change may cause another sweep."""
+
+_LATE_PERIODS: Final = 3
+"""Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
+
+_MOST_DOUBLINGS: Final = 10
+"""Most failed sweeps in a row that double the pause until the next one."""
 
 _RETRIES: Final = 2
 _LATER_SHARE: Final = 4
@@ -84,6 +97,7 @@ class FabricPoller:
         of them have dropped, C{corrections} the counters of error correction.
     @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
+    @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
     """
 
@@ -97,6 +111,7 @@ class FabricPoller:
         notify: Callable[[LedgerEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
         check: Callable[[Fabric], list[Finding]] = fabricFindings,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """
         @param agent: asks for the poller, and is not closed by it. One that can open its port again is waited
@@ -104,6 +119,7 @@ class FabricPoller:
         @param notify: called with each finding that is raised or cleared.
         @param onRound: called after each round of readings with the time at which it began.
         @param check: returns the faults that the answers to a sweep show.
+        @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         """
         self.fabric: Fabric | None = None
         self.ledger = Ledger(rules)
@@ -133,11 +149,32 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._unheardSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isReading = self._isSweeping = self._isStarted = self._isBlind = self._isDoubtful = False
+        self._isStarted = self._isBlind = self._isDoubtful = False
         self._lost = ""
-        self._turnTimer: IDelayedCall | None = None
-        self._sweepTimer: IDelayedCall | None = None
-        self._signTimer: IDelayedCall | None = None
+        self._pauseSeconds: float | None = None
+        self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
+        self._indexed = -1
+        self._ports: dict[int, Port] = {}
+        self._roundBegan = 0.0
+        self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
+        self.sweeps = self.supervisor.add(
+            SupervisedLoop(
+                *(reactor, "sweep", self._sweep, self._untilSweep),
+                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.sweepSeconds),
+                isVital=True,
+            )
+        )
+        self.rounds = self.supervisor.add(
+            SupervisedLoop(
+                *(reactor, "round", self._turn, self._untilRound),
+                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.intervalSeconds),
+                isVital=True,
+            )
+        )
+        self._refreshes = self.supervisor.add(
+            SupervisedLoop(reactor, "refresh", self._lookAtSigns, self._untilSigns)
+        )
+        self._loops = (self.sweeps, self.rounds, self._refreshes)
         self._unwatch: Callable[[], None] = lambda: None
         self._server: MADServer | None = None
         self._subscription: Subscription | None = None
@@ -154,8 +191,10 @@ class FabricPoller:
             self._server = MADServer(self._agent)
             self._subscription = Subscription(self._reactor, self._agent, self._server, None, self._heard)
             self._subscription.start()
-        self._sweepIn(0.0)
-        self._turnTimer = self._reactor.callLater(self._settings.intervalSeconds, self._turn)
+        self.supervisor.start(self._reportSelf)
+        self.sweeps.start()
+        self.rounds.start(self._settings.intervalSeconds)
+        self._refreshes.start(None)
 
     def change(
         self, settings: PollerSettings, rules: LedgerRules, check: Callable[[Fabric], list[Finding]]
@@ -175,11 +214,10 @@ class FabricPoller:
         """End polling; fires when the SA has answered to the end of the subscription, or has not in time."""
         self._isStarted = False
         self._unwatch()
-        for timer in (self._turnTimer, self._sweepTimer, self._signTimer):
-            if timer is not None and timer.active():
-                timer.cancel()
-        for work in list(self._running):
-            work.cancel()
+        self.supervisor.stop()
+        for loop in self._loops:
+            loop.stop()
+        self._cancelAll()
         return Deferred.fromCoroutine(self._leave())
 
     async def _leave(self) -> None:
@@ -199,6 +237,13 @@ class FabricPoller:
 
         work.addBoth(ended)
 
+    def _cancelAll(self) -> None:
+        """End all that asks the fabric at present."""
+        for loop in self._loops:
+            loop.cancel()
+        for work in list(self._running):
+            work.cancel()
+
     # The port.
 
     def _happened(self, event: PortEvent) -> None:
@@ -206,14 +251,13 @@ class FabricPoller:
         if isinstance(event, PortLost):
             self._lost = event.reason
             self._unread()
-            for work in list(self._running):
-                work.cancel()
+            self._cancelAll()
         else:
             if self._lost:
                 self._lost = ""
                 self._reader.backOff.clear()
-            self._sweepIn(0.0)
-        self._tellPort()
+            self.sweeps.runIn(0.0)
+        self._reportSelf()
 
     def _unread(self) -> None:
         """Note that no port can be read at present."""
@@ -224,88 +268,99 @@ class FabricPoller:
         """True while nobody can be asked, or heard."""
         return bool(self._lost) or self._isBlind or self.fabric is None
 
-    def _tellPort(self) -> None:
+    def _reportSelf(self) -> None:
+        """Report faults of the port and of the loops, which have no other cause than a port that is lost."""
         name, now = self._agent.port.name, self._reactor.seconds()
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
         if self._subscription is None or self._subscription.isStanding or self._isDeaf():
             self._unheardSince = now
         elif now - self._unheardSince >= UNHEARD_SECONDS:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
+        if not self._lost:
+            found += self.supervisor.findings()
         self._observe(_MONITOR, found)
 
     # Sweeps.
 
-    def _sweepIn(self, seconds: float) -> None:
-        """Sweep after so many seconds, unless a sweep is due earlier."""
-        at = self._reactor.seconds() + seconds
-        timer = self._sweepTimer
-        if timer is not None and timer.active():
-            if timer.getTime() <= at:
-                return
-            timer.cancel()
-        self._sweepTimer = self._reactor.callLater(seconds, self._sweepNow)
-
-    def _sweepNow(self) -> None:
-        if self._lost or not self._isStarted:
-            return
-        if self._isSweeping:
-            self._sweepIn(self._settings.settleSeconds)
-            return
-        self._isSweeping = True
-        self._run(Deferred.fromCoroutine(self._sweep()))
-
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> bool:
+        """Sweep the fabric; False without a port."""
+        if self._lost:  # its return begins a sweep
+            return False
         began = self._reactor.seconds()
-        settings = self._settings
+        if self._unplanned and self._unplanned[-1] > began:  # this one takes its place
+            self._unplanned[-1] = began
+        settings, statistics, step = self._settings, self.statistics, self.sweeps.step
         most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
         if self.fabric is None:
             sweep = Sweep(self._agent, most, hops, mostNodes=nodes, isWhole=True)
         else:  # in the background
             most = max(_LEAST_OUTSTANDING, most // _LATER_SHARE)
             sweep = Sweep(self._agent, most, hops, maxPerNode=1, mostNodes=nodes, isWhole=True)
-        managers: list[Finding] = []
+        managers: list[Finding] | None = []
+        self._pauseSeconds = None
         try:
             fabric = await sweep.run()
             if len(fabric.nodes) >= _FEWEST_NODES:
-                managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
-        except RDMAError:  # our port is gone: its return begins a sweep, too
-            self._sweepIn(self._settings.settleSeconds)
-            raise
+                managers = None
+                with step("asking subnet managers"):
+                    managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
         finally:
-            self._isSweeping = False
-        now = self._reactor.seconds()
-        statistics = self.statistics
+            now = self._sweptAt = self._reactor.seconds()
+            statistics.sweepSeconds = now - began
         statistics.sweeps += 1
-        statistics.sweepSeconds = now - began
-        self._sweptAt = now
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
+            self._pauseSeconds = settings.settleSeconds
             self._blind(fabric)
-            self._sweepIn(self._settings.settleSeconds)
         elif sweep.bounds.isFull and self.fabric is not None:
             self._overwhelmed(fabric)
-            self._sweepIn(self._untilSweep(now))
         else:
             self._swept(fabric, now)
-            self._observe(_MANAGERS, self.manager.unwatched(managers))
-            self._sweepIn(self._untilSweep(now))
+            if managers is not None:
+                self._observe(_MANAGERS, self.manager.unwatched(managers))
+        return True
+
+    def _sweepSoon(self, seconds: float) -> None:
+        """
+        Sweep in so many seconds, as something has changed, or as soon as unplanned sweeps may.
+
+        They have pauses of four times the duration of a sweep, and L{MOST_UNPLANNED} begin in
+        C{MOST_UNPLANNED * UNPLANNED_SECONDS}: notices and silences are what any host can cause.
+        """
+        now, times = self._reactor.seconds(), self._unplanned
+        if times and times[-1] > now:  # one is due
+            return
+        at = max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds)
+        if len(times) == MOST_UNPLANNED:
+            at = max(at, times[0] + MOST_UNPLANNED * UNPLANNED_SECONDS)
+        times.append(at)
+        self.sweeps.runIn(at - now)
 
     def _blind(self, fabric: Fabric) -> None:
         """Handle a sweep that saw nothing beyond our own port: the other nodes are not gone, we are."""
         self._isBlind = True
         self._unread()
-        self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+        with self.sweeps.step("checking the fabric"):
+            self._observe(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
 
     def _overwhelmed(self, fabric: Fabric) -> None:
         """Handle a sweep that came to its bounds: of nodes that it did not find, none has to be gone."""
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
         self._observe(_SWEEP, found, isUnknown=lambda key: True)
 
-    def _untilSweep(self, now: float) -> float:
+    def _untilSweep(self) -> float:
         """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
-        usual = self._settings.sweepSeconds
+        settings = self._settings
+        usual = settings.sweepSeconds
+        if self._pauseSeconds is not None:
+            return self._pauseSeconds
+        least = max(settings.settleSeconds, 4 * self.statistics.sweepSeconds)
+        failures = self.sweeps.failures
+        if failures:
+            return float(min(usual, least * (1 << min(failures - 1, _MOST_DOUBLINGS))))
+        now = self._reactor.seconds()
         waits = [self.ledger.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
         settles = min((wait for wait in waits if wait is not None), default=usual)
-        return min(usual, max(settles, self._settings.settleSeconds, 4 * self.statistics.sweepSeconds))
+        return min(usual, max(settles, least))
 
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
@@ -314,20 +369,29 @@ class FabricPoller:
         if self._isBlind:
             self._isBlind = False
             self._reader.backOff.clear()
-        self._entered(fabric, now)
-        self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
+        self._entered(self.sweeps, fabric, now)
+        with self.sweeps.step("checking the fabric"):
+            self._observe(_SWEEP, self._check(fabric) + self.presence.findings())
 
-    def _entered(self, fabric: Fabric, now: float) -> None:
-        """Follow nodes and links that have come and gone."""
+    def _entered(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+        """
+        Follow nodes and links that have come and gone.
+
+        @param loop: loop of the present run, of which these are steps.
+        """
         self.version += 1
-        for guid in self.presence.swept(fabric, now):
-            self._judge.restarted(guid, now)
-            self._reader.forget(guid)
-        self._reader.keep(fabric.nodes, self.presence.nodes)
-        self._judge.keep(fabric.nodes.keys() | self.presence.nodes.keys())
-        for one in self._optional:
-            one.keep(fabric.nodes)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
+        with loop.step("following nodes"):
+            for guid in self.presence.swept(fabric, now):
+                self._judge.restarted(guid, now)
+                self._reader.forget(guid)
+        with loop.step("forgetting counters"):
+            self._reader.keep(fabric.nodes, self.presence.nodes)
+        with loop.step("forgetting errors"):
+            self._judge.keep(fabric.nodes.keys() | self.presence.nodes.keys())
+        for one in self._optional:
+            with loop.step("forgetting optional counters"):
+                one.keep(fabric.nodes)
 
     def _judgeTouched(self) -> None:
         """
@@ -357,7 +421,9 @@ class FabricPoller:
         gid = getattr(details, "gid", None)
         node: Node | None
         if not isinstance(gid, GID):
-            port = self.fabric.byLID(getattr(details, "lid", 0))
+            if self._indexed != self.version:  # each report costs a look-up, and not a search of all ports
+                self._indexed, self._ports = self.version, self.fabric.byLIDs()
+            port = self._ports.get(getattr(details, "lid", 0))
             node = None if port is None else port.node
         else:
             node = leadingTo(self.fabric.byGUID(gid.guid))
@@ -367,7 +433,7 @@ class FabricPoller:
                     self._signIn()
                 return
         if node is None:
-            self._sweepIn(self._settings.settleSeconds)
+            self._sweepSoon(self._settings.settleSeconds)
         else:
             self._sign(node.guid)
 
@@ -385,8 +451,7 @@ class FabricPoller:
     def _mistook(self, guid: GUID) -> None:
         """Sweep soon, with the usual pauses: a node has another LID than is known here, and so may others."""
         self._isDoubtful = True
-        rested = self._reactor.seconds() - self._sweptAt
-        self._sweepIn(max(0.0, 4 * self.statistics.sweepSeconds - rested))
+        self._sweepSoon(0.0)
 
     def _sign(self, guid: GUID) -> None:
         """Look at a node soon, together with others that give a sign of change."""
@@ -394,19 +459,27 @@ class FabricPoller:
         self._signIn()
 
     def _signIn(self) -> None:
-        if self._signTimer is None or not self._signTimer.active():
-            self._signTimer = self._reactor.callLater(self._settings.settleSeconds, self._lookAtSigns)
+        self._refreshes.runIn(self._settings.settleSeconds)
 
-    def _lookAtSigns(self) -> None:
+    def _untilSigns(self) -> float | None:
+        return self._settings.settleSeconds if self._signs or self._strangers else None
+
+    async def _lookAtSigns(self) -> bool:
+        """Look at all nodes that gave a sign of change; False if that has to wait, or nobody can be asked."""
         fabric = self.fabric
-        if not self._isStarted or self._isDeaf() or fabric is None:
+        if self._isDeaf() or fabric is None:
             self._signs.clear()
-        elif self._isSweeping:
-            self._signTimer = self._reactor.callLater(self._settings.settleSeconds, self._lookAtSigns)
-        else:
+            self._strangers.clear()
+        elif not self.sweeps.isRunning:
             nodes = [fabric.nodes[guid] for guid in self._signs if guid in fabric.nodes]
             self._signs.clear()
-            self._run(Deferred.fromCoroutine(self._refresh(fabric, nodes)))
+            try:
+                await self._refresh(fabric, nodes)
+            except Exception:  # the signs are forgotten: what has changed is found by a sweep
+                self._sweepSoon(self._settings.settleSeconds)
+                raise
+            return True
+        return False
 
     def _refreshOf(self, schedule: MADSchedule, fabric: Fabric) -> Refresh:
         end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
@@ -431,24 +504,29 @@ class FabricPoller:
         strangers, self._strangers = self._strangers, set()
         if any(fabric.byGUID(guid) is None for guid in strangers):
             refresh.unclear = "somebody is new"
-        self._refreshed(refresh, fabric, wasSign=True)
+        self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
-    def _refreshed(self, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
-        """Take what a refresh has changed; look again at that place, until that is settled."""
+    def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
+        """
+        Take what a refresh has changed; look again at that place, until that is settled.
+
+        @param loop: loop of the present run, of which this is a part.
+        """
         self.statistics.looks += refresh.asked
         if self.fabric is not fabric:  # a sweep has seen it
             return
         now = self._reactor.seconds()
         if refresh.unclear:
             _log.debug("a sweep is needed: {why}", why=refresh.unclear)
-            self._sweepIn(self._settings.settleSeconds)
+            self._sweepSoon(self._settings.settleSeconds)
         if refresh.changed or wasSign:
             self._touched |= refresh.touched
             if refresh.isRelinked:
-                self._entered(fabric, now)
+                self._entered(loop, fabric, now)
             elif refresh.changed:
                 self.version += 1
-            self._judgeTouched()
+            with loop.step("checking what has changed"):
+                self._judgeTouched()
         again = {node.guid for node in refresh.changed}
         if self.ledger.isPending(_SWEEP, set(map(str, self._touched))):
             again |= refresh.touched
@@ -457,21 +535,32 @@ class FabricPoller:
 
     # Rounds.
 
-    def _turn(self) -> None:
-        self._turnTimer = self._reactor.callLater(self._settings.intervalSeconds, self._turn)
-        self._tellPort()
-        if self._isDeaf() or self.fabric is None:
-            return
-        if self._isReading:
-            self.statistics.overruns += 1
-            return
-        self._isReading = True
-        self._run(asking := Deferred.fromCoroutine(self._askManager()))
-        self._run(Deferred.fromCoroutine(self._round(self.fabric, asking)))
+    def _untilRound(self) -> float:
+        """Time until the next round: rounds begin in intervals, which are left out while one goes on."""
+        interval = self._settings.intervalSeconds
+        passed = self._reactor.seconds() - self._roundBegan
+        overruns = int(passed / interval)
+        self.statistics.overruns += overruns
+        return (overruns + 1) * interval - passed
+
+    async def _turn(self) -> bool:
+        """Read all counters once; False while nobody can be asked."""
+        self._roundBegan = self._reactor.seconds()
+        self._reportSelf()
+        fabric = self.fabric
+        if self._isDeaf() or fabric is None:
+            return False
+        asking = Deferred.fromCoroutine(self._askManager())
+        try:
+            await self._round(fabric, asking)
+        finally:
+            asking.addErrback(lambda _: None)
+            asking.cancel()
+        return True
 
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and look at the states of some."""
-        reader, statistics = self._reader, self.statistics
+        reader, statistics, step = self._reader, self.statistics, self.rounds.step
         began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
@@ -479,31 +568,46 @@ class FabricPoller:
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)
         try:
-            await reader.read(nodes, self.version, toLook)
-            changed = [node for node in nodes if node.guid in reader.changed]
-            looked = [node for node in nodes if node.guid in toLook]
-            optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
-            how = schedule, self._agent.port.endPort, self._settings.timeoutSeconds, _RETRIES
-            states = (self._look(refresh, node) for node in changed)
-            reasons = (reader.look(node, *how) for reader, node in optional)
-            await schedule.run(mqueue=chain(states, reasons))
-            await refresh.finish()
+            with step("reading counters"):
+                await reader.read(nodes, self.version, toLook)
+            with step("reading states"):
+                await self._readStates(schedule, refresh, nodes, toLook)
         finally:
-            self._isReading = False
             statistics.readings, statistics.silences = reader.readings, reader.silences
             statistics.looks += reader.looks - looks
             statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
-        self._refreshed(refresh, fabric, wasSign=False)
+        with step("following changes"):
+            self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
-            self._sweepIn(0.0)  # who alone answers is we: it may be our own link
+            self._sweepSoon(0.0)  # who alone answers is we: it may be our own link
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
-        await asking
+        with step("asking the master subnet manager"):
+            await asking
         if not self._isDoubtful:  # what was read by a LID may be another node's
-            self._judgeCounters(self.fabric or fabric)
+            with step("judging counters"):
+                self._judgeCounters(self.fabric or fabric)
         if self.ledger.isClearing(_SWEEP):
-            self._judgeTouched()
-        self._onRound(began)
+            with step("checking what has changed"):
+                self._judgeTouched()
+        with step("reporting a round"):
+            self._onRound(began)
+
+    async def _readStates(
+        self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], toLook: set[GUID]
+    ) -> None:
+        """
+        Read the states of nodes that have changed, and counters that are optional.
+
+        @param toLook: nodes whose states are read.
+        """
+        changed = [node for node in nodes if node.guid in self._reader.changed]
+        looked = [node for node in nodes if node.guid in toLook]
+        optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
+        states = (self._look(refresh, node) for node in changed)
+        reasons = (self._lookFor(reader, node, schedule) for reader, node in optional)
+        await schedule.run(mqueue=chain(states, reasons))
+        await refresh.finish()
 
     async def _askManager(self) -> None:
         """Ask the master SM for its state; a new one has to be told what we want to hear."""
@@ -521,7 +625,7 @@ class FabricPoller:
             else:
                 if watch.told(end.smLID, info, self._reactor.seconds()):
                     self._isDoubtful = True
-                    self._sweepIn(self._settings.settleSeconds)
+                    self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:
                         self._subscription.renew()
         self._observe(_MASTER, watch.findings(self._reactor.seconds()))
@@ -535,15 +639,23 @@ class FabricPoller:
         self._rotation.rotate(-count)
         return chosen
 
-    @staticmethod
-    async def _look(refresh: Refresh, node: Node) -> None:
+    async def _look(self, refresh: Refresh, node: Node) -> None:
         """Enter what has changed at a node's ports."""
-        try:
-            await refresh.look(node)
-        except DeviceUnavailable:
-            raise
-        except MADFailure:  # its counters tell whether it is silent
-            return
+        with self.rounds.step("reading states"):
+            try:
+                await refresh.look(node)
+            except DeviceUnavailable:
+                raise
+            except MADFailure:  # its counters show whether it is silent
+                return
+
+    async def _lookFor(
+        self, reader: DetailReader | CorrectionReader, node: Node, schedule: MADSchedule
+    ) -> None:
+        """Read optional counters of a node."""
+        seconds = self._settings.timeoutSeconds
+        with self.rounds.step("reading optional counters"):
+            await reader.look(node, schedule, self._agent.port.endPort, seconds, _RETRIES)
 
     # Findings.
 

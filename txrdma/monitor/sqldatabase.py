@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any, Final, IO
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.database import Columns, IN_USE, ownFile
+from txrdma.monitor.database import Columns, HistoryRefused, IN_USE, ownFile
 
 try:
     import sqlalchemy
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 except ImportError as error:
-    raise DeviceUnavailable(f"it needs SQLAlchemy ({error}): pip install 'txrdma[postgres]'") from error
+    raise HistoryRefused(f"it needs SQLAlchemy ({error}): pip install 'txrdma[postgres]'") from error
 
 _VERSIONS: Final = "history_version"
 _KINDS: Final = {
@@ -33,22 +33,40 @@ _TAKE_LOCK: Final = "SELECT pg_try_advisory_lock(7526476587173962094)"
 _INSERTS: Final = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 """Dialects that can put a row in the place of another, and how they say so."""
 
+_CONNECT_SECONDS: Final = 10
+"""Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
+
+
+def _patient(url: str) -> sqlalchemy.URL:
+    """
+    Parse a URL, and bound the time that libpq waits for a server.
+
+    @raise ArgumentError: it is no URL.
+    """
+    parsed = sqlalchemy.make_url(url)
+    isLibpq = parsed.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2")
+    if isLibpq and "connect_timeout" not in parsed.query:
+        parsed = parsed.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)})
+    return parsed
+
 
 class SQLDatabase:
     """Database of SQLAlchemy at a URL. A lost connection is made again by the next transaction."""
 
     def __init__(self, url: str) -> None:
-        """@raise DeviceUnavailable: the URL has no meaning, or there is no driver for such databases."""
+        """@raise HistoryRefused: the URL has no meaning, or there is no driver for such databases."""
         try:
-            self._engine: Final = sqlalchemy.create_engine(url, pool_pre_ping=True, pool_size=1)
+            self._engine: Final = sqlalchemy.create_engine(_patient(url), pool_pre_ping=True, pool_size=1)
         except (ArgumentError, NoSuchModuleError) as error:
-            raise DeviceUnavailable(str(error)) from error
+            raise HistoryRefused(str(error)) from error
         except ImportError as error:
-            raise DeviceUnavailable(f"there is no driver for it: {error}") from error
+            raise HistoryRefused(f"there is no driver for it: {error}") from error
+        self.connections = 0
+        sqlalchemy.event.listen(self._engine, "connect", self._connected)
         name = self._engine.dialect.name
         if name not in _INSERTS:
             self._engine.dispose()
-            raise DeviceUnavailable(
+            raise HistoryRefused(
                 f"of {' and '.join(_INSERTS)} it is known how to keep a history, not of {name}"
             )
         self._insert: Final[Any] = _INSERTS[name]  # the two have no type in common
@@ -56,6 +74,9 @@ class SQLDatabase:
         self._there: set[str] = set()
         self._connection: sqlalchemy.Connection | None = None
         self._owner: IO[bytes] | None = None
+
+    def _connected(self, connection: object, record: object) -> None:
+        self.connections += 1
 
     @property
     def _current(self) -> sqlalchemy.Connection:
@@ -79,35 +100,41 @@ class SQLDatabase:
         """Mark a new database as a history of this version, or find that it is one."""
         known = self.tables()
         if _VERSIONS not in known and known:
-            raise DeviceUnavailable("it is a database of something else: give a history one of its own")
+            raise HistoryRefused("it is a database of something else: give a history one of its own")
         self.make(_VERSIONS, {"version": int}, ("version",))
         found = [row[0] for row in self.execute(f"SELECT version FROM {_VERSIONS}")]
         if found and found != [version]:
-            raise DeviceUnavailable(f"it has version {found[0]}, and version {version} is known here")
-        self.put(_VERSIONS, [(version,)])
+            raise HistoryRefused(f"it has version {found[0]}, and version {version} is known here")
+        if not found:
+            self.put(_VERSIONS, [(version,)])
 
     def own(self) -> None:
         """
         Take the database's advisory lock; of SQLite, lock a file.
 
-        A connection that is made again later takes it again, and insists no more: the server may not have
-        seen yet that the one before is gone.
+        A connection that is made again later has to take the lock again. Until it can, since another monitor
+        has it, or the server has not seen yet that the connection before is gone, nothing is read or written.
         """
         if self._engine.dialect.name == "sqlite":
             self._owner = ownFile(self._engine.url.database or "")
             return
         self._engine.dispose()  # so that the next connection is one that takes the lock
-        isTaken = []
 
         def connected(connection: Any, record: object) -> None:
             with connection.cursor() as cursor:
-                isTaken.append(cursor.execute(_TAKE_LOCK).fetchone()[0])
+                isTaken = cursor.execute(_TAKE_LOCK).fetchone()[0]
             connection.commit()
+            if not isTaken:
+                connection.close()
+                raise HistoryRefused(IN_USE)
 
         sqlalchemy.event.listen(self._engine, "connect", connected)
-        with self.transaction():
-            if not isTaken[0]:
-                raise DeviceUnavailable(IN_USE)
+        try:
+            with self.transaction():
+                pass
+        except DeviceUnavailable:
+            sqlalchemy.event.remove(self._engine, "connect", connected)
+            raise
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import RouteCheck
 from txrdma.fabric.tables import tableFindings, TableSurvey
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
 
@@ -31,6 +30,8 @@ SETTLE_SECONDS: Final = 60.0
 
 _OUTSTANDING: Final = 16
 _YIELD_SECONDS: Final = 0.0
+_LATE_SECONDS: Final = 3600.0
+"""Seconds after which a survey is late: that of a large fabric takes minutes."""
 
 
 class Surveyor:
@@ -53,8 +54,9 @@ class Surveyor:
         self._cooperator = Cooperator(
             scheduler=lambda call: reactor.callLater(_YIELD_SECONDS, call), started=False
         )
-        self._timer: IDelayedCall | None = None
-        self._running: Deferred[None] | None = None
+        self._loop = SupervisedLoop(
+            *(reactor, "survey", self._surveyIfDue, lambda: SETTLE_SECONDS, lambda: _LATE_SECONDS)
+        )
         self._changes = self._surveyed = -1
         self._surveyedAt = 0.0
         self._isAgain = False
@@ -63,57 +65,48 @@ class Surveyor:
         """Begin to survey, once the fabric is known and has settled."""
         if self._everySeconds:
             self._cooperator.start()
-            self._timer = self._reactor.callLater(SETTLE_SECONDS, self._turn)
+            self._poller.supervisor.add(self._loop)
+            self._loop.start(SETTLE_SECONDS)
 
     def change(self, everySeconds: float) -> None:
         """Survey at other times from now on."""
-        isStarted = self._timer is not None
-        if isStarted:
-            self.stop()
+        self.stop()
         self._everySeconds = everySeconds
-        if isStarted or everySeconds:
-            self.start()
+        self.start()
 
     def stop(self) -> None:
         """End surveying; twice is fine."""
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
-        if self._running is not None:
-            self._running.cancel()
-        if self._everySeconds:
+        self._loop.stop()
+        self._loop.cancel()
+        if self._loop in self._poller.supervisor.loops:
+            self._poller.supervisor.remove(self._loop)
             self._cooperator.stop()
 
-    def _turn(self) -> None:
-        self._timer = self._reactor.callLater(SETTLE_SECONDS, self._turn)
+    async def _surveyIfDue(self) -> bool:
+        """Survey the fabric if that is due, and it has settled; otherwise False."""
         changes, before = self._poller.presence.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
-        if self._running is not None or self._poller.fabric is None or changes != before:
-            return  # wait until nothing has changed for a while
-        if changes != self._surveyed or self._isAgain or now - self._surveyedAt >= self._everySeconds:
-            self._surveyed, self._surveyedAt = changes, now
-            running = self._running = Deferred.fromCoroutine(self._survey())
-            running.addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> None:
-        self._running = None
-        if not failure.check(CancelledError):
-            _log.failure("while tables were surveyed", failure)
+        if self._poller.fabric is None or changes != before:
+            return False  # wait until nothing has changed for a while
+        isDue = self._isAgain or now - self._surveyedAt >= self._everySeconds
+        if changes == self._surveyed and not isDue and not self._loop.failures:
+            return False
+        self._surveyed, self._surveyedAt = changes, now
+        try:
+            await self._survey()
+        except DeviceUnavailable as error:  # which the poller reports, and follows
+            _log.debug("no survey: {error}", error=error)
+            return False
+        return True
 
     async def _survey(self) -> None:
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
         began, changes = self._reactor.seconds(), self._poller.presence.changes
-        try:
-            tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
-            check = RouteCheck(fabric, tables.linear)
-            await self._cooperator.cooperate(check.steps()).whenDone()
-        except RDMAError as error:
-            _log.debug("no survey: {error}", error=error)
-            self._running = None
-            return
-        self._running = None
+        tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
+        check = RouteCheck(fabric, tables.linear)
+        await self._cooperator.cooperate(check.steps()).whenDone()
         self.surveys += 1
         self.surveySeconds = self._reactor.seconds() - began
         if changes == self._poller.presence.changes:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, Union
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,12 +21,16 @@ from txrdma.fabric.health import Finding
 from txrdma.monitor.channels import Channel
 from txrdma.monitor.ledger import Cleared, Key, LedgerEvent
 from txrdma.monitor.news import News, Telling, TellingRules
-from txrdma.monitor.outlets import forgotten, Outlet, QUEUE, restored, Stored
+from txrdma.monitor.outlets import forgotten, Outlet, QUEUE, restored, RETRY_SECONDS, Stored
+from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()
 
 _ROOM: Final = "told"
 """Room of the memory: findings that were told and not cleared."""
+
+MEMORY_SECONDS: Final = 30.0
+"""Seconds to wait for the memory: a database that hangs keeps no finding from being told."""
 
 
 class Memory(Protocol):
@@ -52,19 +56,23 @@ class Teller:
         rules: TellingRules,
         channels: Sequence[Channel],
         memory: Memory | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """@param memory: memory of what was told; without one a new process tells everything again."""
         self.sent = 0
         self._reactor = reactor
         self._telling = Telling(rules, reactor.seconds())
         self._memory = memory
+        self._supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self._outlets = [self._outlet(channel) for channel in channels]
-        self._timer: IDelayedCall | None = None
+        self._loop = self._supervisor.add(SupervisedLoop(reactor, "telling", self._take, self._untilNext))
         self._repeats: list[IDelayedCall] = []
         self._isStarted = self._isKnown = False
 
     def _outlet(self, channel: Channel) -> Outlet:
-        return Outlet(self._reactor, channel, self._store, self._took)
+        outlet = Outlet(self._reactor, channel, self._store, self._took)
+        self._supervisor.add(outlet.loop)
+        return outlet
 
     def _took(self) -> None:
         self.sent += 1
@@ -76,6 +84,7 @@ class Teller:
     def start(self) -> None:
         """Read what was told before, and what was left waiting; tell from then on."""
         self._isStarted = True
+        self._loop.start(None)
         for outlet in self._outlets:
             self._repeatIn(outlet)
         Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
@@ -87,8 +96,9 @@ class Teller:
         @return: fires when all channels have taken what they were being told, or have had their time.
         """
         self._isStarted = False
-        for timer in (self._timer, *self._repeats):
-            if timer is not None and timer.active():
+        self._loop.stop()
+        for timer in self._repeats:
+            if timer.active():
                 timer.cancel()
         return Deferred.fromCoroutine(self._end())
 
@@ -119,6 +129,7 @@ class Teller:
             if self._isStarted:
                 self._repeatIn(outlet)
         for outlet in before.values():
+            self._supervisor.remove(outlet.loop)
             outlet.stop().addErrback(self._failed)
         self._reschedule()
 
@@ -134,32 +145,37 @@ class Teller:
     def findings(self) -> list[Finding]:
         """Channels that could not take the last news."""
         return [
-            Finding("telling-failed", outlet.channel.name, outlet.problem + _lost(outlet.dropped))
+            Finding("telling-failed", outlet.channel.name, outlet.loop.problem + _lost(outlet.dropped))
             for outlet in self._outlets
-            if outlet.problem
+            if outlet.loop.problem
         ]
 
     # What was told before.
 
     async def _recall(self) -> None:
-        """Learn what a former process has told, and what it has left waiting for channels that are here."""
+        """Learn what a former process has told, and begin to tell, with what it has left waiting."""
+        with _log.failuresHandled("while it was read what was told before: all of it is told again"):
+            await self._restore()
+        self._isKnown = True
+        for outlet in self._outlets:
+            outlet.send()
+        self._reschedule()
+
+    async def _restore(self) -> None:
+        """Take what a former process has told, and what it has left waiting for channels that are here."""
         told = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
         self._telling.remember(told)
         left = restored(await self._remembered(QUEUE))
         for outlet in self._outlets:
             outlet.restore(left.pop(outlet.channel.queue, {}))
         await self._store([row for queue, news in left.items() for row in forgotten(queue, news)])
-        self._isKnown = True
-        for outlet in self._outlets:
-            outlet.send()
-        self._reschedule()
 
     async def _remembered(self, room: str) -> list[tuple[str, str]]:
         if self._memory is None:
             return []
         try:
-            return await self._memory.rememberedIn(room)
-        except RDMAError as error:
+            return await self._memory.rememberedIn(room).addTimeout(MEMORY_SECONDS, self._reactor)
+        except (RDMAError, TimeoutError) as error:
             _log.warn("what was told before is not known: {why}", why=str(error))
             return []
 
@@ -167,8 +183,8 @@ class Teller:
         """Store rows for the next process, if that can be; the history tells why it cannot."""
         if self._memory is not None and rows:
             try:
-                await self._memory.rememberNow(rows)
-            except RDMAError as error:
+                await self._memory.rememberNow(rows).addTimeout(MEMORY_SECONDS, self._reactor)
+            except (RDMAError, TimeoutError) as error:
                 _log.debug("what is told is not stored: {why}", why=str(error))
 
     @staticmethod
@@ -178,31 +194,33 @@ class Teller:
     # Turns.
 
     def _reschedule(self) -> None:
-        if not self._isStarted or not self._isKnown:
-            return
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        pause = self._untilNext()
+        if self._isKnown and pause is not None:
+            self._loop.runIn(pause)
+
+    def _untilNext(self) -> float | None:
+        """Time until there may be something to tell."""
         now = self._reactor.seconds()
         deadline = self._telling.deadline(now)
-        self._timer = None if deadline is None else self._reactor.callLater(deadline - now, self._turn)
+        least = RETRY_SECONDS if self._loop.failures else 0.0
+        return None if deadline is None else max(deadline - now, least)
 
-    def _turn(self) -> None:
+    async def _take(self) -> bool:
+        """Store that news are told and that they wait; then tell them. False if there are none."""
         news = self._telling.take(self._reactor.seconds())
-        if news:
-            Deferred.fromCoroutine(self._tell(news)).addErrback(self._failed)
-        self._reschedule()
-
-    async def _tell(self, news: list[News]) -> None:
-        """Store at once that news are told and that they wait; then tell them."""
+        if not news:
+            return False
         rows: list[Stored] = [
             (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in news
         ]
         outlets = list(self._outlets)
         for outlet in outlets:
             rows += outlet.admit(news)
-        await self._store(rows)
+        with self._loop.step("storing"):
+            await self._store(rows)
         for outlet in outlets:
             outlet.send()
+        return True
 
     def _repeatIn(self, outlet: Outlet) -> None:
         seconds = outlet.channel.repeatSeconds

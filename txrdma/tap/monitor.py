@@ -36,9 +36,11 @@ from txrdma.monitor.history import HistoryWriter
 from txrdma.monitor.historystore import HistoryStore
 from txrdma.monitor.judging import ErrorJudge, fabricFindings
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
+from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.rows import correctionRowOf, rowOf
+from txrdma.monitor.rows import correctionRowOf, Row, rowOf
+from txrdma.monitor.supervisor import Supervisor
 from txrdma.monitor.surveyor import Surveyor
 from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
@@ -51,6 +53,9 @@ _log = Logger()
 
 _TLS: Final = "OpenSSL"
 _SIMULATED: Final = "sim"
+_PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
+"""Endpoints without encryption."""
+
 _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 """Ways in which an address cannot be listened at; a port beyond 65535 is the last one."""
 
@@ -137,13 +142,14 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
 
     @raise InvalidRequest: one of them needs TLS, which is not installed.
     """
-    for name, url, _kind in config.webhooks:
+    for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
             requireTLS(f"telling.webhooks.{name}")
     if config.mail is not None and config.mail.user:
         requireTLS("telling.mail with a user")
     channels: list[Channel] = [
-        WebhookChannel(reactor, name, url, kind == "alertmanager") for name, url, kind in config.webhooks
+        WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
+        for name, url, kind, authorization in config.webhooks
     ]
     if config.mail is not None:
         channels.append(MailChannel(reactor, config.mail))
@@ -179,15 +185,22 @@ class MonitorService(MultiService):
             configuration.
         @param aheadSeconds: returns the time by which the reactor's clock is ahead of the time of day.
         @raise ValueError: the port's name has no meaning.
-        @raise RDMAError: the port cannot be opened, or the history, or the files of who may read.
+        @raise RDMAError: the port cannot be opened, or the files of who may read, or the history is another
+            monitor's; one that cannot be opened now is opened later.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pool = ThreadPool(1, 1, "history")
         access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
+        if not access.isOpen and config.listen.startswith(_PLAIN) and not isLoopback(config.listen):
+            _log.warn(
+                "tokens and passwords cross the network as they are, to {listen}: listen by ssl:, or on "
+                "loopback behind a proxy with TLS",
+                listen=config.listen,
+            )
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
-        store = HistoryStore(config.history) if config.history else None
+        store = HistoryStore(config.history, isPatient=True) if config.history else None
         try:
             if store is not None:
                 store.own()
@@ -205,10 +218,14 @@ class MonitorService(MultiService):
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
         self._reactor = reactor
-        self._notifier = SystemNotifier(reactor, os.environ)
+        supervisor = Supervisor(reactor)
+        if self._writer is not None:
+            supervisor.add(self._writer.loop)
+        self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
         judge = self._judge = ErrorJudge(config.limits, config.flaps, config.mostBitErrors)
         self.poller = FabricPoller(
-            reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check
+            *(reactor, self._agent, config.settings, config.rules, judge, self._tell, self._read, check),
+            supervisor,
         )
         watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
         self._updating: IDelayedCall | None = None
@@ -217,7 +234,7 @@ class MonitorService(MultiService):
             known = (self.poller.ledger, self.poller.presence, watch.journal)
             self._memory = MonitorMemory(store, self._writer, *known)
             self._restore(self._memory, store)
-        self._teller = Teller(reactor, config.telling, channels, self._writer)
+        self._teller = Teller(reactor, config.telling, channels, self._writer, supervisor)
         self._teller.expect(self.poller.ledger.open)
         self._files = KeptFiles(config.files)
         self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
@@ -236,17 +253,18 @@ class MonitorService(MultiService):
         def heldUntil(kind: str) -> float:
             return began + secondsToFind(kind, self._judge, interval)
 
-        try:
-            memory.restore(heldUntil)
-        except RDMAError:
-            self._agent.close()
-            store.close()
-            raise
+        if store.isOpen:
+            try:
+                memory.restore(heldUntil)
+                return
+            except RDMAError as error:
+                _log.warn("what a former process has found is not known: {why}", why=str(error))
+        memory.skip(began)
 
     def _tell(self, event: LedgerEvent) -> None:
-        tell(event)
-        self._teller.heard(event)
-        self.site.told(event)
+        for receive in (tell, self._teller.heard, self.site.told):
+            with _log.failuresHandled("while {event!r} was reported", event=event):
+                receive(event)
         if self._memory is not None and self._updating is None:  # once for all events of a turn
             self._updating = self._reactor.callLater(0, self._update)
 
@@ -259,24 +277,35 @@ class MonitorService(MultiService):
             self._memory.update()
 
     def _read(self, since: float) -> None:
-        """Hand what was read in a round to the history, and tell systemd how it is."""
-        self._notifier.ready(statusOf(self.poller))
+        """Hand what was read in a round to history, files and pages, each in a step of its own."""
+        step = self.poller.rounds.step
+        with step("notifying systemd"):
+            self._notifier.ready(statusOf(self.poller))
         if self._writer is not None:
-            now = self._seconds()
-            read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
-            rows = (
-                make(place, meter, now)
-                for make, meters in read
-                for place, meter in meters.items()
-                if meter.readAt >= since
-            )
-            self._writer.add([row for row in rows if row is not None])
+            with step("adding to the history"):
+                self._writer.add(self._rowsSince(since))
             self.poller.report("history", self._writer.findings())
-        self._files.update(self.poller)
-        self.poller.report("clock", self._clockFindings())
+        with step("writing files"):
+            self._files.update(self.poller)
+        with step("checking the clock"):
+            self.poller.report("clock", self._clockFindings())
         self.poller.report("telling", self._teller.findings() + self._files.findings())
-        self.site.looked()
-        self._update()
+        with step("updating pages"):
+            self.site.looked()
+        with step("remembering"):
+            self._update()
+
+    def _rowsSince(self, since: float) -> list[Row]:
+        """Rows for the history of all ports that were read since then."""
+        now = self._seconds()
+        read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
+        rows = (
+            make(place, meter, now)
+            for make, meters in read
+            for place, meter in meters.items()
+            if meter.readAt >= since
+        )
+        return [row for row in rows if row is not None]
 
     def _clockFindings(self) -> list[Finding]:
         """Fault of the clock: what is seen and told has wrong times until it is right."""

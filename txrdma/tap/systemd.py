@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -31,8 +31,16 @@ class SystemNotifier:
     @ivar isReady: True once the service has reported that it is ready.
     """
 
-    def __init__(self, reactor: IReactorTime, environment: Mapping[str, str]) -> None:
-        """@param environment: variables that systemd has set for the process."""
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        environment: Mapping[str, str],
+        isAlive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        @param environment: variables that systemd has set for the process.
+        @param isAlive: returns False while the service does no work: then systemd is to restart it.
+        """
         self.isReady = False
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -43,13 +51,18 @@ class SystemNotifier:
         except ValueError:
             microseconds = 0
         self._seconds = microseconds / _MICROSECONDS / _SHARE
-        self._call = LoopingCall(self._send, "WATCHDOG=1")
+        self._isAlive = isAlive
+        self._call = LoopingCall(self._feed)
         self._call.clock = reactor
 
     def start(self) -> None:
-        """Tell systemd regularly that the service lives, where it wants to know."""
+        """Tell systemd regularly that the service works, where it wants to know."""
         if self._address and self._seconds > 0:
             self._call.start(self._seconds)
+
+    def _feed(self) -> None:
+        if self._isAlive():
+            self._send("WATCHDOG=1")
 
     def ready(self, status: str) -> None:
         """Tell systemd that the service is ready, once and after a reload, and how it is."""

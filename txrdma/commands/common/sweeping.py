@@ -151,7 +151,7 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
     start = await session.toManagement(options["target"])
     with ProgressBar("asking") as progress:
         sweep = Neighbourhood(
-            *(rpcs, session.endPort, hops, withLinks, way != "dr", options["outstanding"]),
+            *(rpcs, session.endPort, hops, withLinks, way != "dr", options["outstanding"], options["nodes"]),
         )
         sweep.progress = progress if progress.isShown else None
         try:

@@ -21,7 +21,12 @@ NOTCH_SECONDS: Final = 0.01
 """Most seconds that a timeout may be late."""
 
 BUSY_PAUSE_SECONDS: Final = 0.1
-"""Seconds until a request is sent again that was answered with BUSY."""
+"""
+Seconds until a request is sent again that was answered with BUSY.
+
+They double with each further BUSY, as long as their sum is no longer than the peer could be silent. BUSY
+takes no retry, as those are for datagrams that are lost; a request that has none left fails.
+"""
 
 
 _DRAWN: Final = 4096
@@ -35,11 +40,22 @@ class Transaction:
     State of an open request.
 
     @ivar identifier: the part of the transaction ID that is ours.
+    @ivar busyTimes: number of pauses after BUSY.
     @ivar deadline: time at which it is sent again, or given up.
     """
 
-    __slots__ = ("datagram", "deadline", "identifier", "notch", "path", "retriesLeft", "timeoutSeconds")
+    __slots__ = (
+        "busyTimes",
+        "datagram",
+        "deadline",
+        "identifier",
+        "notch",
+        "path",
+        "retriesLeft",
+        "timeoutSeconds",
+    )
 
+    busyTimes: int
     datagram: bytes
     deadline: float
     identifier: int
@@ -120,6 +136,7 @@ class Transactions(Generic[T]):
     def begin(self, transaction: T, now: float) -> None:
         """Open a request, whose datagram, path and timeout are set."""
         identifier = transaction.identifier
+        transaction.busyTimes = 0
         deadline = transaction.deadline = now + transaction.timeoutSeconds
         self.open[identifier] = transaction
         self.begun += 1
@@ -139,13 +156,16 @@ class Transactions(Generic[T]):
                 self._pausing.pop(identifier, None)
 
     def busy(self, transaction: T, now: float) -> bool:
-        """Postpone a request that was answered with BUSY; False when it has no retry left."""
+        """Postpone a request that was answered with BUSY; False when it has waited for long enough."""
         if transaction.identifier in self._pausing:
             return True  # it said so already
-        if transaction.retriesLeft == 0:
+        pause = BUSY_PAUSE_SECONDS * (1 << transaction.busyTimes)
+        patience = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
+        if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > patience:
             return False
+        transaction.busyTimes += 1
         self._pausing[transaction.identifier] = transaction
-        self.extend(transaction, now + BUSY_PAUSE_SECONDS)
+        self.extend(transaction, now + pause)
         return True
 
     def extend(self, transaction: T, deadline: float) -> None:
@@ -182,9 +202,9 @@ class Transactions(Generic[T]):
         return left
 
     def _late(self, transaction: T, now: float, due: Due[T]) -> None:
-        self._pausing.pop(transaction.identifier, None)
-        if transaction.retriesLeft > 0:
-            transaction.retriesLeft -= 1
+        wasBusy = self._pausing.pop(transaction.identifier, None) is not None
+        if wasBusy or transaction.retriesLeft > 0:
+            transaction.retriesLeft -= not wasBusy
             self.repeated += 1
             self.extend(transaction, now + transaction.timeoutSeconds)
             due.again.append(transaction)

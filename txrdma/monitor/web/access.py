@@ -8,6 +8,8 @@ with any name.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from hmac import compare_digest
 from ipaddress import ip_address
 from typing import Any, Final
@@ -19,6 +21,7 @@ from twisted.cred.credentials import ICredentials, IUsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
 from twisted.web.guard import BasicCredentialFactory, HTTPAuthSessionWrapper
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
@@ -31,6 +34,66 @@ FEWEST_CHARACTERS: Final = 16
 """Fewest characters of a token: these cannot be guessed."""
 
 _OTHERS: Final = 0o007
+
+MOST_GUESSES: Final = 10
+"""
+Most wrong passwords for a name from an address within L{GUESS_SECONDS}. After that, no password is compared
+until they are over, a right one included. Tokens cannot be guessed: programs that have one are not kept out.
+"""
+
+GUESS_SECONDS: Final = 60.0
+
+MOST_GUESSERS: Final = 1000
+"""Most names and addresses with wrong passwords that are remembered; the oldest are forgotten for others."""
+
+MOST_LOGGED: Final = 100
+"""Most lines about wrong passwords in the log within L{GUESS_SECONDS}; further ones are dropped."""
+
+_LONGEST_NAME: Final = 64
+_log = Logger()
+
+
+class Guesses:
+    """Wrong passwords of the last minute, by the name and the address that they came from."""
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        """@param seconds: returns the present time."""
+        self._seconds = seconds
+        self._known: dict[tuple[str, bytes], tuple[float, int]] = {}
+        self._loggedSince, self._logged = 0.0, 0
+
+    def areTooMany(self, address: str, name: bytes) -> bool:
+        """True while no password for this name is taken from this address."""
+        began, times = self._known.get((address, name), (0.0, 0))
+        if times and self._seconds() - began >= GUESS_SECONDS:
+            del self._known[address, name]
+            return False
+        return times >= MOST_GUESSES
+
+    def wrong(self, address: str, name: bytes) -> None:
+        """Note a wrong password; the first one is logged, and the last one before a pause."""
+        known = self._known.get((address, name))
+        began, times = (self._seconds(), 0) if known is None else known
+        self._known[address, name] = (began, times + 1)
+        if len(self._known) > MOST_GUESSERS:
+            del self._known[next(iter(self._known))]
+        if times == 0:
+            self._log("a wrong password for {name!r} came from {address}", address, name)
+        if times + 1 == MOST_GUESSES:
+            self._log("no more passwords for {name!r} are taken from {address} for a minute", address, name)
+
+    def _log(self, text: str, address: str, name: bytes) -> None:
+        """Log a line, unless there were L{MOST_LOGGED} within L{GUESS_SECONDS}: names are free to invent."""
+        now = self._seconds()
+        if now - self._loggedSince >= GUESS_SECONDS:
+            self._loggedSince, self._logged = now, 0
+        self._logged += 1
+        if self._logged <= MOST_LOGGED:
+            _log.warn(text, address=address, name=name[:_LONGEST_NAME].decode("utf-8", "replace"))
+
+    def right(self, address: str, name: bytes) -> None:
+        """Forget the wrong passwords before a right one."""
+        self._known.pop((address, name), None)
 
 
 class IBearerToken(ICredentials):
@@ -68,6 +131,23 @@ class BearerCredentialFactory:
         return BearerToken(response)
 
 
+class _PasswordFactory(BasicCredentialFactory):
+    """Factory of credentials from C{Authorization: Basic}, which know the address that they came from."""
+
+    def decode(self, response: bytes, request: Request) -> Any:
+        """
+        Credentials of a request with a name and a password.
+
+        @raise LoginFailed: there are none.
+        """
+        credentials: Any = super().decode(response, request)  # type: ignore[no-untyped-call]  # of Twisted's
+        credentials.address = getattr(request.getClientAddress(), "host", "")
+        return credentials
+
+
+_passwords: Final[Callable[[bytes], Any]] = _PasswordFactory
+
+
 @implementer(ICredentialsChecker)
 class Access:
     """
@@ -78,21 +158,38 @@ class Access:
 
     credentialInterfaces: tuple[type[Interface], ...] = (IUsernamePassword, IBearerToken)
 
-    def __init__(self, tokens: list[bytes] | None = None, users: dict[bytes, bytes] | None = None) -> None:
-        """@param users: passwords by the names of users."""
+    def __init__(
+        self,
+        tokens: list[bytes] | None = None,
+        users: dict[bytes, bytes] | None = None,
+        guesses: Guesses | None = None,
+    ) -> None:
+        """
+        @param users: passwords by the names of users.
+        @param guesses: remembers wrong passwords.
+        """
+        self._guesses = Guesses() if guesses is None else guesses
         self._tokens = tokens or []
         self._users = users or {}
         self.isOpen = not self._tokens and not self._users
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
         """Fires with the name of who has these credentials; fails with L{UnauthorizedLogin} if nobody has."""
-        if IBearerToken.providedBy(credentials):
-            name, secret = b"", credentials.token
+        isToken = IBearerToken.providedBy(credentials)
+        if isToken:
+            name, secret, address = b"", credentials.token, ""
         else:
             name, secret = credentials.username, credentials.password
+            address = getattr(credentials, "address", "")
+            if self._guesses.areTooMany(address, name):
+                return fail(UnauthorizedLogin("there were too many wrong passwords"))
         known = [*self._tokens, self._users[name]] if name in self._users else self._tokens
         if not sum(compare_digest(secret, each) for each in known):  # all of them: the time tells nothing
+            if not isToken:
+                self._guesses.wrong(address, name)
             return fail(UnauthorizedLogin("there is no such token or password"))
+        if not isToken:
+            self._guesses.right(address, name)
         return succeed(name or b"token")
 
     def change(self, other: Access) -> bool:
@@ -110,7 +207,7 @@ class Access:
         """Resource that asks who comes, where somebody is to be asked."""
         if self.isOpen:
             return resource
-        factories = [BasicCredentialFactory(_REALM), BearerCredentialFactory()]
+        factories: list[Any] = [_passwords(_REALM), BearerCredentialFactory()]
         return HTTPAuthSessionWrapper(Portal(_Realm(resource), [self]), factories)
 
 

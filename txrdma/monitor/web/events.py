@@ -141,7 +141,8 @@ class EventHub:
         self._last.append((self._number, event))
         now = self.seconds()
         for reader in list(self.readers):
-            reader.send(event, now)
+            with _log.failuresHandled("while an event was sent to a reader, whose connection goes on"):
+                reader.send(event, now)
 
     def resync(self) -> bytes:
         """Event that tells a reader to ask for everything anew."""

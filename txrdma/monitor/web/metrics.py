@@ -81,6 +81,9 @@ class Metrics(Resource):
         for name, short, kind, text in _HEALTH:
             series = [("", getattr(poller.statistics, name))]
             yield family(f"txrdma_monitor_{short}", kind, text, series)
+        ages = [(labels(loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
+        text = "Seconds since a loop of the monitor has last done its work"
+        yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         found = dict.fromkeys(Severity, 0)
         for entry in poller.ledger.open.values():
             found[entry.severity] += 1

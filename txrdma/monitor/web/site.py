@@ -4,10 +4,13 @@ Site of a monitor: its pages, REST, events, metrics and files, with the heads th
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
@@ -23,6 +26,10 @@ from txrdma.monitor.web.rest import API, sendJSON
 from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
+MOST_CONNECTIONS: Final = 2000
+"""Most connections at a time; further ones are closed at once. Twice L{MOST_READERS}: these have one each."""
+
+_REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
 
 HEADS: Final = {
@@ -67,12 +74,60 @@ class _Stranger(Resource):
         return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
 
 
+class _Nothing(BytesIO):
+    """Body of a request, of which nothing is stored."""
+
+    def write(self, data: Any, /) -> int:
+        """Drop data."""
+        return len(memoryview(data))
+
+
+class _BodilessRequest(Request):
+    """
+    Request without a body, as nothing here takes one: another is refused before it is stored or authorized.
+
+    Twisted stores bodies before it looks for the resource, long ones in a file.
+    """
+
+    _isRefused = False
+
+    def gotLength(self, length: int | None) -> None:
+        """Refuse a request with a body; HTTP/2 does not always announce its length, and is not stored."""
+        self.content = _Nothing()
+        if length != 0 and isinstance(self.channel, HTTPChannel):
+            self._isRefused = True
+            transport: Any = self.channel.transport
+            transport.write(_REFUSAL)
+            self.channel.loseConnection()
+
+    def process(self) -> None:
+        """Answer the request, unless it was refused."""
+        if not self._isRefused:
+            super().process()  # type: ignore[no-untyped-call]  # of Twisted's
+
+
 class _Site(Site):
     """Site with the heads of all answers, those that refuse included."""
 
     def __init__(self, root: Resource, access: Access) -> None:
-        super().__init__(access.guard(root))  # type: ignore[no-untyped-call]  # of Twisted's
+        super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
+        self._connections = 0
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """Protocol for another connection; None while there are L{MOST_CONNECTIONS}."""
+        if self._connections >= MOST_CONNECTIONS:
+            return None
+        protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
+        lost = protocol.connectionLost
+
+        def connectionLost(reason: Failure) -> None:
+            self._connections -= 1
+            lost(reason)
+
+        protocol.connectionLost = connectionLost
+        self._connections += 1
+        return protocol
 
     def getResourceFor(self, request: Request) -> IResource:
         """Resource for a request, which has its heads then."""

@@ -82,6 +82,22 @@ class SystemTests(SynchronousTestCase):
         notifier.stop()
         self.assertEqual(clock.getDelayedCalls(), [])
 
+    def test_stuck(self) -> None:
+        """A watchdog is not fed while the service does no work."""
+        name = f"@txrdma-stuck-{os.getpid()}"
+        listener, clock, isAlive = Listener(self, name), Clock(), [True]
+        environment = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000"}
+        notifier = SystemNotifier(clock, environment, lambda: isAlive[0])
+        notifier.start()
+        self.assertEqual(listener.said(), ["WATCHDOG=1"])
+        isAlive[0] = False
+        clock.pump([10.0] * 3)
+        self.assertEqual(listener.said(), [])
+        isAlive[0] = True
+        clock.advance(10.0)
+        self.assertEqual(listener.said(), ["WATCHDOG=1"])
+        notifier.stop()
+
     def test_strangers(self) -> None:
         """Without systemd nothing is sent; the watchdog of another process, and nonsense, are not for us."""
         for environment in (

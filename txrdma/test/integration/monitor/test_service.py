@@ -11,20 +11,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import capturedLogs, LogLevel
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.historystore import HistoryStore
+from txrdma.monitor.ledger import Raised
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.service import WHOLE
+from txrdma.test.support.monitor.telling import entryOf
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
@@ -70,6 +73,38 @@ class StartTests(SynchronousTestCase):
         store.own()
         said = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", said)
+
+    def test_withoutHistory(self) -> None:
+        """A monitor starts without its database, and attaches later: history is all that has stopped."""
+        folder = Path(self.mktemp())
+        path = folder / "history.db"
+        text = f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"'
+        service = MonitorService(reactor, parseConfig(text))
+        self.addCleanup(service._agent.close)
+        writer = service._writer
+        assert writer is not None
+        self.patch(writer, "_inThread", maybeDeferred)
+        self.failureResultOf(Deferred.fromCoroutine(writer._write()), DeviceUnavailable)
+        service._tell(Raised(entryOf()))
+        folder.mkdir()
+        service._update()
+        self.successResultOf(Deferred.fromCoroutine(writer._write()))
+        self.addCleanup(writer._store.close)
+        self.assertEqual(len(writer._store.remembered("changes")), 1)
+        self.assertIn("another monitor", self.refused(text))
+
+    def test_inPlain(self) -> None:
+        """Tokens that cross the network without TLS are a warning; on loopback and by TLS they are not."""
+        token = self.mktemp()
+        Path(token).write_text("a token of some length\n")
+        os.chmod(token, 0o600)
+        for listen, isWarned in (("tcp:0", True), ("tcp:0:interface=127.0.0.1", False), ("smc:0", True)):
+            text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
+            with capturedLogs() as logs:
+                service = MonitorService(reactor, parseConfig(text))
+            service._agent.close()
+            warnings = [event for event in logs if event["log_level"] is LogLevel.warn]
+            self.assertEqual(bool(warnings), isWarned, listen)
 
     def test_listen(self) -> None:
         """An endpoint that has no meaning is told; so are files of TLS that are not there."""

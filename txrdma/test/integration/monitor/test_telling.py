@@ -17,13 +17,14 @@ from twisted.mail.smtp import IMessage, IMessageDelivery, SMTP, SMTPFactory, Use
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import NOT_DONE_YET, Site
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.channels import (
     Channel,
     MailChannel,
     MailSettings,
+    MOST_ANSWER,
     WebhookChannel,
 )
 from txrdma.test.support.monitor.telling import newsOf
@@ -38,11 +39,17 @@ class _Hook(Resource):
         super().__init__()
         self.bodies: list[Any] = []
         self.code = 200
+        self.answer = b"{}"
+        self.authorizations: list[str | None] = []
 
-    def render_POST(self, request: Any) -> bytes:
+    def render_POST(self, request: Any) -> bytes | int:
         self.bodies.append((request.getHeader("content-type"), json.loads(request.content.read())))
+        self.authorizations.append(request.getHeader("authorization"))
         request.setResponseCode(self.code)
-        return b"{}"
+        if len(self.answer) > MOST_ANSWER:
+            request.write(self.answer)
+            return NOT_DONE_YET
+        return self.answer
 
 
 @implementer(IMessage)
@@ -102,7 +109,13 @@ class ChannelTests(TestCase):
         (first, second) = hook.bodies
         self.assertEqual((first[0], first[1][0]["labels"]["where"]), ("application/json", "leaf 1"))
         self.assertEqual(second[1]["alerts"][0]["labels"]["where"], "leaf 1")
-        hook.code = 500
+        self.assertEqual(hook.authorizations, [None, None])
+        channel = WebhookChannel(reactor, "me", url, True, "Bearer abc")
+        await channel.tell(newsOf("leaf 1"))
+        self.assertEqual(hook.authorizations[-1], "Bearer abc")
+        hook.answer = bytes(MOST_ANSWER + 1)  # and more, without end
+        await channel.tell(newsOf("leaf 1"))
+        hook.code, hook.answer = 500, b"{}"
         await self.assertFailure(channel.tell(newsOf("leaf 1")), DeviceUnavailable)
 
     def test_mail(self) -> Deferred[None]:

@@ -243,7 +243,7 @@ class MonitorTests(MonitorTestCase):
         """A manager that is killed in the middle of a sweep takes nobody with it."""
         await self.started()
         sweeps = self.poller.statistics.sweeps
-        self.poller._sweepNow()
+        self.poller.sweeps.runNow()
         self.fabric.killManager()
         await self.until(lambda: self.poller.statistics.sweeps > sweeps)
         await self.until(lambda: "sm-silent" in {kind for kind, _where in self.raised()})

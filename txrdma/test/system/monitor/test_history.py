@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
+from twisted.trial.unittest import SynchronousTestCase
+
 import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.historystore import HistoryStore, Level
@@ -33,6 +35,49 @@ while True:
     print(at, flush=True)
 """
 """A process that stores readings, and tells until when they are committed."""
+
+_FULL_DISK = """
+import resource, sys
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor.config import parseConfig
+from txrdma.tap.monitor import MonitorService
+from twisted.internet import reactor
+_soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+text = 'port = "sim:fattree:4"\\n[web]\\nlisten = ""\\n[history]\\nfile = "%s"'
+service = MonitorService(reactor, parseConfig(text % sys.argv[1]))
+store = service._writer._store
+try:
+    store.remember([("room", "other", "value")])
+except DeviceUnavailable:
+    refused = "refused"
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(refused)
+print(store.remembered("room"))
+"""
+"""A monitor that starts while nothing can be written."""
+
+
+class FullDiskTests(SynchronousTestCase):
+    """A monitor on a disk without room."""
+
+    slowBecause = "it starts a process"
+
+    def test_fullDisk(self) -> None:
+        """A monitor starts with a full disk, here a limit of the size of files, and attaches later."""
+        path = self.mktemp()
+        store = HistoryStore(path)
+        store.remember([("room", "name", "value")])
+        store.close()
+        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
+        program = subprocess.run(
+            *([sys.executable, "-c", _FULL_DISK, path],),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        self.assertEqual((program.stdout, program.returncode), ("refused\n[('name', 'value')]\n", 0), program)
 
 
 class StoreTests(storecontract.StoreContract):
@@ -154,5 +199,5 @@ class GenericStoreTests(storecontract.StoreContract):
         )
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
-        self.assertIn("DeviceUnavailable", said)
+        self.assertIn("HistoryRefused", said)
         self.assertIn("pip install 'txrdma[postgres]'", said)

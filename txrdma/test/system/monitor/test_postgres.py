@@ -4,12 +4,15 @@ A history in PostgreSQL: the promises of every store, on a real server, and what
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 from txrdma.error import DeviceUnavailable
+from txrdma.monitor.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
-from txrdma.test.support.monitor.storecontract import reading
+from txrdma.test.support.monitor.storecontract import OTHER, reading
 
 
 class PostgresTests(storecontract.StoreContract):
@@ -42,6 +45,54 @@ class PostgresTests(storecontract.StoreContract):
         except DeviceUnavailable:
             self.store.write([reading(650, 2)], 651)
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (650, 2)])
+
+    def test_failover(self) -> None:
+        """Who has lost its connection, and meanwhile the history to another monitor, writes no more to it."""
+        self.store.own()
+        self.store.write([reading(600, 1)], 601)
+        other = self.opened()
+        self.ended()
+        other.own()
+        for _ in range(2):
+            self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 2)], 651)
+        other.write([reading(660, 3, place=OTHER)], 661)
+        other.close()
+        self.store.write([reading(670, 4)], 671)
+        self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (670, 4)])
+        self.assertEqual(self.sent(0, 999, "readings", OTHER), [(660, 3)])
+
+    def test_betweenConnections(self) -> None:
+        """Ports that another monitor has entered while the connection was lost keep their numbers."""
+        self.store.own()
+        self.ended()
+        other = self.opened()
+        other.own()
+        other.write([reading(600, 3, place=OTHER)], 601)
+        other.close()
+        try:
+            self.store.write([reading(650, 1)], 651)
+        except DeviceUnavailable:
+            self.store.write([reading(650, 1)], 651)
+        self.assertEqual(self.sent(0, 999, "readings"), [(650, 1)])
+        self.assertEqual(self.sent(0, 999, "readings", OTHER), [(600, 3)])
+
+    def test_later(self) -> None:
+        """A server that is not there yet is used when it is."""
+        server = self.server
+        assert server is not None
+        folder, name = str(server.folder), self.path.partition("@/")[2].partition("?")[0]
+        temporary = TemporaryDirectory()  # names of sockets are short
+        self.addCleanup(temporary.cleanup)
+        link = Path(temporary.name) / "server"
+        store = HistoryStore(f"postgresql+psycopg://txrdma@/{name}?host={link}", isPatient=True)
+        self.addCleanup(store.close)
+        store.own()
+        self.assertFalse(store.isOpen)
+        self.assertRaises(DeviceUnavailable, store.write, [reading(600, 1)], 601)
+        link.symlink_to(folder)
+        store.write([reading(600, 1)], 601)
+        self.assertTrue(store.isOpen)
+        self.assertRaises(DeviceUnavailable, self.opened().own)
 
     def ended(self) -> None:
         """Have the server end all connections to the database, as one does that restarts."""

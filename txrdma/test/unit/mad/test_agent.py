@@ -296,7 +296,7 @@ class AgentTests(SynchronousTestCase):
         call = self.agent.SubnGet(NodeInfo, TO_2, retries=3)
         pass_(self.clock, 5, 0.01)
         self.assertEqual(self.failureResultOf(call, MADError).value.status, 1)
-        self.assertEqual(len(served.asked), 4)
+        self.assertEqual(len(served.asked), 5)
 
     def test_redirect(self) -> None:
         """Whom an answer names is asked instead."""

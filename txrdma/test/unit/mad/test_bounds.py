@@ -11,17 +11,18 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.fabric import excess
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.excess import heaviest, LEFT_OUT, MOST_PROBLEMS
+from txrdma.fabric.excess import heaviest, LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
 from txrdma.fabric.health import findings
 from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.neighbourhood import Neighbourhood
 from txrdma.fabric.sasweep import SASweep
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.mirages import Mirage
-from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.support.mad.simulated import FabricTestCase, route
 from txrdma.test.unit.mad.test_discovery import Administration, node, shape
 
 HONEST = ["a", "b", "c", "d", "left", "right"]
@@ -94,6 +95,16 @@ class MirageTests(BoundsTestCase):
         mirage = Mirage(self.fabric, (1, 2))
         fabric = self.swept()
         self.assertEqual(self.names(fabric), HONEST)
+        self.assertLess(mirage.asked, 10_000)
+
+    def test_neighbourhood(self) -> None:
+        """A sweep of a part has the same bounds: it ends, and reports that others are left out."""
+        mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
+        search = Neighbourhood(self.agent, self.agent.port.endPort, MOST_HOPS, mostNodes=100)
+        fabric: Fabric = self.told(search.run(route(1)), 60)
+        self.assertEqual(len(fabric.nodes), 100)
+        [(_where, text)] = self.leftOut(fabric)
+        self.assertIn("others are left out", text)
         self.assertLess(mirage.asked, 10_000)
 
     def test_chain(self) -> None:

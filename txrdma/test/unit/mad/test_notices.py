@@ -279,6 +279,22 @@ class SubscriptionTests(SynchronousTestCase):
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_returnFails(self) -> None:
+        """An exception while a lost port is opened ends no attempt but that one, and is logged once."""
+        broken = iter([True, True])
+
+        def reopen() -> WiredPort:
+            if next(broken, False):
+                raise ValueError("oops")
+            return WiredPort(self.wire, 1)
+
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertIsNot(agent.port, self.wire.ports[0])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        agent.close()
+
     def test_events(self) -> None:
         """What a port tells by itself renews at once, where that matters."""
         port = self.wire.ports[0]
@@ -361,6 +377,18 @@ class FabricTests(FabricTestCase):
         wanted = info.replace(clientReregister=True, portPhysicalState=PhysicalState(0))
         self.told(self.agent.SubnSet(wanted, route()), 1)
         self.assertEqual(asked, [True])
+
+    def test_forged(self) -> None:
+        """A report that does not come from the SA is ignored."""
+        self.subscription.start()
+        self.pump(1)
+        report = Notice(isGeneric=True, trapNumber=64)
+        self.agentAt("c").SubnAdmReport(report, gmp(self.lid("a")))
+        self.pump(1)
+        self.assertEqual(self.heard, [])
+        self.agentAt("d").SubnAdmReport(report, gmp(self.lid("a")))
+        self.pump(1)
+        self.assertEqual(self.heard, [64])
 
     def test_renewals(self) -> None:
         """However often it is renewed, it is one."""

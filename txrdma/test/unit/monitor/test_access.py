@@ -8,9 +8,22 @@ import os
 from base64 import b64encode
 from pathlib import Path
 
+from twisted.logger import capturedLogs
+from twisted.web import http
+
 from txrdma.error import InvalidRequest
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.web.access import isLocalName, readAccess
+from txrdma.monitor.web import site
+from txrdma.monitor.web.access import (
+    Access,
+    GUESS_SECONDS,
+    Guesses,
+    isLocalName,
+    MOST_GUESSERS,
+    MOST_GUESSES,
+    MOST_LOGGED,
+    readAccess,
+)
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.sim.clock import SimulatedClock
 from txrdma.tap.monitor import MonitorService
@@ -71,6 +84,41 @@ class AccessTests(SiteTestCase):
         ):
             self.assertEqual(self.code("/api/v1/nodes", Authorization=header), 401, header)
 
+    def test_guesses(self) -> None:
+        """Who guesses a user's password is logged, and slowed; others, and programs with tokens, are not."""
+        now = 0.0
+        access = Access([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
+        self.site = MonitorSite(self.clock, self.watch, access=access)
+        with capturedLogs() as logs:
+            codes = [self.code("/metrics", Authorization=basic("alice", str(at))) for at in range(50)]
+        self.assertEqual((set(codes), len(logs)), ({401}, 2))
+        self.assertEqual(self.code("/metrics", Authorization=basic("alice", "right")), 401)
+        self.assertEqual(self.code("/metrics", Authorization=basic("bob", "right")), 200)
+        self.assertEqual(self.code("/metrics", Authorization=f"Bearer {TOKEN}"), 200)
+        now = GUESS_SECONDS
+        self.assertEqual(self.code("/metrics", Authorization=basic("alice", "right")), 200)
+
+    def test_forgotten(self) -> None:
+        """A right password makes the wrong ones before it forgotten; addresses are told apart."""
+        guesses = Guesses(lambda: 1.0)
+        for _ in range(MOST_GUESSES - 1):
+            guesses.wrong("10.0.0.1", b"alice")
+        guesses.right("10.0.0.1", b"alice")
+        guesses.wrong("10.0.0.1", b"alice")
+        self.assertFalse(guesses.areTooMany("10.0.0.1", b"alice"))
+        for _ in range(MOST_GUESSES - 1):
+            guesses.wrong("10.0.0.1", b"alice")
+        self.assertTrue(guesses.areTooMany("10.0.0.1", b"alice"))
+        self.assertFalse(guesses.areTooMany("10.0.0.2", b"alice"))
+
+    def test_manyGuessers(self) -> None:
+        """No more names and addresses are remembered than may be."""
+        guesses = Guesses(lambda: 1.0)
+        with capturedLogs() as logs:
+            for number in range(MOST_GUESSERS + 50):
+                guesses.wrong("10.0.0.1", b"%d" % number)
+        self.assertEqual((len(guesses._known), len(logs)), (MOST_GUESSERS, MOST_LOGGED))
+
     def test_files(self) -> None:
         """Files that others can read, that are missing, empty or without a meaning, are refused with why."""
         for tokens, users, why in (
@@ -83,6 +131,42 @@ class AccessTests(SiteTestCase):
             self.assertIn(why, str(self.assertRaises(InvalidRequest, readAccess, tokens, users)))
         config = parseConfig(f'port = "sim"\nweb.users = "{self.file("", 0o600)}"')
         self.assertRaises(InvalidRequest, MonitorService, SimulatedClock(), config)
+
+
+class BoundTests(SiteTestCase):
+    """What strangers can have a site store."""
+
+    def test_bodies(self) -> None:
+        """A request with a body is refused when its head has come, and nothing of the body is stored."""
+        self.patch(http, "_getContentFile", self.fail)
+        for head in ("Content-Length: 100000000000", "Content-Length: 1", "Transfer-Encoding: chunked"):
+            for method in ("GET", "POST", "PUT"):
+                connection = Connection(self.site.factory)
+                heads = f"{method} /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n"
+                connection.protocol.dataReceived(heads.encode())
+                self.assertEqual(connection.answer.code, 413)
+                self.assertTrue(connection.transport.disconnecting)
+                connection.protocol.dataReceived(b"1\r\nx\r\n0\r\n\r\n")
+                self.assertEqual(connection.answer.body, b"")
+                connection.close()
+
+    def test_empty(self) -> None:
+        """A request that announces an empty body has none."""
+        connection = Connection(self.site.factory)
+        connection.ask("/api/v1/nodes", Content_Length="0")
+        self.assertEqual(connection.answer.code, 200)
+        connection.close()
+
+    def test_connections(self) -> None:
+        """There are no more connections than may be; one that ends makes room for another."""
+        self.patch(site, "MOST_CONNECTIONS", 3)
+        connections = [Connection(self.site.factory) for _ in range(3)]
+        self.assertIsNone(self.site.factory.buildProtocol(None))
+        connections.pop().close()
+        connections.append(Connection(self.site.factory))
+        self.assertIsNone(self.site.factory.buildProtocol(None))
+        for connection in connections:
+            connection.close()
 
 
 class OpenTests(SiteTestCase):

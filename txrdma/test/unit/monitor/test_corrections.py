@@ -13,12 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcorrection import correctionFindings, namesOf, valuesOf
 from txrdma.fabric.errorcounters import parseThresholds, UNCORRECTABLE
+from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.corrections import layoutOf
+from txrdma.monitor.corrections import layoutOf, LONGEST_REFUSED_SECONDS
 from txrdma.monitor.exposition import CounterExposition
 from txrdma.monitor.judging import ErrorJudge
 from txrdma.monitor.poller import FabricPoller
@@ -107,6 +108,8 @@ class CorrectionTestCase(PollerTestCase):
 class ReadingTests(CorrectionTestCase):
     """Who is asked, how often, and in which form."""
 
+    slowBecause = "it polls a fabric for hours"
+
     def known(self, name: str) -> None:
         """Let a node be a device that is known to have the older form."""
         node = self.fabric.node(name)
@@ -181,6 +184,33 @@ class ReadingTests(CorrectionTestCase):
         self.pump(600.0)
         self.assertEqual(len(asked), len(self.poller.fabric.nodes))
         self.assertEqual((self.poller.corrections.meters, self.said()), ({}, []))
+
+    def test_passing(self) -> None:
+        """A refusal that may pass, as while a link trains, has the port asked again, more and more seldom."""
+        self.fabric.correct()
+        agents = self.fabric.wire._pma
+        answer, refused = agents.answer, [MADStatus.BUSY, MADStatus.INVALID_FIELD]
+        isRefusing = True
+
+        def refuse(port: Any, datagram: bytes) -> Any:
+            reply = answer(port, datagram)
+            if isRefusing and reply is not None and int.from_bytes(datagram[16:18], "big") == 0x1F:
+                reply = bytearray(reply)
+                reply[4:6] = refused[port.number % 2].to_bytes(2, "big")
+                return bytes(reply)
+            return reply
+
+        self.patch(agents, "answer", refuse)
+        self.started(100.0)
+        self.assertEqual(self.poller.corrections.meters, {})
+        asked = self.watched(0x1F)
+        self.pump(3600.0)
+        assert self.poller.fabric is not None
+        linked = 2 * len(list(self.poller.fabric.links()))
+        self.assertLessEqual(len(asked), 4 * 8 * linked)
+        isRefusing = False
+        self.pump(LONGEST_REFUSED_SECONDS + 100.0)
+        self.assertEqual(len(self.poller.corrections.meters), linked)
 
     def test_silent(self) -> None:
         """Who is silent about this attribute alone is asked three times, and is no silent node."""

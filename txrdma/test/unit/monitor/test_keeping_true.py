@@ -12,8 +12,10 @@ from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import LocalChangeDetails
 from txrdma.mad.layouts.values import SMState
 from txrdma.monitor.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
+from txrdma.monitor.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.settings import PollerSettings
 from txrdma.rawfields import poke
+from txrdma.test.support.mad.simulated import gmp
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
@@ -89,6 +91,46 @@ class EventTests(PollerTestCase):
         self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
         self.pump(5.0)
         self.assertEqual(self.poller.statistics.sweeps, 2)
+
+    def test_storm(self) -> None:
+        """Notices of somebody who is not known, as any host can cause them, lead to a few sweeps only."""
+        self.started()
+        details = LocalChangeDetails(lid=LID(999))
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        for _ in range(600):
+            self.poller._heard(notice, None)  # type: ignore[arg-type]  # the request is not looked at
+            self.pump(0.1)
+        self.assertLessEqual(self.poller.statistics.sweeps, 1 + MOST_UNPLANNED)
+        self.pump(MOST_UNPLANNED * UNPLANNED_SECONDS)
+        self.assertLessEqual(self.poller.statistics.sweeps, 2 + MOST_UNPLANNED)
+
+    def test_forged(self) -> None:
+        """Reports of other hosts than that of the SA lead to no sweep at all."""
+        self.started()
+        details = LocalChangeDetails(lid=LID(999))
+        notice = Notice(isGeneric=True, trapNumber=144, details=details.encode())
+        forger, sa = self.agentAt("c"), self.agentAt("d")
+        for _ in range(20):
+            forger.SubnAdmReport(notice, gmp(self.lid("a")))
+            self.pump(1.0)
+        self.assertEqual((self.poller.statistics.sweeps, self.poller.statistics.notices), (1, 0))
+        sa.SubnAdmReport(notice, gmp(self.lid("a")))
+        self.pump(5.0)
+        self.assertEqual((self.poller.statistics.sweeps, self.poller.statistics.notices), (2, 1))
+
+    def test_unplannedLater(self) -> None:
+        """A change after a planned sweep that took the place of an unplanned one leads to another sweep."""
+        self.started()
+        for _ in range(MOST_UNPLANNED):
+            self.poller._sweepSoon(0.0)
+            self.pump(1.0)
+        self.poller._sweepSoon(0.0)
+        sweeps = self.poller.statistics.sweeps
+        self.poller.sweeps.runIn(0.0)
+        self.pump(1.0)
+        self.poller._sweepSoon(0.0)
+        self.pump(2 * MOST_UNPLANNED * UNPLANNED_SECONDS)
+        self.assertEqual(self.poller.statistics.sweeps, sweeps + 2)
 
     def test_lossy(self) -> None:
         """Where datagrams are lost, events are followed all the same, by sweeps where need be."""

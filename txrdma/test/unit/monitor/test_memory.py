@@ -74,8 +74,7 @@ class RestartTests(PollerTestCase):
     def ended(self) -> None:
         """End the process, as a kill does: nothing is written any more."""
         self.poller.stop()
-        assert self.writer._timer is not None
-        self.writer._timer.cancel()
+        self.writer.loop.stop()
         self.pump(5.0)
         self.store.close()
         self.agent.close()

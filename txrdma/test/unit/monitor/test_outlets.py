@@ -105,17 +105,17 @@ class QueueTests(SynchronousTestCase):
             teller.stop()
 
     def test_killed(self) -> None:
-        """While a message is handed over it is not in the store: who is killed tells it never, not twice."""
+        """A message is stored until the channel has it: a killed process sends it twice, not never."""
         self.channel.isSilent = True
         teller = self.started()
         self.raised(teller, "leaf 1")
-        self.assertEqual((self.channel.tries, self.waiting()), (1, 0))
-        self.raised(teller, "leaf 2")
         self.assertEqual((self.channel.tries, self.waiting()), (1, 1))
+        self.raised(teller, "leaf 2")
+        self.assertEqual((self.channel.tries, self.waiting()), (1, 2))
         other = Counted()
         self.started(other)
         self.clock.advance(1.0)
-        self.assertEqual(other.wheres(), ["leaf 2"])
+        self.assertEqual((other.wheres(), self.waiting()), (["leaf 1", "leaf 2"], 0))
 
     def test_stoppedMeanwhile(self) -> None:
         """At the end a message that is on its way has some time; then it waits for the next process."""

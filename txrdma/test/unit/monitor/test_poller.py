@@ -4,11 +4,15 @@ The poller on simulated fabrics: what it reads, what it finds, and how it goes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.judging import ErrorJudge, Place
@@ -117,6 +121,61 @@ class PollerTests(PollerTestCase):
         self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
         self.assertEqual(self.asked(), usual + 1)
         self.assertEqual(causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
+
+    def refuse(self, kind: type[Attribute], status: int) -> Callable[[], None]:
+        """Have all nodes refuse an attribute of performance management, until what is returned is called."""
+        agents: Any = self.fabric.wire._pma
+        answer = agents.answer
+
+        def refuse(port: Any, datagram: bytes) -> Any:
+            reply = answer(port, datagram)
+            if int.from_bytes(datagram[16:18], "big") != kind.attributeID:
+                return reply
+            reply = bytearray(reply)
+            reply[4:6] = status.to_bytes(2, "big")
+            return bytes(reply)
+
+        agents.answer = refuse
+
+        def end() -> None:
+            agents.answer = answer
+
+        return end
+
+    def test_noClassPortInfo(self) -> None:
+        """A node that has no ClassPortInfo is not silent: it has the counters that every node has."""
+        self.refuse(ClassPortInfo, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        self.started(100.0)
+        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        self.assertEqual(self.rate("left", 2), 0.0)
+        self.assertNotIn("portUnicastXmitPkts", self.poller.meters[self.place("left", 2)].layout.names)
+
+    def test_classPortInfoLater(self) -> None:
+        """A node that refuses its ClassPortInfo for a time is not silent, and is read when it answers."""
+        end = self.refuse(ClassPortInfo, MADStatus.INVALID_FIELD)
+        self.started(100.0)
+        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        end()
+        self.pump(30.0)
+        self.assertEqual(self.rate("left", 2), 0.0)
+
+    def test_redirected(self) -> None:
+        """A node that redirects each request is read in each round: redirections count in one call only."""
+        self.fabric.redirect("left", 0x04, to="right")
+        self.started(300.0)
+        self.assertEqual((self.said(), self.poller.statistics.silences), ([], 0))
+        self.assertEqual(self.rate("left", 2), 0.0)
+
+    def test_causesRefused(self) -> None:
+        """A node that refuses to answer for causes at one time is asked again when packets are dropped."""
+        end = self.refuse(PortRcvErrorDetails, MADStatus.INVALID_FIELD)
+        self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
+        self.started(100.0)
+        self.assertEqual(self.poller.details.causes, {})
+        end()
+        self.fabric.setCounters("left", 2, portRcvErrors=8, portLocalPhysicalErrors=6)
+        self.pump(100.0)
+        self.assertEqual(self.poller.details.causes[self.place("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def test_causesUnknown(self) -> None:
         """A node without the optional counters is asked for them once."""

@@ -164,6 +164,21 @@ class FileTests(PollerTestCase):
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
 
+    def test_namesakes(self) -> None:
+        """A host that takes another one's name, or that of one that is gone, makes no other host unfit."""
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
+        self.fabric.cut("c")
+        self.pump(30.0)
+        fabric, entries = self.poller.fabric, self.poller.ledger.open.values()
+        assert fabric is not None
+        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b", "c"])
+        one = fabric.nodes[self.fabric.node("a").guid]
+        one.description = "c"
+        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b"])
+        one.description = "b"
+        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
+
     def test_several(self) -> None:
         """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
         folder = Path(self.mktemp())

@@ -91,7 +91,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual((config.telling.delaySeconds, config.telling.least), (5.0, Severity.INFO))
         (silence,) = config.telling.silences
         self.assertEqual((silence.kind, silence.until), ("node-gone", 1798135200.0))
-        self.assertEqual([kind for _name, _url, kind in config.webhooks], ["alertmanager", "webhook"])
+        self.assertEqual([kind for _name, _url, kind, _ in config.webhooks], ["alertmanager", "webhook"])
         assert config.mail is not None
         self.assertEqual((config.mail.port, config.mail.receivers), (25, ("ops@example.org",)))
         self.assertEqual(config.log, "findings.log")
@@ -204,6 +204,17 @@ class ConfigTests(SynchronousTestCase):
                 self.assertIn(why, str(error))
                 self.assertNotIn("beyond this host", str(error))
 
+    def test_authorization(self) -> None:
+        """The Authorization header of a webhook is in a file of its own, on one line."""
+        path = self.mktemp()
+        text = f'telling.webhooks.a = {{ url = "http://x/", authorization-file = "{path}" }}'
+        Path(path).write_text("Bearer abc\n")
+        self.assertEqual(parseConfig(text).webhooks, (("a", "http://x/", "alertmanager", "Bearer abc"),))
+        for content in ("", "one\ntwo\n"):
+            Path(path).write_text(content)
+            error = self.assertRaises(InvalidRequest, parseConfig, text)
+            self.assertIn("authorization of webhook a", str(error))
+
     def test_database(self) -> None:
         """A history may be in a database; its place is a URL then."""
         url = "postgresql+psycopg://fabric@db/history"
@@ -241,6 +252,7 @@ class PageTests(PollerTestCase):
         self.pump(20.0)
         found = parsed("".join(page._parts()))
         self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
+        self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         severity = frozenset({("severity", "warning")})
         self.assertEqual(found["txrdma_monitor_findings", severity], 1)
         guid = f"{int(self.fabric.node('right').guid):#018x}"

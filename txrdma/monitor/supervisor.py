@@ -1,0 +1,299 @@
+"""
+Supervised loops: periodic tasks of a monitor that go on whatever one of their runs raises.
+
+The next run is scheduled however the last one has ended. A failure is logged once, and is a finding until a
+run succeeds; so is a run that does not end. The watchdog of systemd is fed only while the runs of vital loops
+end in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.fabric.health import Finding
+
+_log = Logger()
+
+CHECK_SECONDS: Final = 10.0
+"""Seconds between two checks of all loops."""
+
+LATE_SECONDS: Final = 600.0
+"""Seconds after which a run that was due, or has begun, is late, at least."""
+
+_FALLBACK_SECONDS: Final = 60.0
+"""Seconds until the next run where the pause cannot be computed."""
+
+
+def _textOf(failure: Failure) -> str:
+    return failure.getErrorMessage().rstrip(".") or type(failure.value).__name__
+
+
+class SupervisedLoop:
+    """
+    Task that runs again and again, from L{start} to L{stop}, one run at a time.
+
+    @ivar name: name of the loop in findings and metrics.
+    @ivar problem: what failed in the last run; C{""} if nothing did.
+    @ivar failures: number of runs that failed since the last one that did not.
+    @ivar isRunning: True during a run.
+    @ivar isVital: the process is useless without this loop: systemd restarts it when a run does not end.
+    @ivar succeededAt: time of the end of the last run that has done its work; the time of L{start} before.
+    @ivar isReported: the supervisor reports its failures; otherwise its owner does.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        name: str,
+        run: Callable[[], Awaitable[bool]],
+        pauseSeconds: Callable[[], float | None],
+        lateSeconds: Callable[[], float] = lambda: LATE_SECONDS,
+        isVital: bool = False,
+        isReported: bool = True,
+        expected: tuple[type[Exception], ...] = (RDMAError,),
+    ) -> None:
+        """
+        @param run: does the work once. Returns False when there was nothing to do.
+        @param pauseSeconds: returns the time from the end of a run to the next one; None to wait for
+            L{runIn}.
+        @param lateSeconds: returns the time after which a run that has not ended is late.
+        @param expected: exceptions that are logged without a traceback.
+        """
+        self.name = name
+        self.problem = ""
+        self.failures = 0
+        self.isRunning = False
+        self.isVital = isVital
+        self.isReported = isReported
+        self.succeededAt = clock.seconds()
+        self._clock = clock
+        self._run = run
+        self._pauseSeconds = pauseSeconds
+        self._lateSeconds = lateSeconds
+        self._expected = expected
+        self._isStarted = self._isCancelled = self._isBroken = False
+        self._beganAt = 0.0
+        self._wantedAt: float | None = None
+        self._timer: IDelayedCall | None = None
+        self._task: Deferred[None] | None = None
+        self._waiting: list[Deferred[None]] = []
+        self._logged: set[tuple[str, str]] = set()
+
+    def start(self, seconds: float | None = 0.0) -> None:
+        """Run after so many seconds, and from then on; None to wait for L{runIn}."""
+        self._isStarted = True
+        self.succeededAt = self._clock.seconds()
+        if seconds is not None:
+            self.runIn(seconds)
+
+    def stop(self) -> Deferred[None]:
+        """Begin no other run; fires when no run is in progress. Twice is fine."""
+        self._isStarted = False
+        self._wantedAt = None
+        self._cancelTimer()
+        done: Deferred[None] = Deferred()
+        if self.isRunning:
+            self._waiting.append(done)
+        else:
+            done.callback(None)
+        return done
+
+    def cancel(self) -> None:
+        """End the present run, which neither fails nor succeeds, and forget that earlier ones have failed."""
+        self._isCancelled = self.isRunning
+        self._forgive()
+        if self._task is not None:
+            self._task.cancel()
+
+    def runIn(self, seconds: float) -> None:
+        """Run in so many seconds, after the present run, and unless a run is due earlier."""
+        if not self._isStarted:
+            return
+        at = self._clock.seconds() + seconds
+        if self.isRunning:
+            self._wantedAt = at if self._wantedAt is None else min(at, self._wantedAt)
+            return
+        if self._timer is not None:
+            if self._timer.getTime() <= at:
+                return
+            self._cancelTimer()
+        self._timer = self._clock.callLater(seconds, self._expired)
+
+    def runNow(self) -> None:
+        """Run at once, unless a run is in progress or the loop has stopped."""
+        if self._isStarted and not self.isRunning:
+            self._cancelTimer()
+            self._begin()
+
+    @property
+    def isDue(self) -> bool:
+        """True while a run is scheduled or in progress."""
+        return self.isRunning or self._timer is not None
+
+    def lateBy(self) -> float:
+        """Seconds by which the present run, or the next one, is late; 0 if it is not."""
+        if self.isRunning:
+            since = self._beganAt
+        elif self._timer is not None:
+            since = self._timer.getTime()
+        else:
+            return 0.0
+        return max(0.0, self._clock.seconds() - since - self._lateSeconds())
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """
+        Isolate a part of a run: an exception makes the run a failed one, and the other parts go on.
+
+        Only L{DeviceUnavailable}, without which there is nothing to ask, and a cancellation end the run.
+
+        @param what: name of the part, for the log and the finding.
+        """
+        try:
+            yield
+        except (CancelledError, DeviceUnavailable):
+            raise
+        except Exception:
+            self._failed(Failure(), what)
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.isRunning = True
+        self._isCancelled = self._isBroken = False
+        self._beganAt = self._clock.seconds()
+        task = Deferred.fromCoroutine(self._once())
+        if self.isRunning:
+            self._task = task
+
+    async def _once(self) -> None:
+        try:
+            hasWorked = await self._run()
+        except Exception:
+            if not self._isCancelled:
+                self._failed(Failure(), "")
+        else:
+            if not self._isBroken:
+                self._forgive()
+                if hasWorked:
+                    self.succeededAt = self._clock.seconds()
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self.isRunning = False
+        self._task = None
+        self.failures += self._isBroken
+        wanted, self._wantedAt = self._wantedAt, None
+        if self._isStarted:
+            now = self._clock.seconds()
+            pauses = [] if wanted is None else [max(0.0, wanted - now)]
+            try:
+                pause = self._pauseSeconds()
+            except Exception:
+                _log.failure("while the next run of {name} was scheduled", name=self.name)
+                pause = _FALLBACK_SECONDS
+            if pause is not None:
+                pauses.append(pause)
+            if pauses:
+                self.runIn(min(pauses))
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def _forgive(self) -> None:
+        self.problem = ""
+        self.failures = 0
+        self._logged.clear()
+
+    def _failed(self, failure: Failure, what: str) -> None:
+        """Note a failure, and log it if it was not logged since the last success."""
+        self._isBroken = True
+        why = _textOf(failure)
+        self.problem = f"{what}: {why}" if what else why
+        name = f"{self.name} ({what})" if what else self.name
+        kind = (what, type(failure.value).__name__)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            if failure.check(*self._expected):
+                _log.warn("{name} failed, and is tried again: {why}", name=name, why=why)
+            else:
+                _log.failure("{name} failed, and is tried again", failure, name=name)
+
+
+class Supervisor:
+    """
+    Supervisor of all loops of a monitor.
+
+    @ivar loops: loops in the order in which they were made.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.loops: list[SupervisedLoop] = []
+        self._clock = clock
+        self._timer: IDelayedCall | None = None
+        self._check: Callable[[], object] = lambda: None
+
+    def add(self, loop: SupervisedLoop) -> SupervisedLoop:
+        """Supervise a loop from now on; returns it."""
+        self.loops.append(loop)
+        return loop
+
+    def remove(self, loop: SupervisedLoop) -> None:
+        """Supervise a loop no more."""
+        self.loops.remove(loop)
+
+    def start(self, check: Callable[[], object]) -> None:
+        """Call a function now and then that reports L{findings}: a run that does not end cannot do so."""
+        self._check = check
+        self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
+
+    def stop(self) -> None:
+        """End the checks; the loops are stopped by their owners. Twice is fine."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expired(self) -> None:
+        try:
+            with _log.failuresHandled("while supervised loops were checked"):
+                self._check()
+        finally:
+            self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
+
+    def findings(self) -> list[Finding]:
+        """Loops whose last run has failed, or does not end."""
+        found = [
+            Finding("loop-failed", loop.name, loop.problem)
+            for loop in self.loops
+            if loop.problem and loop.isReported
+        ]
+        for loop in self.loops:
+            if loop.lateBy():
+                age = self._clock.seconds() - loop.succeededAt
+                found.append(Finding("loop-late", loop.name, f"it has done no work for {age:.0f} s"))
+        return found
+
+    def isAlive(self) -> bool:
+        """True while no run of a vital loop is late: runs that fail are reported, and help no restart."""
+        return not any(loop.isVital and loop.lateBy() for loop in self.loops)
+
+    def ages(self) -> list[tuple[str, float]]:
+        """Seconds since each loop has last done its work, by the names of the loops."""
+        now = self._clock.seconds()
+        return [(loop.name, now - loop.succeededAt) for loop in self.loops]

@@ -1,0 +1,404 @@
+"""
+Supervised loops, and a monitor whose parts raise: everything else goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.monitor import poller as pollerModule
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.ledger import Raised
+from txrdma.monitor.news import News, TellingRules
+from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
+from txrdma.monitor.surveyor import Surveyor
+from txrdma.monitor.telling import MEMORY_SECONDS, Teller
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.telling import entryOf
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+reactor: Any = theReactor
+
+
+class LoopTests(SynchronousTestCase):
+    """One loop, whose runs succeed, fail and do not end."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.supervisor = Supervisor(self.clock)
+        self.runs = 0
+        self.outcome: Callable[[], Awaitable[bool]] = lambda: succeed(True)
+        self.loop = self.supervisor.add(
+            SupervisedLoop(self.clock, "sweep", self.run_, lambda: 10.0, isVital=True)
+        )
+
+    async def run_(self) -> bool:
+        self.runs += 1
+        return await self.outcome()
+
+    def test_fails(self) -> None:
+        """A loop that fails runs again, is logged once and is a finding until it succeeds."""
+        self.outcome = lambda: fail(ValueError("oops"))
+        with capturedLogs() as logs:
+            self.loop.start()
+            self.clock.pump([0.0] + [10.0] * 5)
+        self.assertEqual(self.runs, 6)
+        self.assertEqual(len(logs), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        (found,) = self.supervisor.findings()
+        self.assertEqual((found.kind, found.where, found.text), ("loop-failed", "sweep", "oops"))
+        self.assertEqual(self.supervisor.ages(), [("sweep", 50.0)])
+        self.assertTrue(self.supervisor.isAlive())
+        self.outcome = lambda: succeed(True)
+        self.clock.advance(10.0)
+        self.assertEqual((self.supervisor.findings(), self.supervisor.ages()), ([], [("sweep", 0.0)]))
+
+    def test_expected(self) -> None:
+        """A failure that is expected is logged without a traceback."""
+        self.outcome = lambda: fail(DeviceUnavailable("gone"))
+        with capturedLogs() as logs:
+            self.loop.start()
+            self.clock.pump([0.0, 10.0])
+        self.assertEqual([event["log_level"] for event in logs], [LogLevel.warn])
+
+    def test_step(self) -> None:
+        """A step that fails makes its run a failed one, and keeps no other step from being done."""
+        done: list[int] = []
+
+        async def run() -> bool:
+            with self.loop.step("first"):
+                raise ValueError("oops")
+            with self.loop.step("second"):
+                done.append(2)
+            return True
+
+        self.outcome = run
+        self.loop.start()
+        self.clock.advance(0.0)
+        self.assertEqual((done, self.loop.problem, self.loop.failures), ([2], "first: oops", 1))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_hangs(self) -> None:
+        """A run that does not end is late: a finding, and the watchdog is not fed any more."""
+        self.outcome = Deferred
+        self.loop.start()
+        self.clock.pump([0.0, LATE_SECONDS])
+        self.assertEqual((self.supervisor.findings(), self.supervisor.isAlive()), ([], True))
+        self.clock.advance(1.0)
+        (found,) = self.supervisor.findings()
+        self.assertEqual((found.kind, found.text), ("loop-late", "it has done no work for 601 s"))
+        self.assertFalse(self.supervisor.isAlive())
+        self.loop.cancel()
+        self.assertEqual((self.supervisor.findings(), self.supervisor.isAlive()), ([], True))
+        self.clock.advance(10.0)
+        self.assertEqual(self.runs, 2)
+
+    def test_wanted(self) -> None:
+        """A run that is wanted during another one begins after it; the earliest wish counts."""
+        running: Deferred[bool] = Deferred()
+        self.outcome = lambda: running
+        self.loop.start()
+        self.clock.advance(0.0)
+        self.loop.runIn(5.0)
+        self.loop.runIn(2.0)
+        self.clock.advance(1.0)
+        running.callback(True)
+        self.clock.advance(0.5)
+        self.assertEqual(self.runs, 1)
+        self.outcome = lambda: succeed(True)
+        self.clock.advance(0.5)
+        self.assertEqual(self.runs, 2)
+
+    def test_noPause(self) -> None:
+        """A loop whose pause cannot be computed runs again all the same."""
+        loop = SupervisedLoop(self.clock, "x", self.run_, lambda: 1 // 0)
+        loop.start()
+        self.clock.advance(0.0)
+        self.clock.advance(3600.0)
+        self.assertEqual(self.runs, 2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+    def test_idle(self) -> None:
+        """A run with nothing to do neither fails nor counts as work."""
+        self.outcome = lambda: succeed(False)
+        self.loop.start()
+        self.clock.pump([0.0, 10.0])
+        self.assertEqual((self.supervisor.ages(), self.supervisor.findings()), ([("sweep", 10.0)], []))
+
+    def test_stop(self) -> None:
+        """A loop that has stopped leaves no timer, and runs no more."""
+        running: Deferred[bool] = Deferred()
+        self.outcome = lambda: running
+        self.loop.start()
+        self.clock.advance(0.0)
+        ended = self.loop.stop()
+        self.assertNoResult(ended)
+        running.callback(True)
+        self.successResultOf(ended)
+        self.loop.runIn(0.0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_checks(self) -> None:
+        """The supervisor goes on to check when a check has raised."""
+        checks: list[int] = []
+
+        def check() -> None:
+            checks.append(1)
+            raise ValueError("oops")
+
+        self.supervisor.start(check)
+        self.clock.pump([10.0] * 3)
+        self.assertEqual((len(checks), len(self.flushLoggedErrors(ValueError))), (3, 3))
+        self.supervisor.stop()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+COLLABORATORS = (
+    *("ledger", "presence", "manager", "_judge", "_reader", "details", "corrections"),
+    *("_check", "_onRound", "_notify"),
+)
+"""Attributes of a poller that it calls, directly or by their methods."""
+
+
+class ChaosTests(PollerTestCase):
+    """A poller with one collaborator that raises once; the collaborators are found by what is called."""
+
+    settings = PollerSettings(sweepSeconds=30.0)
+    slowBecause = "it polls a fabric for minutes, for each function that can raise"
+
+    def raising(self, owner: object, name: str, number: int) -> list[int]:
+        """Have a function raise at one of its calls; returns a list that counts the calls."""
+        function = getattr(owner, name)
+        calls = [0]
+
+        def called(*args: Any, **options: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == number:
+                raise ValueError(f"{name} fails")
+            return function(*args, **options)
+
+        setattr(owner, name, called)
+        return calls
+
+    def places(self) -> list[tuple[str, str]]:
+        """Collaborators and their functions that are called in the life of a poller."""
+        counted: dict[tuple[str, str], list[int]] = {}
+        for collaborator in COLLABORATORS:
+            owner = getattr(self.poller, collaborator)
+            if callable(owner):
+                counted[collaborator, ""] = self.raising(self.poller, collaborator, 0)
+            else:
+                for name in dir(owner):
+                    if not name.startswith("_") and callable(getattr(owner, name)):
+                        counted[collaborator, name] = self.raising(owner, name, 0)
+        self.live()
+        return [place for place, calls in counted.items() if calls[0]]
+
+    def live(self) -> None:
+        """Poll a fabric in which a host goes and returns, and errors are counted."""
+        self.started()
+        self.fabric.cut("c")
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60, portRcvErrors=7)
+        self.pump(60.0)
+        self.fabric.heal("c")
+        self.pump(60.0)
+
+    def test_each(self) -> None:
+        """Each function raises once, at its first and at a later call: the poller goes on, and says so."""
+        places = self.places()
+        self.poller.stop()
+        self.assertGreater(len(places), 20)
+        for collaborator, name in places:
+            for number in (1, 3):
+                with self.subTest(f"{collaborator}.{name} at call {number}"):
+                    self.setUp()
+                    owner = getattr(self.poller, collaborator) if name else self.poller
+                    self.raising(owner, name or collaborator, number)
+                    self.live()
+                    self.flushLoggedErrors(ValueError)
+                    self.goesOn()
+                    self.poller.stop()
+
+    def goesOn(self) -> None:
+        """Check that a poller which had a failure finds another host that goes, and counts."""
+        self.pump(20.0)
+        statistics = self.poller.statistics
+        sweeps, turns = statistics.sweeps, statistics.turns
+        self.said()
+        self.fabric.cut("d")
+        self.pump(65.0)
+        self.assertGreaterEqual(statistics.sweeps, sweeps + 2)
+        self.assertGreaterEqual(statistics.turns, turns + 6)
+        self.assertIn(("raised", "node-gone", "d"), self.said())
+        self.assertEqual([loop.problem for loop in self.poller.supervisor.loops], [""] * 3)
+        self.assertFalse([key for key in self.poller.ledger.open if key.kind.startswith("loop-")])
+        self.assertEqual(self.rate("left", 1), 0.0)
+
+    def test_sweeps(self) -> None:
+        """A sweep that raises, whatever it is, is followed by others, and is a finding until one succeeds."""
+        self.started()
+        calls = 0
+
+        def managerFindings(*args: object) -> Any:
+            nonlocal calls
+            calls += 1
+            raise ValueError("oops")
+
+        self.patch(pollerModule, "managerFindings", managerFindings)
+        self.pump(200.0)
+        self.assertGreater(calls, 3)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertIn(("raised", "loop-failed", "sweep"), self.said())
+
+    def test_hangs(self) -> None:
+        """A sweep that does not end is a finding, though nothing else ends."""
+        self.started()
+        self.patch(pollerModule, "managerFindings", lambda *args: Deferred())
+        self.pump(LATE_SECONDS + 60.0)
+        self.assertIn(("raised", "loop-late", "sweep"), self.said())
+        self.assertFalse(self.poller.supervisor.isAlive())
+
+    def test_survey(self) -> None:
+        """A survey that raises is made again, and is a finding meanwhile."""
+        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        self.addCleanup(surveyor.stop)
+        calls = self.raising(self.poller, "report", 1)
+        self.started(0.0)
+        surveyor.start()
+        self.pump(200.0)
+        self.assertIn(("raised", "loop-failed", "survey"), self.said())
+        self.pump(120.0)
+        self.assertIn(("cleared", "loop-failed", "survey"), self.said())
+        self.assertEqual(calls[0], 2)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+
+class ServiceTests(SynchronousTestCase):
+    """The service, whose parts raise in a round and while a finding is reported."""
+
+    def setUp(self) -> None:
+        text = f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{self.mktemp()}"'
+        self.service = MonitorService(reactor, parseConfig(text))
+        self.addCleanup(self.service._agent.close)
+        self.calls: list[str] = []
+
+    def broken(self, owner: object, name: str, isBroken: bool) -> None:
+        def called(*args: object) -> list[object]:
+            self.calls.append(name)
+            if isBroken:
+                raise ValueError(name)
+            return []
+
+        self.patch(owner, name, called)
+
+    def test_round(self) -> None:
+        """Whatever fails after a round, all other parts have their turn."""
+        service = self.service
+        assert service._writer is not None
+        parts = [
+            *((service._notifier, "ready"), (service._writer, "add"), (service._files, "update")),
+            *((service, "_clockFindings"), (service.site, "looked"), (service, "_update")),
+        ]
+        names = [name for _owner, name in parts]
+        for broken in names:
+            self.calls.clear()
+            for owner, name in parts:
+                self.broken(owner, name, name == broken)
+            service._read(0.0)
+            self.assertEqual(self.calls, names)
+            self.assertIn(broken, service.poller.rounds.problem)
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_event(self) -> None:
+        """A finding that one part cannot take is taken by the others."""
+        service = self.service
+        for broken in ("heard", "told"):
+            self.calls.clear()
+            self.broken(service._teller, "heard", broken == "heard")
+            self.broken(service.site, "told", broken == "told")
+            service._tell(Raised(entryOf()))
+            self.assertEqual(self.calls, ["heard", "told"])
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+
+class _Channel:
+    """A channel that may raise."""
+
+    repeatSeconds = 0.0
+
+    def __init__(self, name: str, failures: int) -> None:
+        self.name = self.queue = name
+        self.failures = failures
+        self.news: list[News] = []
+
+    def tell(self, news: Sequence[News]) -> Deferred[None]:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ValueError("the channel fails")
+        self.news += news
+        return succeed(None)
+
+
+class _Memory:
+    """A memory that raises once, or does not answer."""
+
+    def __init__(self, broken: str, outcome: Callable[[], Deferred[Any]]) -> None:
+        self.broken = broken
+        self.outcome = outcome
+
+    def _result(self, name: str, result: Any) -> Deferred[Any]:
+        if self.broken == name:
+            self.broken = ""
+            return self.outcome()
+        return succeed(result)
+
+    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
+        return self._result("rememberedIn", [])
+
+    def rememberNow(self, several: object) -> Deferred[None]:
+        return self._result("rememberNow", None)
+
+
+class TellingTests(SynchronousTestCase):
+    """Channels and a memory that raise."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(5000.0)
+
+    def test_channel(self) -> None:
+        """A channel that raises keeps no other waiting, and has the news later."""
+        one, other = _Channel("one", failures=2), _Channel("other", failures=0)
+        teller = Teller(self.clock, TellingRules(0.0, 0.0), [one, other])
+        teller.start()
+        self.addCleanup(teller.stop)
+        teller.heard(Raised(entryOf()))
+        self.clock.advance(0.0)
+        self.assertEqual((len(one.news), len(other.news)), (0, 1))
+        self.assertEqual([found.where for found in teller.findings()], ["one"])
+        self.clock.pump([15.0] * 4)
+        self.assertEqual((len(one.news), len(other.news), teller.findings()), (1, 1, []))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_memory(self) -> None:
+        """A memory that raises, or does not answer, keeps no finding from being told."""
+        for broken in ("rememberedIn", "rememberNow"):
+            for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
+                channel = _Channel("one", failures=0)
+                memory = _Memory(broken, outcome)
+                teller = Teller(self.clock, TellingRules(0.0, 0.0), [channel], memory)
+                teller.start()
+                teller.heard(Raised(entryOf()))
+                self.clock.pump([0.0, MEMORY_SECONDS, 0.0, 15.0])
+                self.assertEqual(len(channel.news), 1, broken)
+                teller.stop()
+                self.flushLoggedErrors(ValueError)
