@@ -122,6 +122,18 @@ class FullLane:
         return False
 
 
+class OpenLane(FullLane):
+    """A lane that takes every message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[tuple[int, bool, bytes]] = []
+
+    def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
+        self.messages.append((identifier, signaled, bytes(message)))
+        return True
+
+
 class SentTests(SynchronousTestCase):
     """What is sent the short way."""
 
@@ -151,3 +163,75 @@ class SentTests(SynchronousTestCase):
         flow.writeSequence([b"two"])
         self.assertFalse(flow.send([]))
         self.assertEqual((lane.target[:6], flow.backlog), (b"one\0\0\0", 3))
+
+    @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=30), st.booleans())
+    @example([(20, 0), (5, 20), (11, 5), (9, 10)], False)
+    def test_same(self, steps: list[tuple[int, int]], isSignaling: bool) -> None:
+        """Bytes and messages are those of the way of all, also at the end of the ring and when it is full."""
+        lanes: list[Any] = [OpenLane(), OpenLane()]
+        flows = [begun()[0] for _ in lanes]
+        for flow, lane in zip(flows, lanes, strict=True):
+            flow.poster.openLane(lane)
+            flow.poster.limit, flow.poster.isSignaling = 1000, isSignaling
+            flow.writeSequence([b"first"])
+            flow.fill([])
+        for number, (written, read) in enumerate(steps):
+            for flow, isShort in zip(flows, (True, False), strict=True):
+                flow.ring.peerConsumed = min(flow.ring.peerConsumed + read, flow.ring.produced)
+                if written:
+                    flow.writeSequence([bytes([number + 1]) * written])
+                flow.isDirty = False
+                if not (isShort and flow.send([])):
+                    flow.fill([])
+            self.assertEqual(lanes[0].target, lanes[1].target)
+            self.assertEqual(lanes[0].messages, lanes[1].messages)
+            for name in ("produced", "at", "blocked"):
+                self.assertEqual(getattr(flows[0].ring, name), getattr(flows[1].ring, name), name)
+            self.assertEqual(flows[0].backlog, flows[1].backlog)
+
+
+class KeptTests(SynchronousTestCase):
+    """Bytes that are kept until they have arrived, since another link may have to send them again."""
+
+    def setUp(self) -> None:
+        self.flow, _ = begun()
+        self.flow.poster.keep()
+        self.flow.keep()
+        self.flow.poster.limit = 100
+        self.write(bytes(20))
+        self.flow.ring.peerConsumed = 20
+
+    def write(self, data: bytes) -> list[SendRequest]:
+        """The requests by which these bytes and a message go out."""
+        requests: list[SendRequest] = []
+        self.flow.writeSequence([data])
+        self.flow.isDirty = False
+        self.flow.fill(requests)
+        return requests
+
+    def places(self, requests: list[SendRequest]) -> list[tuple[int, bytes]]:
+        """Where RDMA WRITEs go, and their bytes."""
+        return [
+            (each.remoteAddress, b"".join(each.inline)) for each in requests if each.remoteAddress is not None
+        ]
+
+    def test_wrapped(self) -> None:
+        """Of what goes to the end of the ring and to its beginning all is kept."""
+        data = bytes(range(1, 21))
+        requests = self.write(data)
+        self.assertEqual(self.places(requests)[:2], [(20, data[:12]), (0, data[12:])])
+        assert self.flow.poster.kept is not None
+        self.assertEqual(b"".join(self.flow.poster.kept[-1][4]), data)
+
+    def test_again(self) -> None:
+        """On another link the same bytes go to the same places of the ring, behind a message that asks."""
+        data = bytes(range(1, 21))
+        self.write(data)
+        assert self.flow.poster.kept is not None
+        kept = list(self.flow.poster.kept)[-1:]
+        poster = Poster(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+        poster.limit = 100
+        self.flow.move(Bearing(poster, 1000, RKey(9)), kept)
+        requests: list[SendRequest] = []
+        self.flow.fill(requests)
+        self.assertEqual(self.places(requests[1:3]), [(1020, data[:12]), (1000, data[12:])])
