@@ -107,10 +107,11 @@ class MessageTransport:
         Send a message to the peer's handler of a tag.
 
         @param tag: from 0 to L{LARGEST_TAG}.
-        @param data: at most 64 MiB, which must not change before the outcome if they are more than a packet.
+        @param data: contiguous; at most 64 MiB, which must not change before the outcome if they are more
+            than a packet. Of an array all bytes are sent.
         @return: fires when the peer has the message; fails with L{MessageFailed}. It can be cancelled, which
             keeps the message from nobody.
-        @raise InvalidRequest: there is no such tag, or too much data.
+        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
         """
         outcome: Deferred[None] = Deferred()
         self.post(tag, data, partial(_tell, outcome))
@@ -127,11 +128,13 @@ class MessageTransport:
         Send a message as L{send} does, without a Deferred.
 
         @param done: called with None when the peer has the message, else with the error.
-        @raise InvalidRequest: there is no such tag, or too much data.
+        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
         """
         waiting = self._waiting
         if not 0 <= tag <= LARGEST_TAG:
             raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
+        if type(data) is not bytes:
+            data = _octets(data)
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # with the one that waits, which has asked for its turn
@@ -174,10 +177,11 @@ class MessageTransport:
         """
         Let the peer write into memory, and read from it, until the end of the connection.
 
-        @param memory: writable bytes.
+        @param memory: writable and contiguous; the peer addresses its bytes, whatever its items are.
         @return: the number of the region, which the peer has to be told.
+        @raise InvalidRequest: the memory is read-only, not contiguous, or released.
         """
-        region = self._core.regions.register(memoryview(memory), self._peer)
+        region = self._core.regions.register(memoryview(_octets(memory)), self._peer)
         self._regions.add(region)
         return region
 
@@ -197,6 +201,7 @@ class MessageTransport:
         """
         outcome: Deferred[None] = Deferred()
         done = partial(_tell, outcome)
+        data = _octets(data)
         lifeline = self._lifeline
         if lifeline is None or self.disconnecting or self._peer.state != OPEN:
             done(MessageFailed("the connection has ended"))
@@ -276,8 +281,9 @@ class MessageTransport:
         @param data: at most 64 MiB, which must not change while they wait.
         @param immediate: 32 bits that come with it.
         @param done: called with None when the peer has the message, or with an error when it was sent.
-        @raise InvalidRequest: there is too much data.
+        @raise InvalidRequest: there is too much data, or a buffer that is not contiguous.
         """
+        data = _octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has {LONGEST - _IMMEDIATE.size} bytes at most")
         if self._lifeline is None or self.disconnecting:
@@ -488,6 +494,21 @@ class MessageTransport:
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
             lifeline.close()
+
+
+def _octets(data: Buffer) -> Buffer:
+    """
+    View a buffer as bytes, whatever its items are: the length of an array counts these.
+
+    @raise InvalidRequest: the buffer is not contiguous, or released.
+    """
+    if type(data) is bytes or type(data) is bytearray:
+        return data
+    try:
+        view = memoryview(data)
+        return view.cast("B") if view.nbytes else memoryview(bytearray())
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"a buffer cannot be used: {error}") from error
 
 
 def _enough(data: Buffer, length: int) -> Buffer:
