@@ -58,10 +58,15 @@ class PeerClosed(NamedTuple):
 
 
 class PeerLost(NamedTuple):
-    """A peer was given up: its messages have failed before this."""
+    """
+    A peer was given up: its messages have failed before this.
+
+    @ivar error: the exception of this module, or of the program's buffers, that is to blame, if there is one.
+    """
 
     peer: Peer
     reason: str
+    error: Exception | None = None
 
 
 class LandingWanted(NamedTuple):

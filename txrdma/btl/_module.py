@@ -212,8 +212,12 @@ class Module(Shortcuts):
         if peer.state != GONE:
             self._makeReady(peer)
 
-    def lose(self, peer: Peer, reason: str) -> None:
-        """Give up a peer: its messages fail, and nothing more is sent to it."""
+    def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
+        """
+        Give up a peer: its messages fail, and nothing more is sent to it.
+
+        @param error: an exception that belongs to this peer alone; L{PeerLost} carries it.
+        """
         if peer.state == GONE:
             return
         self._catchUp()  # what has arrived does not fail
@@ -221,7 +225,7 @@ class Module(Shortcuts):
         self._failAll(peer, reason)
         self._forget(peer)
         if not hasEnded:
-            self._events.append(PeerLost(peer, reason))
+            self._events.append(PeerLost(peer, reason, error))
 
     # Packets that come.
 
@@ -267,7 +271,11 @@ class Module(Shortcuts):
             return
         place = peer.received.place(segment.sequence)
         if place == NEW:
-            self._take(peer, segment, now)
+            try:
+                self._take(peer, segment, now)
+            except Exception as error:
+                self.lose(peer, "a segment of the peer could not be processed", error)
+                return
         else:
             self._takeNot(peer, segment, place, now)
         if peer.received.isOwed:
@@ -488,6 +496,11 @@ class Module(Shortcuts):
 
     # Packets and events that go.
 
+    @property
+    def hasEvents(self) -> bool:
+        """Whether L{events} has something to take."""
+        return bool(self._events)
+
     def events(self) -> list[Event]:
         """Take what has happened, in order; what was left for later comes alone."""
         if not self._events:
@@ -555,7 +568,11 @@ class Module(Shortcuts):
                 channel = self._channelOf(queue[0])
                 if credits[channel] <= 1:
                     return
-                sent = peer.cut(queue)
+                try:
+                    sent = peer.cut(queue)
+                except Exception as error:  # the loop takes a peer that is gone out of the ready list
+                    self.lose(peer, "a segment to the peer could not be made", error)
+                    continue
                 if sent is None:  # C{goOn}, or an acknowledgement that makes room, makes the peer ready
                     ready.popleft()
                     peer.isReady = False

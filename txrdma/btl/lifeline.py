@@ -483,6 +483,10 @@ class Lifeline(StreamProtocol):
         elif isinstance(event, PeerClosed):
             self._sayFarewell(b"".join(event.peer.acknowledgement()))
         else:
+            if event.error is not None:
+                _log.failure(
+                    "{lifeline} ends: {reason}", Failure(event.error), lifeline=self, reason=event.reason
+                )
             self._giveUp(Failure(ConnectionLost(event.reason)))
 
     def _came(self, messages: Sequence[tuple[int, memoryview]]) -> None:

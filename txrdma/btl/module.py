@@ -115,7 +115,7 @@ class ModulePort:
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
-        self._touched: dict[Program, None] = {}
+        self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
         table = device.gidTable(1)
         index = usualGID(table)
@@ -276,9 +276,9 @@ class ModulePort:
         try:
             now = self._reactor.seconds()
             packets, isTold = 0, True
-            while isTold and not self._isClosed:  # what is answered takes the acknowledgement with it
+            while (isTold or core.hasEvents) and not self._isClosed:
                 isTold = self._tell()
-                packets += self._send(now)
+                packets += self._send(now)  # what is answered takes the acknowledgement with it
         finally:
             self._isBusy = False
         if self._isClosed:
@@ -315,9 +315,16 @@ class ModulePort:
         try:
             program.happened(event)
             program.turnEnded()
+        except Exception:
+            self._failed(event.peer)
         finally:
             self._isBusy = False
         return True
+
+    def _failed(self, peer: Peer) -> None:
+        """Log the exception that is being handled, and give up the peer whose program has raised it."""
+        _log.failure("{module}: an event could not be processed; its connection ends", module=self)
+        self.core.lose(peer, "an event could not be processed")
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""
@@ -333,10 +340,16 @@ class ModulePort:
                 latest, way = peer, peer.context
                 assert isinstance(way, _Way)
                 happened = way.program.happened
-                touched[way.program] = None
-            happened(event)
-        for program in touched:
-            program.turnEnded()
+                touched[way.program] = peer
+            try:
+                happened(event)
+            except Exception:
+                self._failed(peer)
+        for program, peer in touched.items():
+            try:
+                program.turnEnded()
+            except Exception:
+                self._failed(peer)
         touched.clear()
         self._isTellingLanded = False
         return True

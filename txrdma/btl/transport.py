@@ -399,7 +399,8 @@ class MessageTransport:
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         self._isPaused = False
-        self._deliver()  # what came before the end comes before it here, too
+        with _log.failuresHandled("{transport}: messageReceived failed at the end", transport=self):
+            self._deliver()  # what came before the end comes before it here, too
         self._dismissProducer()
         try:
             self._protocol.connectionLost(reason)
