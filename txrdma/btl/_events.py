@@ -57,6 +57,13 @@ class PeerClosed(NamedTuple):
     peer: Peer
 
 
+class ProbeReceived(NamedTuple):
+    """A probe of a peer, which waits for its nonce to be echoed by another route: see L{Module.probe}."""
+
+    peer: Peer
+    nonce: bytes
+
+
 class PeerLost(NamedTuple):
     """
     A peer was given up: its messages have failed before this.
@@ -75,4 +82,13 @@ class LandingWanted(NamedTuple):
     peer: Peer
 
 
-Event = Union[MessageReceived, PackReceived, SendCompleted, SendFailed, PeerClosed, PeerLost, LandingWanted]
+Event = Union[
+    MessageReceived,
+    PackReceived,
+    SendCompleted,
+    SendFailed,
+    PeerClosed,
+    ProbeReceived,
+    PeerLost,
+    LandingWanted,
+]

@@ -22,6 +22,7 @@ from txrdma.btl._events import (
     PackReceived,
     PeerClosed,
     PeerLost,
+    ProbeReceived,
     SendCompleted,
     SendFailed,
 )
@@ -70,6 +71,19 @@ FAIR_SHARE: Final = 8
 
 KEEP_ALIVE: Final = 30.0
 """Seconds of silence after which a peer is asked whether it is still there."""
+
+NONCE_LENGTH: Final = 8
+"""Bytes of the nonce of a probe."""
+
+AMPLIFICATION: Final = 3
+"""
+Bytes that are sent to an address that is not proven, for each byte that has come (RFC 9000, 8.1).
+
+What is more is dropped as if the network had lost it, and sent again after a timeout.
+"""
+
+OVERHEAD: Final = 52
+"""Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
 
 _ASLEEP: Final = 1.0
 
@@ -121,6 +135,7 @@ class Module(Shortcuts):
         context: object,
         now: float,
         mtu: int = LONGEST_PAYLOAD,
+        allowance: int | None = None,
     ) -> Peer:
         """
         Get to know a peer. Both ends have exchanged these values by other means.
@@ -131,12 +146,16 @@ class Module(Shortcuts):
         @param firstSent: sequence number that this end begins with; C{firstReceived}: that the peer begins
             with.
         @param mtu: bytes of the longest packet that the peer takes on its data channel.
+        @param allowance: bytes that may be sent before the addresses are proven to be the peer's (see
+            L{prove}), headers included; None where they need no proof.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
             raise InvalidRequest("a peer has this name already")
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
+        if allowance is not None:
+            self._unproven[peer] = allowance
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -175,13 +194,39 @@ class Module(Shortcuts):
             raise InvalidRequest("a region has 32 bits, an offset 64")
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
-    def probe(self, peer: Peer, length: int, context: object) -> None:
+    def probe(self, peer: Peer, length: int, nonce: bytes) -> None:
         """
-        Send a packet of so many bytes that says nothing, to hear whether such arrive: at least 18 bytes.
+        Send a packet of so many bytes, at least 26, that carries a nonce.
 
+        The peer's module reports L{ProbeReceived}. Who echoes the nonce has received packets of this length
+        at the peer's addresses: acknowledgements do not show that, since their numbers can be guessed.
+
+        @param nonce: L{NONCE_LENGTH} random bytes.
         @raise InvalidRequest: the peer is not open.
         """
-        self._queue(peer, Message(VOID, 0, bytes(length - HEADER_LENGTH), context))
+        self._queue(peer, Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None))
+
+    def prove(self, peer: Peer) -> None:
+        """Note that a nonce was echoed, so that packets to this peer's addresses are limited no more."""
+        self._unproven.pop(peer, None)
+
+    def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
+        """
+        Take the last acknowledgement of a peer, which has come by another route than its datagrams.
+
+        It counts only for a connection that closes: else it could acknowledge what has arrived nowhere.
+        """
+        if peer.state not in (CLOSING, LEFT):
+            return
+        try:
+            segment = decodeSegment(packet)
+        except WireError:
+            self.counters.badHeaderRecvs += 1
+            return
+        if segment.kind == ACK and segment.sender == peer.name:
+            self._catchUp()
+            self.counters.ackRecvs += 1
+            self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
 
     def _queue(self, peer: Peer, message: Message, isUrgent: bool = False) -> None:
         if peer.state != OPEN:
@@ -252,6 +297,8 @@ class Module(Shortcuts):
             if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
+        if self._unproven and peer in self._unproven:
+            self._unproven[peer] += AMPLIFICATION * (OVERHEAD + len(packet))
         peer.heardAt = now
         self._times.touch(peer)
         kind = segment.kind
@@ -359,6 +406,8 @@ class Module(Shortcuts):
             received.take(segment.sequence, segment.attempt, now)
             if kind == BYE and peer.bye is None:
                 peer.bye = segment.sequence
+            elif kind == VOID and len(payload) >= NONCE_LENGTH:
+                self._events.append(ProbeReceived(peer, bytes(payload[:NONCE_LENGTH])))
         else:
             self._refuse(peer, segment.sequence)
             return
@@ -448,6 +497,7 @@ class Module(Shortcuts):
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
+        self._unproven.pop(peer, None)
         self._owed.peers.pop(peer, None)
 
     # Times.
@@ -529,11 +579,25 @@ class Module(Shortcuts):
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now)
+        if self._unproven:
+            packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:
             self._catchUp()
             return self.outgoing(now, isEarly)
         self.counters.totalSends += len(packets)
         return packets
+
+    def _isAllowed(self, packet: Packet) -> bool:
+        """Count a packet to an address that is not proven; False where it would be too much."""
+        allowance = self._unproven.get(packet.peer)
+        if allowance is None:
+            return True
+        left = allowance - OVERHEAD - len(packet.head) - len(packet.payload)
+        if left < 0:
+            self.credits[packet.channel] += 1
+            return False
+        self._unproven[packet.peer] = left
+        return True
 
     def _makeReady(self, peer: Peer) -> None:
         self._times.touch(peer)

@@ -39,6 +39,7 @@ class Shortcuts:
         self.hasLanded = False
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
+        self._unproven: dict[Peer, int] = {}  # bytes that may be sent to an address that is not proven yet
         self._owed = Owed(self.counters)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
@@ -60,6 +61,8 @@ class Shortcuts:
         length = len(data)
         whole = length + HEADER_LENGTH
         if peer.usual or peer.urgent or peer.state != OPEN or whole > peer.mtu or not 0 <= tag <= 0xFFFF:
+            return None
+        if self._unproven and peer in self._unproven:
             return None
         channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
         if self.hasLanded or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
@@ -114,6 +117,8 @@ class Shortcuts:
         attempt, tag, name, sequence, acknowledged, payload = plain
         peer = self._peers.get(name)
         if peer is None or peer.state != OPEN or peer.addresses[channel] != address:
+            return None
+        if self._unproven and peer in self._unproven:
             return None
         base, isNews = peer.sent.base, False
         if acknowledged + 1 & 0xFFFF != base:

@@ -176,13 +176,20 @@ class ModulePort:
     # Peers
 
     def addPeer(
-        self, name: int, sender: int, place: Place, sequences: tuple[int, int], program: Program
+        self,
+        name: int,
+        sender: int,
+        place: Place,
+        sequences: tuple[int, int],
+        program: Program,
+        allowance: int | None = None,
     ) -> Peer:
         """
         Get to know a peer; both ends have told each other these numbers.
 
         @param name: drawn by L{newName}, and C{sender} that of the peer.
         @param sequences: the first ones of this end, and of the peer.
+        @param allowance: see L{Module.addPeer}.
         @raise InvalidRequest: the port has no way to the peer.
         """
         own = self.place.gid
@@ -194,7 +201,9 @@ class ModulePort:
             sourceOf(place.gid, place.qpns[1]),
         )
         return self.core.addPeer(
-            *(name, sender, addresses, *sequences, way, self._reactor.seconds()), mtu=place.mtu
+            *(name, sender, addresses, *sequences, way, self._reactor.seconds()),
+            mtu=place.mtu,
+            allowance=allowance,
         )
 
     def wayTo(self, place: Place) -> AddressVector:
