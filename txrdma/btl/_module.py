@@ -31,7 +31,7 @@ from txrdma.btl._landing import LONG
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
-from txrdma.btl._shortcuts import Shortcuts
+from txrdma.btl._shortcuts import Probation, Shortcuts
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -82,9 +82,13 @@ Bytes that are sent to an address that is not proven, for each byte that has com
 What is more is dropped as if the network had lost it, and sent again after a timeout.
 """
 
+MOST_EARLY_BYTES: Final = 1 << 18
+"""Bytes of a peer's messages that are taken before its connection is established: see L{Module.establish}."""
+
 OVERHEAD: Final = 52
 """Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
 
+_PROVEN: Final = 1 << 62
 _ASLEEP: Final = 1.0
 
 
@@ -147,7 +151,7 @@ class Module(Shortcuts):
             with.
         @param mtu: bytes of the longest packet that the peer takes on its data channel.
         @param allowance: bytes that may be sent before the addresses are proven to be the peer's (see
-            L{prove}), headers included; None where they need no proof.
+            L{prove}), headers included; None where they need no proof, and the connection is established.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
@@ -155,7 +159,7 @@ class Module(Shortcuts):
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         if allowance is not None:
-            self._unproven[peer] = allowance
+            self._probation[peer] = Probation(allowance, MOST_EARLY_BYTES)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -208,7 +212,12 @@ class Module(Shortcuts):
 
     def prove(self, peer: Peer) -> None:
         """Note that a nonce was echoed, so that packets to this peer's addresses are limited no more."""
-        self._unproven.pop(peer, None)
+        if (probation := self._probation.get(peer)) is not None:
+            probation.allowance = _PROVEN
+
+    def establish(self, peer: Peer) -> None:
+        """Note that the program takes messages of this peer, so that these are limited no more."""
+        self._probation.pop(peer, None)
 
     def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
         """
@@ -297,8 +306,8 @@ class Module(Shortcuts):
             if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
-        if self._unproven and peer in self._unproven:
-            self._unproven[peer] += AMPLIFICATION * (OVERHEAD + len(packet))
+        if self._probation and (probation := self._probation.get(peer)) is not None:
+            probation.allowance += AMPLIFICATION * (OVERHEAD + len(packet))
         peer.heardAt = now
         self._times.touch(peer)
         kind = segment.kind
@@ -366,10 +375,18 @@ class Module(Shortcuts):
             if landed is None:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return
+            if segment.sequence != received.following and peer.order.isFull(len(landed.payload)):
+                counters.noMemoryRecvs += 1
+                received.remind(now)
+                return
             segment, self.hasLanded = landed, True
             counters.rdmaRecvs += 1
         kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
+        if self._probation and kind not in (VOID, BYE) and not self._hasEarlyRoom(peer, segment):
+            counters.noMemoryRecvs += 1
+            received.remind(now)
+            return
         if kind == FRAG and peer.state < ENDED:
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
@@ -415,6 +432,19 @@ class Module(Shortcuts):
             counters.maxRcvdWindowSize = received.spread
         while peer.order and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
+
+    def _hasEarlyRoom(self, peer: Peer, segment: Segment) -> bool:
+        """Count the bytes of a peer whose connection is not established; False where there are too many."""
+        probation = self._probation.get(peer)
+        if probation is None:
+            return True
+        length = len(segment.payload)
+        if segment.kind == CHUNK:
+            length = segment.total if peer.assembly.isNew(segment.fragment) else 0
+        if length > probation.room:
+            return False
+        probation.room -= length
+        return True
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
         """Deliver a message that is whole, or keep it until all before it are here."""
@@ -497,7 +527,7 @@ class Module(Shortcuts):
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
-        self._unproven.pop(peer, None)
+        self._probation.pop(peer, None)
         self._owed.peers.pop(peer, None)
 
     # Times.
@@ -579,7 +609,7 @@ class Module(Shortcuts):
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now)
-        if self._unproven:
+        if self._probation:
             packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:
             self._catchUp()
@@ -589,14 +619,14 @@ class Module(Shortcuts):
 
     def _isAllowed(self, packet: Packet) -> bool:
         """Count a packet to an address that is not proven; False where it would be too much."""
-        allowance = self._unproven.get(packet.peer)
-        if allowance is None:
+        probation = self._probation.get(packet.peer)
+        if probation is None:
             return True
-        left = allowance - OVERHEAD - len(packet.head) - len(packet.payload)
-        if left < 0:
+        length = OVERHEAD + len(packet.head) + len(packet.payload)
+        if length > probation.allowance:
             self.credits[packet.channel] += 1
             return False
-        self._unproven[packet.peer] = left
+        probation.allowance -= length
         return True
 
     def _makeReady(self, peer: Peer) -> None:

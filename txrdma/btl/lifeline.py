@@ -2,10 +2,10 @@
 The lifeline of a peer: a TCP connection by which two modules find each other, and hear of each other's end.
 
 Before the first message each end sends two probes, a small packet and one as long as the MTU allows; so a
-path that swallows long packets is an error that says so, and not a connection that hangs. Each carries a nonce, which
-the receiver echoes by the lifeline (as in RFC 9000, 8.2): the small one's proves that the peer receives what is
-sent to the address it has named, and only then the long one, and messages, go there. Behind the last
-message the lifeline carries the last acknowledgement, so that nobody has to linger.
+path that swallows long packets is an error that says so, and not a connection that hangs. Each carries a
+nonce, which the receiver echoes by the lifeline (as in RFC 9000, 8.2): the small one's proves that the peer
+receives what is sent to the address it has named, and only then the long one, and messages, go there. Behind
+the last message the lifeline carries the last acknowledgement, so that nobody has to linger.
 
 Where the two have several interfaces in common each pair of these is a rail, with a module and probes of its
 own, and messages go by all of them: see L{txrdma.btl.rails}.
@@ -74,7 +74,10 @@ EXCHANGE_SECONDS: Final = 30.0
 """Seconds in which both ends must be ready."""
 
 MOST_EARLY: Final = 1024
-"""Messages that are kept until this end is connected: the other one may be a moment before."""
+"""
+Messages that are kept until this end is connected, which the other one may be a moment before; with more it
+fails. Of bytes the module takes L{txrdma.btl._module.MOST_EARLY_BYTES} until then.
+"""
 
 MOST_ECHOES: Final = 2
 """Probes of each rail that are echoed; more are taken without a word."""
@@ -371,6 +374,8 @@ class Lifeline(StreamProtocol):
         if user is None:
             self.abort()
             return
+        for rail in self._rails:
+            rail.module.core.establish(rail.peer)
         early, self._early = self._early, []
         user.messagesCame(early)
         user.turnEnded()

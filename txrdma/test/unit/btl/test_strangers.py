@@ -8,12 +8,17 @@ from random import Random
 from typing import Any
 
 from twisted.internet.testing import AccumulatingProtocol
+from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl import _ordering
+from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, TAKEN
+from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl.connections import Opening
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
-from txrdma.btl.lifeline import PROBE_SECONDS
-from txrdma.btl.wire import ACK, encodeHead, FRAG
-from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+from txrdma.btl.lifeline import Lifeline, PROBE_SECONDS
+from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
+from txrdma.test.unit.btl import test_landings
 from txrdma.testing.protocols import Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
@@ -25,6 +30,100 @@ class Pushing(TagRecorder):
         super().connectionMade()
         for _each in range(100):
             self.transport.sendMessage(bytes(10_000))
+
+
+class EarlyTests(HostsCase):
+    """What a peer may send before the connection is established is bounded in bytes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(Lifeline, "_echoed", lambda *_arguments: None)  # nothing proves the address of a peer
+        self.openings = self.open(TagRecorder(), TagRecorder())
+        for opening in self.openings:
+            opening.answer.addErrback(lambda failure: None)
+        self.wait(lambda: all(each.lifeline._echoes for each in self.openings))
+        client, self.server = (each.lifeline for each in self.openings)
+        client.module.core.prove(client.peer)  # type: ignore[arg-type]  # of one module
+        self.client = client
+
+    def early(self) -> int:
+        """Bytes that the server has of messages."""
+        assembly = self.server.module.core._budget.used + self.server.module.core._budget.beside
+        return assembly + sum(len(data) for _tag, data in self.server._early)
+
+    def test_messages(self) -> None:
+        """Messages beyond the limit are not taken, and neither is a long one."""
+        for length in (900, 100_000, 60 << 20):
+            for _each in range(20):
+                self.client.send(TAG, bytes(length))
+        self.client.soon()
+        self.pause(1.0)
+        self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
+        self.assertGreater(self.early(), 100_000)
+        self.assertGreater(self.server.module.core.counters.noMemoryRecvs, 0)
+
+    def test_later(self) -> None:
+        """What was not taken arrives when the connection is established."""
+        data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
+        self.client.send(TAG, data)
+        self.client.soon()
+        self.pause(0.1)
+        self.assertEqual(self.early(), 0)
+        for rail in self.server._rails:
+            rail.missing.clear()
+        self.server._maybeEstablished()
+        user: Any = self.server.user
+        self.wait(lambda: user._protocol.tagged == [(TAG, data)])
+
+
+class OneHostEarlyTests(test_landings.OneHostCase):
+    """Pieces in shared memory behind a gap."""
+
+    def test_gap(self) -> None:
+        """The bytes that wait behind a gap are bounded, and all arrive when it is filled."""
+        self.patch(_ordering, "MOST_HELD", 1 << 20)
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(1 << 19)))
+        order = server.transport._peer.order
+        assert isinstance(order, _ordering.Ordering)
+        most, held = 0, order.hold
+
+        def hold(self: _ordering.Ordering, *arguments: Any) -> None:
+            nonlocal most
+            held(*arguments)
+            most = max(most, self._bytes)
+
+        self.patch(_ordering.Ordering, "hold", hold)
+        said = [bytes([number]) * (300 << 10) for number in range(20)]
+        self.world.network.drop(lambda packet: True, 1)
+        for data in said:
+            client.transport.post(ORDERED, data)
+        self.wait(lambda: len(server.tagged) == 21)
+        self.assertEqual([data for _tag, data in server.tagged[1:]], said)
+        self.assertLessEqual(most, 1 << 20)
+        self.assertGreater(most, 0)
+
+
+class BesideTests(SynchronousTestCase):
+    """Messages for which each peer has room beside."""
+
+    def test_bound(self) -> None:
+        """All peers together have a limited room beside, which is free again at their end."""
+        budget = Budget(most=LONGEST)
+        peers = [Assembly(budget) for _each in range(10)]
+        budget.used = budget.most
+
+        def chunk(fragment: int) -> Segment:
+            return Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
+
+        taken = []
+        for peer in peers:
+            if peer.judge(chunk(1), True) == TAKEN:
+                peer.take(chunk(1), 0.0)
+                taken.append(peer)
+        self.assertEqual((len(taken), budget.beside), (MOST_BESIDE // LONGEST, MOST_BESIDE))
+        taken[0].drop()
+        self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
 
 
 class AddressTests(HostsCase):
