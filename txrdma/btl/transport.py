@@ -430,12 +430,12 @@ class MessageTransport:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
         elif tag == _TAKEN:
-            self._flow.hear(*_TOTAL.unpack(_enough(data, 8)))
+            self._flow.hear(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
             self._sendOn()
         elif tag == _GET:
-            self._answer(_enough(data, _GET_FIELDS.size))
+            self._answer(_exactly(data, _GET_FIELDS.size))
         elif tag == _GOT:
-            self._answered(_enough(data, _GOT_FIELDS.size))
+            self._answered(_exactly(data, _GOT_FIELDS.size))
         else:
             raise Violation(f"tag {tag:#x}")
 
@@ -510,6 +510,12 @@ def _octets(data: Buffer) -> Buffer:
         return view.cast("B") if view.nbytes else memoryview(bytearray())
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"a buffer cannot be used: {error}") from error
+
+
+def _exactly(data: Buffer, length: int) -> Buffer:
+    if len(data) != length:
+        raise Violation(f"{len(data)} bytes, not {length}")
+    return data
 
 
 def _enough(data: Buffer, length: int) -> Buffer:

@@ -671,7 +671,8 @@ class LiarTests(HostsCase):
         """A peer that breaks a rule loses its connection, and no other one is harmed."""
         others = self.connected()
         for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),
-                          (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123")):  # fmt: skip
+                          (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123"), (0xFFFD, bytes(9)),
+                          (0xFFFC, bytes(25)), (0xFFFB, bytes(6))):  # fmt: skip
             client, server = self.connected()
             client.transport._send(tag, data)
             client.transport._soon()
