@@ -17,6 +17,7 @@ end is connected when it has heard that, and its own probes have arrived, too.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -72,6 +73,12 @@ PROBE_SECONDS: Final = 10.0
 
 EXCHANGE_SECONDS: Final = 30.0
 """Seconds in which both ends must be ready."""
+
+TCP_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 18}
+"""
+Options of the lifeline: seconds of silence before a probe, seconds between probes, and probes without an
+answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl._window.GIVE_UP}.
+"""
 
 MOST_EARLY: Final = 1024
 """
@@ -138,6 +145,15 @@ def _addressOf(source: Hashable) -> str:
     assert isinstance(source, tuple)
     raw: bytes = source[0]
     return str(ipaddress.ip_address(raw))
+
+
+def _keepAlive(transport: Any) -> None:
+    """Have the system probe a silent TCP connection, so that no middlebox on its path forgets it."""
+    transport.setTcpKeepAlive(True)
+    handle = transport.getHandle()
+    if handle is not None and hasattr(handle, "setsockopt"):
+        for option, value in TCP_KEEP_ALIVE.items():
+            handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _isOneHost(*ends: IAddress | None) -> bool:
@@ -222,7 +238,7 @@ class Lifeline(StreamProtocol):
         self.host, self.peerHost = transport.getHost(), transport.getPeer()
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-            transport.setTcpKeepAlive(True)
+            _keepAlive(transport)
         self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
         try:
             self._openRails(transport.getHost().host)

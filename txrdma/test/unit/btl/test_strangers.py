@@ -4,6 +4,7 @@ Clients that nobody knows: what they can make a listener send, keep, or wait for
 
 from __future__ import annotations
 
+import socket
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl import _ordering
 from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, TAKEN
 from txrdma.btl._module import MOST_EARLY_BYTES
+from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.lifeline import Lifeline, PROBE_SECONDS
@@ -20,7 +22,7 @@ from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_landings
 from txrdma.testing.protocols import Recorders
-from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
 
 
 class Pushing(TagRecorder):
@@ -102,6 +104,21 @@ class OneHostEarlyTests(test_landings.OneHostCase):
         self.assertEqual([data for _tag, data in server.tagged[1:]], said)
         self.assertLessEqual(most, 1 << 20)
         self.assertGreater(most, 0)
+
+
+class KeepAliveTests(HostsCase):
+    """The TCP connection of two peers."""
+
+    def test_options(self) -> None:
+        """The system probes it long before a middlebox forgets it, and gives up later than the module."""
+        options: dict[object, Any] = {}
+        self.patch(
+            MemorySocket, "setsockopt", lambda _each, _level, name, value: options.update({name: value})
+        )
+        self.connected()
+        wait = options[socket.TCP_KEEPIDLE]
+        self.assertLessEqual(wait, 60)
+        self.assertGreater(wait + options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT], GIVE_UP)
 
 
 class BesideTests(SynchronousTestCase):
