@@ -596,14 +596,15 @@ class ExchangeTests(HostsCase):
             MemoryTCP(ends[1], accepted).begin()
             MemoryTCP(ends[0], opening.lifeline).begin()
             answers.append(opening.answer)
-        self.assertEqual(len(accepting.waiting), 4)
+        self.assertEqual(len(accepting.silent), 6)
         answers[4].cancel()
         self.wait(lambda: all(answer.called for answer in answers))
         self.failureResultOf(answers.pop(4), CancelledError, ConnectionAborted)
         for answer in answers:
             self.successResultOf(answer)
         self.wait(lambda: len(server.protocols) == 5 and all(each.isMade for each in server.protocols))
-        self.assertEqual((len(accepting.waiting), accepting._opening), (0, 0))
+        self.assertEqual((len(accepting.waiting), len(accepting.silent), accepting._opening), (0, 0, 0))
+        self.assertEqual((accepting._openingOf, accepting._othersOf), ({}, {}))
 
     def stranger(self, said: bytes) -> Failure:
         """Let somebody else say this to a server."""

@@ -8,10 +8,11 @@ import socket
 from random import Random
 from typing import Any
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl import _ordering
+from txrdma.btl import _ordering, connections
 from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, TAKEN
 from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
@@ -104,6 +105,54 @@ class OneHostEarlyTests(test_landings.OneHostCase):
         self.assertEqual([data for _tag, data in server.tagged[1:]], said)
         self.assertLessEqual(most, 1 << 20)
         self.assertGreater(most, 0)
+
+
+class SilentTests(HostsCase):
+    """Clients that say nothing."""
+
+    def client(self, accepting: connections._Accepting, protocol: Any, host: str, port: int) -> MemoryTCP:
+        """Connect a client from this host's address."""
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
+        accepted = accepting.buildProtocol(IPv4Address("TCP", host, port))
+        assert accepted is not None
+        MemoryTCP(ends[1], accepted).begin()
+        client = MemoryTCP(ends[0], protocol)
+        client.begin()
+        return client
+
+    def test_others(self) -> None:
+        """They take no places of exchanges, and are closed soon, while other clients connect."""
+        self.patch(connections, "MOST_OPENING", 2)
+        server = Recorders(TagRecorder)
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        silent = [AccumulatingProtocol() for _each in range(20)]
+        for number, protocol in enumerate(silent):
+            self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
+        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
+        self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
+        self.pause(connections.INTRODUCTION_SECONDS + 0.1)
+        self.assertTrue(all(each.closed for each in silent))
+        self.assertEqual((len(accepting.silent), accepting._othersOf), (0, {}))
+
+    def test_oneAddress(self) -> None:
+        """Clients of one address leave places of exchanges to others, and beyond a number are closed."""
+        self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
+        self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        introduction = Introduction(
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
+            gid=self.hosts[0].device.gids(1)[0],
+        )  # fmt: skip
+        for number in range(7):
+            client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
+            client.write(introduction.encode())
+            self.pause(0.001)
+        self.assertIs(accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_008)), None)
+        self.assertEqual((accepting._opening, len(accepting.waiting)), (2, 5))
+        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
+        self.outcome(opening.answer, 1.0)
 
 
 class KeepAliveTests(HostsCase):
