@@ -247,6 +247,24 @@ class ArrivalTests(SynchronousTestCase):
             self.assertEqual(self.known(quick), self.known(usual))
             self.assertEqual(counters[0].named(), counters[1].named())
 
+    def test_resentBefore(self) -> None:
+        """A segment older than a resend that has arrived leaves those behind it overtaken, by either way."""
+        windows = [SendWindow(_FIRST, Counters(), 5.0) for _each in range(2)]
+        for number, window in enumerate(windows):
+            for _each in range(2):
+                window.add(Sent(FRAG, 0, b"", None), DATA, 0.0)
+            second = Segment(ACK, 0, 0, _FIRST - 1, payload=b"\1", latest=_FIRST + 1, latestAttempt=1)
+            window.acknowledged(second, 0.4)
+            for _each in range(2):
+                window.add(Sent(FRAG, 0, b"", None), DATA, 0.81)
+            window.expired(0.81)
+            self.assertTrue(window.hasLost())
+            window.again(0.81)
+            window.acknowledged(Segment(ACK, 0, 0, _FIRST + 1, latest=_FIRST, latestAttempt=2), 1.2)
+            if number or window.arrivedNext(_FIRST + 2, 1.2) is None:
+                window.acknowledgedBeside(_FIRST + 2, 1.2)
+        self.assertEqual(*map(self.known, windows))
+
     def known(self, window: SendWindow) -> tuple[object, ...]:
         """What a window knows."""
         trips = [(each.smoothed, each.timeout, each.base, each.overtaken()) for each in window.roundTrips]
