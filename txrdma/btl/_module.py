@@ -577,6 +577,13 @@ class Module(Shortcuts):
     # Packets and events that go.
 
     @property
+    def hasMoreLost(self) -> bool:
+        """Whether L{outgoing} has left segments that are to be sent again, and may be at once."""
+        return self.credits[DATA] > 1 and any(
+            each.state != GONE and each.sent.hasLost() for each in self._losing
+        )
+
+    @property
     def hasEvents(self) -> bool:
         """Whether L{events} has something to take."""
         return bool(self._events)

@@ -273,8 +273,8 @@ class SendWindow:
         """
         Take an acknowledgement beside another segment, if it tells of one segment, of which all is as usual.
 
-        The usual is that this is the oldest one, sent once and not overtaken, and nothing is lost: no deadline
-        is sooner then.
+        The usual is that this is the oldest one, sent once and not overtaken, and nothing is lost: no
+        deadline is sooner then.
 
         @return: the segment; None where nothing was done, and L{acknowledgedBeside} has to do it.
         """

@@ -292,7 +292,7 @@ class ModulePort:
             self._isBusy = False
         if self._isClosed:
             return
-        if packets >= MOST_PACKETS:
+        if packets >= MOST_PACKETS or core.hasMoreLost:
             self.soon()
         self._schedule(core.deadline(), now)
 
