@@ -42,7 +42,7 @@ FULL: Final = 1 << 20
 """Bytes that wait to be sent, or have not arrived, when a producer is paused."""
 
 MOST_GETS: Final = 256
-"""Reads of a peer that are answered at a time; those beyond are refused."""
+"""Reads that are answered at a time: a peer's beyond are refused, and those of this end wait."""
 
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
@@ -88,6 +88,9 @@ class MessageTransport:
         self._regions: set[int] = set()
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
+        self._asked: set[int] = set()  # numbers of gets that the peer has not answered
+        self._unasked: deque[tuple[int, bytes]] = deque()  # gets that wait until it has answered others
+        self._isAborted = False
         self._stopping: Stopping | None = None
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
@@ -167,7 +170,8 @@ class MessageTransport:
         if handler is None:
             self._handlers.pop(tag, None)
             return
-        self._handlers[tag] = handler
+        if not self._isAborted:
+            self._handlers[tag] = handler
         if inOrder:
             self._peer.order.tags.add(tag)
 
@@ -224,10 +228,19 @@ class MessageTransport:
         destination = self.registerMemory(memory)
         outcome: Deferred[bytes] = Deferred(lambda _: self._ignoreGet(number))
         self._gets[number] = outcome, destination, memory
-        self._say(_GET, _GET_FIELDS.pack(number, region, offset, length, destination))
+        self._unasked.append((number, _GET_FIELDS.pack(number, region, offset, length, destination)))
+        self._askOn()
         if self._lifeline is None or self._peer.state != OPEN:
             self._failGet(number, "the connection has ended")
         return outcome
+
+    def _askOn(self) -> None:
+        """Ask for what waits, as far as the peer answers so many reads at a time."""
+        while self._unasked and len(self._asked) < MOST_GETS:
+            number, fields = self._unasked.popleft()
+            if number in self._gets:
+                self._asked.add(number)
+                self._say(_GET, fields)
 
     def _ignoreGet(self, number: int) -> None:
         self._gotten(number)
@@ -265,6 +278,8 @@ class MessageTransport:
 
     def _answered(self, data: Buffer) -> None:
         number, status = _GOT_FIELDS.unpack(data)
+        self._asked.discard(number)
+        self._askOn()
         if status:
             self._failGet(number, "the peer has no such memory, or too much to do")
             return
@@ -336,8 +351,10 @@ class MessageTransport:
         self.loseConnection()
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits."""
-        self.disconnecting = True
+        """End the connection now, whatever waits; the protocol and handlers get no message any more."""
+        self.disconnecting = self._isAborted = True
+        self._handlers.clear()
+        self._untaken.clear()
         if self._lifeline is not None:
             self._lifeline.abort()
 
@@ -360,6 +377,8 @@ class MessageTransport:
                     handler = handlers.get(tag)
                     if handler is not None:
                         handler(data)
+                    elif self._isAborted:
+                        return
                     elif tag > LARGEST_TAG:
                         self._own(tag, data)
                     else:

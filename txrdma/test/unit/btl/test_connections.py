@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
-from txrdma.btl import connections, lifeline
+from txrdma.btl import connections, lifeline, transport
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl._module import MANY_WAIT
 from txrdma.btl._peer import Peer
@@ -167,6 +167,23 @@ class MessageTests(HostsCase):
         self.failureResultOf(sent, CancelledError)
         self.wait(lambda: server.tagged)
 
+    def test_abortInHandler(self) -> None:
+        """A handler that aborts gets none of the messages behind, whether or not they came with it."""
+        client, server = self.connected()
+        taken: list[bytes] = []
+
+        def take(data: memoryview) -> None:
+            taken.append(bytes(data))
+            server.transport.abortConnection()
+
+        server.transport.receive(TAG, take)
+        for _each in range(5):
+            client.transport.post(TAG, b"x")
+            client.transport.sendMessage(b"y")
+        client.transport.post(TAG, bytes(10_000))
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((taken, server.messages), ([b"x"], []))
+
     def test_failing(self) -> None:
         """A handler that raises ends its own connection, and no other one."""
         client, server = self.connected()
@@ -218,6 +235,19 @@ class MemoryTests(HostsCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def test_manyGets(self) -> None:
+        """More gets at once than the peer answers at a time wait, and those not cancelled are answered."""
+        self.patch(transport, "MOST_GETS", 3)
+        client, server = self.connected()
+        region = server.transport.registerMemory(bytearray(range(200)))
+        answers = [client.transport.get(region, number, 1) for number in range(20)]
+        answers[10].cancel()
+        self.failureResultOf(answers.pop(10), CancelledError)
+        self.wait(lambda: all(each.called for each in answers))
+        found = [self.successResultOf(each) for each in answers]
+        self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
+        self.assertEqual((client.transport._asked, client.transport._regions), (set(), set()))
 
     def test_cancelledGet(self) -> None:
         """Who cancels a get gives its memory back at once; the peer's bytes come too late."""
