@@ -326,8 +326,13 @@ class Lifeline(StreamProtocol):
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
             bundle = Bundle(
-                *(self._reactor, rails, interfaces),
-                *(self._heard, self.turnEnded, self._brokeDown, self._echo),
+                self._reactor,
+                rails,
+                interfaces,
+                self._heard,
+                self.turnEnded,
+                self._brokeDown,
+                self._echo,
             )
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
