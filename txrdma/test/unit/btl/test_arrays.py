@@ -22,17 +22,17 @@ class ArrayTests(HostsCase):
             data = items.tobytes()
             region = server.transport.registerMemory(memory := bytearray(len(data)))
             for each in (items, memoryview(items), memoryview(items).cast("B").cast("d", (count // 5, 5))):
-                self.outcome(client.transport.send(TAG, each))  # type: ignore[arg-type]  # as NumPy's arrays
+                self.outcome(client.transport.send(TAG, each))
                 self.assertEqual(server.tagged.pop(), (TAG, data))
                 client.transport.post(TAG, b"first")
-                self.outcome(client.transport.send(TAG, each))  # type: ignore[arg-type]
+                self.outcome(client.transport.send(TAG, each))
                 self.assertEqual([server.tagged.pop(), server.tagged.pop()], [(TAG, data), (TAG, b"first")])
-                client.transport.sendMessage(each)  # type: ignore[arg-type]
-                client.transport.sendMessage(each, 7)  # type: ignore[arg-type]
+                client.transport.sendMessage(each)
+                client.transport.sendMessage(each, 7)
                 self.wait(lambda: len(server.messages) == 2)
                 self.assertEqual(server.messages, [(data, None), (data, 7)])
                 server.messages.clear()
-                self.outcome(client.transport.put(region, 0, each))  # type: ignore[arg-type]
+                self.outcome(client.transport.put(region, 0, each))
                 self.assertEqual(memory, data)
                 memory[:] = bytes(len(memory))
 

@@ -5,7 +5,9 @@ Failures that end one connection of a module, while a second connection of the s
 from __future__ import annotations
 
 from typing import Any
+from unittest import SkipTest
 
+from txrdma.btl import _peer
 from txrdma.btl._peer import Peer
 from txrdma.btl._regions import Regions
 from txrdma.btl.lifeline import Lifeline
@@ -22,6 +24,8 @@ class BystanderTests(HostsCase):
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
         """Have a method raise once, and work again after that."""
+        if owner in (Peer, Regions) and not (_peer.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()
 
         def replacement(*arguments: Any, **named: Any) -> Any:
