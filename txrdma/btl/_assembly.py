@@ -26,6 +26,9 @@ LONGEST: Final = 64 << 20
 MOST_BYTES: Final = 256 << 20
 """Bytes of incomplete messages of all peers of a module, but for the one that each may have beside."""
 
+MOST_BESIDE: Final = 256 << 20
+"""Bytes of the messages that peers have beside, of all of them; others wait until there is room again."""
+
 OLDEST: Final = 60.0
 """Seconds without a new chunk of a message after which its sender is given up."""
 
@@ -39,12 +42,14 @@ class Budget:
     The room that all peers of a module share.
 
     @ivar used: bytes of incomplete messages, of C{most}; a message may be C{longest} bytes.
+    @ivar beside: bytes of those messages that each peer may have beside, of L{MOST_BESIDE}.
     """
 
-    __slots__ = ("longest", "most", "used")
+    __slots__ = ("beside", "longest", "most", "used")
 
     def __init__(self, most: int = MOST_BYTES, longest: int = LONGEST) -> None:
         self.most, self.longest, self.used = most, min(longest, most), 0
+        self.beside = 0
 
 
 class _Incomplete:
@@ -79,13 +84,21 @@ class Assembly:
             return WRONG
         found = self._incomplete.get(chunk.fragment)
         if found is None:
-            return TAKEN if self._hasRoom(chunk.total) or (isNext and not self._hasBeside) else NO_ROOM
+            hasRoom = self._hasRoom(chunk.total) or (isNext and self._hasRoomBeside(chunk.total))
+            return TAKEN if hasRoom else NO_ROOM
         if len(found.data) != chunk.total or found.tag != chunk.tag:
             return WRONG
         return WRONG if length > found.missing else TAKEN
 
     def _hasRoom(self, total: int) -> bool:
         return len(self._incomplete) < MOST_MESSAGES and self._budget.used + total <= self._budget.most
+
+    def _hasRoomBeside(self, total: int) -> bool:
+        return not self._hasBeside and self._budget.beside + total <= MOST_BESIDE
+
+    def isNew(self, fragment: int) -> bool:
+        """Tell whether no chunk of this message has come."""
+        return fragment not in self._incomplete
 
     def take(self, chunk: Segment, now: float) -> bytearray | None:
         """
@@ -98,6 +111,7 @@ class Assembly:
             found = _Incomplete(chunk.tag, chunk.total, not self._hasRoom(chunk.total))
             if found.isBeside:
                 self._hasBeside = True
+                self._budget.beside += chunk.total
             else:
                 self._budget.used += chunk.total
         length = len(chunk.payload)
@@ -113,6 +127,7 @@ class Assembly:
     def _release(self, found: _Incomplete) -> None:
         if found.isBeside:
             self._hasBeside = False
+            self._budget.beside -= len(found.data)
         else:
             self._budget.used -= len(found.data)
 

@@ -57,11 +57,23 @@ class PeerClosed(NamedTuple):
     peer: Peer
 
 
+class ProbeReceived(NamedTuple):
+    """A probe of a peer, which waits for its nonce to be echoed by another route: see L{Module.probe}."""
+
+    peer: Peer
+    nonce: bytes
+
+
 class PeerLost(NamedTuple):
-    """A peer was given up: its messages have failed before this."""
+    """
+    A peer was given up: its messages have failed before this.
+
+    @ivar error: the exception of this module, or of the program's buffers, that is to blame, if there is one.
+    """
 
     peer: Peer
     reason: str
+    error: Exception | None = None
 
 
 class LandingWanted(NamedTuple):
@@ -70,4 +82,13 @@ class LandingWanted(NamedTuple):
     peer: Peer
 
 
-Event = Union[MessageReceived, PackReceived, SendCompleted, SendFailed, PeerClosed, PeerLost, LandingWanted]
+Event = Union[
+    MessageReceived,
+    PackReceived,
+    SendCompleted,
+    SendFailed,
+    PeerClosed,
+    ProbeReceived,
+    PeerLost,
+    LandingWanted,
+]

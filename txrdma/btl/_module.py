@@ -22,6 +22,7 @@ from txrdma.btl._events import (
     PackReceived,
     PeerClosed,
     PeerLost,
+    ProbeReceived,
     SendCompleted,
     SendFailed,
 )
@@ -30,7 +31,7 @@ from txrdma.btl._landing import LONG
 from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl._receiving import ABOVE, BELOW, NEW
 from txrdma.btl._regions import Regions
-from txrdma.btl._shortcuts import Shortcuts
+from txrdma.btl._shortcuts import Probation, Shortcuts
 from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -71,6 +72,23 @@ FAIR_SHARE: Final = 8
 KEEP_ALIVE: Final = 30.0
 """Seconds of silence after which a peer is asked whether it is still there."""
 
+NONCE_LENGTH: Final = 8
+"""Bytes of the nonce of a probe."""
+
+AMPLIFICATION: Final = 3
+"""
+Bytes that are sent to an address that is not proven, for each byte that has come (RFC 9000, 8.1).
+
+What is more is dropped as if the network had lost it, and sent again after a timeout.
+"""
+
+MOST_EARLY_BYTES: Final = 1 << 18
+"""Bytes of a peer's messages that are taken before its connection is established: see L{Module.establish}."""
+
+OVERHEAD: Final = 52
+"""Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
+
+_PROVEN: Final = 1 << 62
 _ASLEEP: Final = 1.0
 
 
@@ -121,6 +139,7 @@ class Module(Shortcuts):
         context: object,
         now: float,
         mtu: int = LONGEST_PAYLOAD,
+        allowance: int | None = None,
     ) -> Peer:
         """
         Get to know a peer. Both ends have exchanged these values by other means.
@@ -131,12 +150,16 @@ class Module(Shortcuts):
         @param firstSent: sequence number that this end begins with; C{firstReceived}: that the peer begins
             with.
         @param mtu: bytes of the longest packet that the peer takes on its data channel.
+        @param allowance: bytes that may be sent before the addresses are proven to be the peer's (see
+            L{prove}), headers included; None where they need no proof, and the connection is established.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
             raise InvalidRequest("a peer has this name already")
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
+        if allowance is not None:
+            self._probation[peer] = Probation(allowance, MOST_EARLY_BYTES)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -175,13 +198,44 @@ class Module(Shortcuts):
             raise InvalidRequest("a region has 32 bits, an offset 64")
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
-    def probe(self, peer: Peer, length: int, context: object) -> None:
+    def probe(self, peer: Peer, length: int, nonce: bytes) -> None:
         """
-        Send a packet of so many bytes that says nothing, to hear whether such arrive: at least 18 bytes.
+        Send a packet of so many bytes, at least 26, that carries a nonce.
 
+        The peer's module reports L{ProbeReceived}. Who echoes the nonce has received packets of this length
+        at the peer's addresses: acknowledgements do not show that, since their numbers can be guessed.
+
+        @param nonce: L{NONCE_LENGTH} random bytes.
         @raise InvalidRequest: the peer is not open.
         """
-        self._queue(peer, Message(VOID, 0, bytes(length - HEADER_LENGTH), context))
+        self._queue(peer, Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None))
+
+    def prove(self, peer: Peer) -> None:
+        """Note that a nonce was echoed, so that packets to this peer's addresses are limited no more."""
+        if (probation := self._probation.get(peer)) is not None:
+            probation.allowance = _PROVEN
+
+    def establish(self, peer: Peer) -> None:
+        """Note that the program takes messages of this peer, so that these are limited no more."""
+        self._probation.pop(peer, None)
+
+    def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
+        """
+        Take the last acknowledgement of a peer, which has come by another route than its datagrams.
+
+        It counts only for a connection that closes: else it could acknowledge what has arrived nowhere.
+        """
+        if peer.state not in (CLOSING, LEFT):
+            return
+        try:
+            segment = decodeSegment(packet)
+        except WireError:
+            self.counters.badHeaderRecvs += 1
+            return
+        if segment.kind == ACK and segment.sender == peer.name:
+            self._catchUp()
+            self.counters.ackRecvs += 1
+            self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
 
     def _queue(self, peer: Peer, message: Message, isUrgent: bool = False) -> None:
         if peer.state != OPEN:
@@ -212,8 +266,12 @@ class Module(Shortcuts):
         if peer.state != GONE:
             self._makeReady(peer)
 
-    def lose(self, peer: Peer, reason: str) -> None:
-        """Give up a peer: its messages fail, and nothing more is sent to it."""
+    def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
+        """
+        Give up a peer: its messages fail, and nothing more is sent to it.
+
+        @param error: an exception that belongs to this peer alone; L{PeerLost} carries it.
+        """
         if peer.state == GONE:
             return
         self._catchUp()  # what has arrived does not fail
@@ -221,7 +279,7 @@ class Module(Shortcuts):
         self._failAll(peer, reason)
         self._forget(peer)
         if not hasEnded:
-            self._events.append(PeerLost(peer, reason))
+            self._events.append(PeerLost(peer, reason, error))
 
     # Packets that come.
 
@@ -248,6 +306,8 @@ class Module(Shortcuts):
             if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
+        if self._probation and (probation := self._probation.get(peer)) is not None:
+            probation.allowance += AMPLIFICATION * (OVERHEAD + len(packet))
         peer.heardAt = now
         self._times.touch(peer)
         kind = segment.kind
@@ -267,7 +327,11 @@ class Module(Shortcuts):
             return
         place = peer.received.place(segment.sequence)
         if place == NEW:
-            self._take(peer, segment, now)
+            try:
+                self._take(peer, segment, now)
+            except Exception as error:
+                self.lose(peer, "a segment of the peer could not be processed", error)
+                return
         else:
             self._takeNot(peer, segment, place, now)
         if peer.received.isOwed:
@@ -311,10 +375,18 @@ class Module(Shortcuts):
             if landed is None:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return
+            if segment.sequence != received.following and peer.order.isFull(len(landed.payload)):
+                counters.noMemoryRecvs += 1
+                received.remind(now)
+                return
             segment, self.hasLanded = landed, True
             counters.rdmaRecvs += 1
         kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
+        if self._probation and kind not in (VOID, BYE) and not self._hasEarlyRoom(peer, segment):
+            counters.noMemoryRecvs += 1
+            received.remind(now)
+            return
         if kind == FRAG and peer.state < ENDED:
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
@@ -351,6 +423,8 @@ class Module(Shortcuts):
             received.take(segment.sequence, segment.attempt, now)
             if kind == BYE and peer.bye is None:
                 peer.bye = segment.sequence
+            elif kind == VOID and len(payload) >= NONCE_LENGTH:
+                self._events.append(ProbeReceived(peer, bytes(payload[:NONCE_LENGTH])))
         else:
             self._refuse(peer, segment.sequence)
             return
@@ -358,6 +432,19 @@ class Module(Shortcuts):
             counters.maxRcvdWindowSize = received.spread
         while peer.order and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
+
+    def _hasEarlyRoom(self, peer: Peer, segment: Segment) -> bool:
+        """Count the bytes of a peer whose connection is not established; False where there are too many."""
+        probation = self._probation.get(peer)
+        if probation is None:
+            return True
+        length = len(segment.payload)
+        if segment.kind == CHUNK:
+            length = segment.total if peer.assembly.isNew(segment.fragment) else 0
+        if length > probation.room:
+            return False
+        probation.room -= length
+        return True
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
         """Deliver a message that is whole, or keep it until all before it are here."""
@@ -440,6 +527,7 @@ class Module(Shortcuts):
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
+        self._probation.pop(peer, None)
         self._owed.peers.pop(peer, None)
 
     # Times.
@@ -488,6 +576,18 @@ class Module(Shortcuts):
 
     # Packets and events that go.
 
+    @property
+    def hasMoreLost(self) -> bool:
+        """Whether L{outgoing} has left segments that are to be sent again, and may be at once."""
+        return self.credits[DATA] > 1 and any(
+            each.state != GONE and each.sent.hasLost() for each in self._losing
+        )
+
+    @property
+    def hasEvents(self) -> bool:
+        """Whether L{events} has something to take."""
+        return bool(self._events)
+
     def events(self) -> list[Event]:
         """Take what has happened, in order; what was left for later comes alone."""
         if not self._events:
@@ -516,11 +616,25 @@ class Module(Shortcuts):
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now)
+        if self._probation:
+            packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:
             self._catchUp()
             return self.outgoing(now, isEarly)
         self.counters.totalSends += len(packets)
         return packets
+
+    def _isAllowed(self, packet: Packet) -> bool:
+        """Count a packet to an address that is not proven; False where it would be too much."""
+        probation = self._probation.get(packet.peer)
+        if probation is None:
+            return True
+        length = OVERHEAD + len(packet.head) + len(packet.payload)
+        if length > probation.allowance:
+            self.credits[packet.channel] += 1
+            return False
+        probation.allowance -= length
+        return True
 
     def _makeReady(self, peer: Peer) -> None:
         self._times.touch(peer)
@@ -555,7 +669,11 @@ class Module(Shortcuts):
                 channel = self._channelOf(queue[0])
                 if credits[channel] <= 1:
                     return
-                sent = peer.cut(queue)
+                try:
+                    sent = peer.cut(queue)
+                except Exception as error:  # the loop takes a peer that is gone out of the ready list
+                    self.lose(peer, "a segment to the peer could not be made", error)
+                    continue
                 if sent is None:  # C{goOn}, or an acknowledgement that makes room, makes the peer ready
                     ready.popleft()
                     peer.isReady = False

@@ -9,9 +9,16 @@ of other tags, too, as with TCP.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from txrdma.btl._receiving import difference, ReceiveWindow
 from txrdma.wire import Buffer
+
+MOST_HELD: Final = 64 << 20
+"""
+Bytes of messages of one peer that wait for their predecessors. More are taken in packets only, of which a
+window has few bytes; pieces in shared memory have to be sent again when the predecessors are here.
+"""
 
 
 class Order:
@@ -36,15 +43,19 @@ class Order:
 class Ordering(Order):
     """The messages of one peer that wait for their predecessors: as many as its window has segments."""
 
-    __slots__ = ("_held", "_last", "_waiting")
+    __slots__ = ("_bytes", "_held", "_last", "_waiting")
 
     def __init__(self) -> None:
         super().__init__()
-        self._last = self._held = 0
+        self._last = self._held = self._bytes = 0
         self._waiting: list[tuple[int, int, int, Buffer]] = []  # a heap
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def isFull(self, length: int) -> bool:
+        """Tell whether there is no room for so many bytes beside those that wait."""
+        return self._bytes + length > MOST_HELD
 
     def hold(self, sequence: int, tag: int, data: Buffer) -> None:
         """
@@ -54,6 +65,7 @@ class Ordering(Order):
         """
         self._last += difference(sequence, self._last & 0xFFFF)  # does not begin anew
         self._held += 1
+        self._bytes += len(data)
         heappush(self._waiting, (self._last, self._held, tag, data))
 
     def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
@@ -68,8 +80,10 @@ class Ordering(Order):
         if not self._waiting or not received.has(self._waiting[0][0] & 0xFFFF):
             return None
         _last, _held, tag, data = heappop(self._waiting)
+        self._bytes -= len(data)
         return tag, memoryview(data)
 
     def drop(self) -> None:
         """Forget all messages: their sender is gone."""
         self._waiting.clear()
+        self._bytes = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from txrdma.btl.wire import Segment
+from txrdma.error import InvalidRequest
 
 
 class Regions:
@@ -25,11 +26,14 @@ class Regions:
         @param memory: writable bytes.
         @param peer: the only one that may; None is all.
         @return: number of the region, which is not given again before 2 to the 32nd others.
+        @raise InvalidRequest: the memory is read-only.
         """
+        if memory.readonly:
+            raise InvalidRequest("memory that peers may write into is not read-only")
         while True:
             self._last = (self._last + 1) & 0xFFFFFFFF
             if self._last and self._last not in self._regions:
-                self._regions[self._last] = (memory.cast("B"), peer)
+                self._regions[self._last] = (memory, peer)
                 return self._last
 
     def deregister(self, region: int) -> None:

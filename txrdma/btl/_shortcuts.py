@@ -24,6 +24,20 @@ from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
 from txrdma.wire import Buffer
 
 
+class Probation:
+    """
+    The limits of a peer whose connection is not established.
+
+    @ivar allowance: bytes that may be sent to its address; without limit when that is proven.
+    @ivar room: bytes of its messages that are still taken; others have to be sent again later.
+    """
+
+    __slots__ = ("allowance", "room")
+
+    def __init__(self, allowance: int, room: int) -> None:
+        self.allowance, self.room = allowance, room
+
+
 class Shortcuts:
     """
     The state of a module that every message passes, and the ways of those that are alone.
@@ -39,6 +53,7 @@ class Shortcuts:
         self.hasLanded = False
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
+        self._probation: dict[Peer, Probation] = {}
         self._owed = Owed(self.counters)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
@@ -60,6 +75,8 @@ class Shortcuts:
         length = len(data)
         whole = length + HEADER_LENGTH
         if peer.usual or peer.urgent or peer.state != OPEN or whole > peer.mtu or not 0 <= tag <= 0xFFFF:
+            return None
+        if self._probation and peer in self._probation:
             return None
         channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
         if self.hasLanded or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
@@ -114,6 +131,8 @@ class Shortcuts:
         attempt, tag, name, sequence, acknowledged, payload = plain
         peer = self._peers.get(name)
         if peer is None or peer.state != OPEN or peer.addresses[channel] != address:
+            return None
+        if self._probation and peer in self._probation:
             return None
         base, isNews = peer.sent.base, False
         if acknowledged + 1 & 0xFFFF != base:

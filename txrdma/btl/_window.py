@@ -273,7 +273,8 @@ class SendWindow:
         """
         Take an acknowledgement beside another segment, if it tells of one segment, of which all is as usual.
 
-        The usual is that this is the oldest one, sent once, and nothing is lost: no deadline is sooner then.
+        The usual is that this is the oldest one, sent once and not overtaken, and nothing is lost: no
+        deadline is sooner then.
 
         @return: the segment; None where nothing was done, and L{acknowledgedBeside} has to do it.
         """
@@ -286,6 +287,8 @@ class SendWindow:
         channel, number = sent.channel, sent.number
         beside = self._trails[1 - channel]
         if beside and beside[0][0] <= self._newest[1 - channel]:
+            return None
+        if number < self._newest[channel]:  # a resend behind it has arrived: others may be overtaken, too
             return None
         self._slots[base & _SLOTS] = None
         sent.isArrived = True

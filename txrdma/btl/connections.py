@@ -4,6 +4,7 @@ Connections for protocols of messages: to a host and a port of TCP, where both e
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast, Final
 
 from zope.interface import implementer
@@ -13,6 +14,7 @@ from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint, TCP
 from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
     IListeningPort,
     IStreamClientEndpoint,
     IStreamServerEndpoint,
@@ -22,9 +24,11 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.btl.introductions import INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import DevicePlaces, Lifeline
 from txrdma.btl.transport import MessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
+from txrdma.logs import Seldom
 from txrdma.messages import (
     IMessageClientEndpoint,
     IMessageProtocol,
@@ -33,6 +37,7 @@ from txrdma.messages import (
 )
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 TIMEOUT: Final = 30.0
 """Seconds until the TCP connection stands."""
@@ -40,8 +45,17 @@ TIMEOUT: Final = 30.0
 MOST_OPENING: Final = 128
 """Exchanges of a listener that go on at a time; clients beyond wait for their turn."""
 
+MOST_OPENING_PER_ADDRESS: Final = 32
+"""Exchanges of clients of one IP address that go on at a time; others of this address wait."""
+
 MOST_WAITING: Final = 4096
-"""Clients of a listener that wait for their turn; those beyond are closed."""
+"""Clients of a listener that wait for their turn, or are still to introduce themselves; others are closed."""
+
+MOST_WAITING_PER_ADDRESS: Final = 1024
+"""Such clients of one IP address; those beyond are closed."""
+
+INTRODUCTION_SECONDS: Final = 3.0
+"""Seconds in which a client must introduce itself; else its connection is closed."""
 
 _EARLY: Final = 4096
 """Bytes that a client may say before its turn."""
@@ -168,13 +182,17 @@ class ServerEndpoint:
 
 
 class _Waiting(StreamProtocol):
-    """A client whose exchange waits for its turn; then it is the way of its lifeline."""
+    """A client that has not introduced itself, or waits for its turn; then its lifeline's data pass here."""
 
-    def __init__(self, accepting: _Accepting, peer: IAddress | None) -> None:
-        self.peer = peer
-        self._accepting = accepting
+    def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
+        self.peer, self.host = peer, getattr(peer, "host", None)
+        self._accepting, self._reactor = accepting, reactor
         self._lifeline: Lifeline | None = None
+        self._timer: IDelayedCall | None = None
         self._early = b""
+
+    def connectionMade(self) -> None:
+        self._timer = self._reactor.callLater(INTRODUCTION_SECONDS, self._late)
 
     def dataReceived(self, data: bytes) -> None:
         if self._lifeline is not None:
@@ -182,29 +200,48 @@ class _Waiting(StreamProtocol):
             return
         self._early += data
         if len(self._early) > _EARLY:
-            transport: Any = self.transport
-            transport.abortConnection()
+            self._abort()
+        elif self in self._accepting.silent and len(self._early) >= INTRODUCTION_LENGTH:
+            self._stopTimer()
+            self._accepting.introduced(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._stopTimer()
         if self._lifeline is not None:
             self._lifeline.connectionLost(reason)
         else:
-            self._accepting.waiting.pop(self, None)
+            self._accepting.left(self)
 
     def begin(self, lifeline: Lifeline) -> None:
-        """Let the client have its exchange; the lifeline hears what came before."""
+        """Let the client have its exchange; the lifeline takes what came before."""
         self._lifeline, transport = lifeline, cast(Any, self.transport)
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
         early, self._early = self._early, b""
-        if early:
-            lifeline.dataReceived(early)
+        lifeline.dataReceived(early)
+
+    def _late(self) -> None:
+        self._timer = None
+        _seldom.warn(
+            self.host, "closing a connection of {peer}, which has not introduced itself", peer=self.peer
+        )
+        self._abort()
+
+    def _abort(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
 
 class _Accepting(Factory):
     """
     The exchanges of clients that connect.
 
-    @ivar waiting: clients that wait for their turn, in order.
+    @ivar silent: clients that have not introduced themselves.
+    @ivar waiting: clients that have, and wait for their turn, in order.
     """
 
     noisy = False
@@ -212,32 +249,63 @@ class _Accepting(Factory):
     def __init__(self, reactor: Any, device: DevicePlaces, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
         self._opening = 0
+        self._openingOf = Counter[Any]()  # by address, and so the others, which have no exchange
+        self._othersOf = Counter[Any]()
+        self.silent: dict[_Waiting, None] = {}
         self.waiting: dict[_Waiting, None] = {}
 
-    def buildProtocol(self, addr: IAddress | None) -> Lifeline | _Waiting | None:
-        if self._opening < MOST_OPENING:
-            return self._begin(addr)
-        if len(self.waiting) >= MOST_WAITING:
+    def buildProtocol(self, addr: IAddress | None) -> _Waiting | None:
+        waiting = _Waiting(self, self._reactor, addr)
+        others = len(self.silent) + len(self.waiting)
+        if (
+            self._opening + others >= MOST_OPENING + MOST_WAITING
+            or self._othersOf[waiting.host] >= MOST_WAITING_PER_ADDRESS
+        ):
             return None
-        waiting = _Waiting(self, addr)
-        self.waiting[waiting] = None
+        self.silent[waiting] = None
+        self._othersOf[waiting.host] += 1
         return waiting
 
-    def _begin(self, addr: IAddress | None) -> Lifeline:
+    def introduced(self, waiting: _Waiting) -> None:
+        """Let a client that has introduced itself have its exchange, or wait for it."""
+        del self.silent[waiting]
+        self.waiting[waiting] = None
+        self._beginNext()
+
+    def left(self, waiting: _Waiting) -> None:
+        """Forget a client that has no exchange."""
+        if waiting in self.silent or waiting in self.waiting:
+            self.silent.pop(waiting, None)
+            self.waiting.pop(waiting, None)
+            self._othersOf.subtract([waiting.host])
+            self._othersOf += Counter()  # without zeros
+
+    def _beginNext(self) -> None:
+        """Begin the exchanges for which there is room, no more than a share of them for one address."""
+        while self._opening < MOST_OPENING:
+            for first in self.waiting:
+                if self._openingOf[first.host] < MOST_OPENING_PER_ADDRESS:
+                    break
+            else:
+                return
+            self.left(first)
+            first.begin(self._begin(first.peer, first.host))
+
+    def _begin(self, peer: IAddress | None, host: str | None) -> Lifeline:
         self._opening += 1
+        self._openingOf[host] += 1
         opening = Opening(self._reactor, self._device, self._factory, False)
 
         def ended(result: Any) -> None:
             self._opening -= 1
-            while self.waiting and self._opening < MOST_OPENING:
-                first = next(iter(self.waiting))
-                del self.waiting[first]
-                first.begin(self._begin(first.peer))
+            self._openingOf.subtract([host])
+            self._openingOf += Counter()
+            self._beginNext()
             if isinstance(result, Failure):
                 if result.check(RDMAError) is None:
-                    _log.failure("a connection of {peer} fails", result, peer=addr)
+                    _log.failure("a connection of {peer} fails", result, peer=peer)
                 else:
-                    _log.warn("no connection of {peer}: {error}", peer=addr, error=result.value)
+                    _seldom.warn(host, "no connection of {peer}: {error}", peer=peer, error=result.value)
 
         opening.answer.addBoth(ended)
         return opening.lifeline

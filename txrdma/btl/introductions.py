@@ -22,7 +22,7 @@ from txrdma.wire import bits, Code, data, Layout, reserved, wire
 MAGIC: Final = 0x62746C
 """The first bytes of an introduction: C{btl}."""
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the exchange, which counts for the packets, too."""
 
 SMALLEST_MTU: Final = 256
@@ -113,6 +113,9 @@ class FrameKind(Code):
 
     INTERFACES = 4
     """The sender's interfaces: of each the frame has an L{Introduction} and an L{InterfacePart}."""
+
+    ECHO = 7
+    """The nonce of a probe that has come: the sender receives packets where it has said."""
 
     QUEUE_PAIR = 5
     """The sender has a reliable queue pair for long messages, and wants one of the peer: L{QueuePairPart}."""

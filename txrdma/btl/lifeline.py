@@ -2,8 +2,10 @@
 The lifeline of a peer: a TCP connection by which two modules find each other, and hear of each other's end.
 
 Before the first message each end sends two probes, a small packet and one as long as the MTU allows; so a
-path that swallows long packets is an error that says so, and not a connection that hangs. Behind the last
-message the lifeline carries the last acknowledgement, so that nobody has to linger.
+path that swallows long packets is an error that says so, and not a connection that hangs. Each carries a
+nonce, which the receiver echoes by the lifeline (as in RFC 9000, 8.2): the small one's proves that the peer
+receives what is sent to the address it has named, and only then the long one, and messages, go there. Behind
+the last message the lifeline carries the last acknowledgement, so that nobody has to linger.
 
 Where the two have several interfaces in common each pair of these is a rail, with a module and probes of its
 own, and messages go by all of them: see L{txrdma.btl.rails}.
@@ -15,6 +17,7 @@ end is connected when it has heard that, and its own probes have arrived, too.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -33,10 +36,12 @@ from txrdma.btl._events import (
     MessageReceived,
     PackReceived,
     PeerClosed,
+    ProbeReceived,
     SendCompleted,
     SendFailed,
 )
 from txrdma.btl._matching import Interface, match, MOST_INTERFACES
+from txrdma.btl._module import AMPLIFICATION
 from txrdma.btl._peer import GONE, LEFT, Peer
 from txrdma.btl._stripes import Arrived, Came, Ended, Failed, Stripes
 from txrdma.btl._stripes import Event as StripesEvent
@@ -55,7 +60,7 @@ from txrdma.btl.introductions import (
 )
 from txrdma.btl.landings import Landings
 from txrdma.btl.module import moduleOf, ModulePort
-from txrdma.btl.rails import Bundle, Rail
+from txrdma.btl.rails import Bundle, Rail, SMALL, SMALL_LENGTH
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
@@ -69,10 +74,24 @@ PROBE_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 30.0
 """Seconds in which both ends must be ready."""
 
-MOST_EARLY: Final = 1024
-"""Messages that are kept until this end is connected: the other one may be a moment before."""
+TCP_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 18}
+"""
+Options of the lifeline: seconds of silence before a probe, seconds between probes, and probes without an
+answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl._window.GIVE_UP}.
+"""
 
-_SMALL: Final = 64
+MOST_EARLY: Final = 1024
+"""
+Messages that are kept until this end is connected, which the other one may be a moment before; with more it
+fails. Of bytes the module takes L{txrdma.btl._module.MOST_EARLY_BYTES} until then.
+"""
+
+MOST_ECHOES: Final = 2
+"""Probes of each rail that are echoed; more are taken without a word."""
+
+TCP_OVERHEAD: Final = 120
+"""Bytes of headers that a client has sent at least when its introduction is here: three of IPv4 and TCP."""
+
 _GRACE_TURNS: Final = 3
 
 DevicePlaces = Union[DevicePlace, Sequence[DevicePlace], None]
@@ -126,6 +145,15 @@ def _addressOf(source: Hashable) -> str:
     assert isinstance(source, tuple)
     raw: bytes = source[0]
     return str(ipaddress.ip_address(raw))
+
+
+def _keepAlive(transport: Any) -> None:
+    """Have the system probe a silent TCP connection, so that no middlebox on its path forgets it."""
+    transport.setTcpKeepAlive(True)
+    handle = transport.getHandle()
+    if handle is not None and hasattr(handle, "setsockopt"):
+        for option, value in TCP_KEEP_ALIVE.items():
+            handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _isOneHost(*ends: IAddress | None) -> bool:
@@ -193,6 +221,7 @@ class Lifeline(StreamProtocol):
         self._isClient, self._isPeerReady = isClient, not isClient
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
         self._isIntroduced = False
+        self._receivedBytes = self._echoes = 0
         self._early: list[tuple[int, memoryview]] = []
         self._failure: Failure | None = None
         self._timer: IDelayedCall | None = None
@@ -209,7 +238,7 @@ class Lifeline(StreamProtocol):
         self.host, self.peerHost = transport.getHost(), transport.getPeer()
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-            transport.setTcpKeepAlive(True)
+            _keepAlive(transport)
         self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
         try:
             self._openRails(transport.getHost().host)
@@ -235,6 +264,7 @@ class Lifeline(StreamProtocol):
         if self._isOver:
             return
         self._received += data
+        self._receivedBytes += len(data)
         try:
             hasGivenUp = self._its is None and self._received[0] == FrameKind.FAILED
             if self._its is None and not hasGivenUp and len(self._received) >= INTRODUCTION_LENGTH:
@@ -283,9 +313,10 @@ class Lifeline(StreamProtocol):
         self._rails, self.module = rails, rails[0].module
         for rail in unused:
             rail.release()
+        allowance = AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(rails)
         if len(rails) == 1:
             its = chosen[0][1]
-            rails[0].meet(its, self)
+            rails[0].meet(its, self, allowance)
             self.peer = rails[0].peer
             if _isOneHost(self.host, self.peerHost):
                 self._landings = Landings(self._reactor, self.module, rails[0].peer, its.place, self._tell)
@@ -294,25 +325,35 @@ class Lifeline(StreamProtocol):
             self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
         else:
             interfaces = [interface for _rail, _its, interface in chosen]
-            bundle = Bundle(self._reactor, rails, interfaces, self._heard, self.turnEnded, self._brokeDown)
+            bundle = Bundle(
+                self._reactor,
+                rails,
+                interfaces,
+                self._heard,
+                self.turnEnded,
+                self._brokeDown,
+                self._echo,
+            )
             self._bundle, self.peer = bundle, bundle.peer
             self.send, self.soon = bundle.peer.send, bundle.soon
             self.sendAlone, self.waiting, self.join = _never, deque(), _never
             for number, (rail, its, _interface) in enumerate(chosen):
-                rail.meet(its, bundle.program(number))
+                rail.meet(its, bundle.program(number), allowance)
             bundle.met()
         self._isIntroduced = True
         for rail in rails:
-            for which, size in (("small", _SMALL), ("full-size", rail.peer.mtu)):
-                rail.module.core.probe(rail.peer, size, partial(self._probed, rail, which))
-            rail.module.soon()
+            rail.probe(SMALL)
         self._restartTimer(PROBE_SECONDS)
 
-    def _probed(self, rail: Rail, which: str, error: Exception | None) -> None:
-        if error is not None:
-            return  # what has ended meanwhile says why
-        rail.missing.discard(which)
-        if not self._isMissing():
+    def _echo(self, nonce: bytes) -> None:
+        """Tell the peer that its probe has come."""
+        if self._echoes < MOST_ECHOES * len(self._rails):
+            self._echoes += 1
+            self._tell(FrameKind.ECHO, nonce)
+
+    def _echoed(self, nonce: bytes) -> None:
+        """Take a nonce that the peer has echoed."""
+        if any(rail.echoed(nonce) for rail in self._rails) and not self._isMissing():
             self._restartTimer(EXCHANGE_SECONDS)
             if self._isClient:
                 self._maybeEstablished()
@@ -339,9 +380,10 @@ class Lifeline(StreamProtocol):
             self.peer.told(int.from_bytes(content[:8], "big"))
             self._turnStripes()
         elif kind == FrameKind.FAREWELL and isinstance(self.peer, Peer):
-            address = self.peer.addresses[COMMAND]
-            self.module.core.received(COMMAND, address, content, self.module.seconds())
+            self.module.core.farewell(self.peer, content, self.module.seconds())
             self.module.turn()
+        elif kind == FrameKind.ECHO:
+            self._echoed(content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.LANDING) and self._landings is not None:
             self._landings.heard(kind, content)
 
@@ -353,6 +395,8 @@ class Lifeline(StreamProtocol):
         if user is None:
             self.abort()
             return
+        for rail in self._rails:
+            rail.module.core.establish(rail.peer)
         early, self._early = self._early, []
         user.messagesCame(early)
         user.turnEnded()
@@ -371,8 +415,8 @@ class Lifeline(StreamProtocol):
         place, mtu, its = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
         peer = self._peerName() if self._bundle is None else _addressOf(its)
         way = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
-        if "small" in rail.missing:
-            return Unreachable(f"no packet passes from {way}: of {_SMALL} bytes or of {mtu}, its MTU")
+        if SMALL in rail.missing:
+            return Unreachable(f"no packet passes from {way}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
         return Unreachable(
             f"packets of {mtu} bytes, the MTU, do not pass from {way}, while small ones do: "
             f"choose a smaller MTU, as with the device string soft:{place.gid.ip}:mtu=1024"
@@ -480,9 +524,15 @@ class Lifeline(StreamProtocol):
         elif isinstance(event, LandingWanted):
             if self._landings is not None:
                 self._landings.ask()
+        elif isinstance(event, ProbeReceived):
+            self._echo(event.nonce)
         elif isinstance(event, PeerClosed):
             self._sayFarewell(b"".join(event.peer.acknowledgement()))
         else:
+            if event.error is not None:
+                _log.failure(
+                    "{lifeline} ends: {reason}", Failure(event.error), lifeline=self, reason=event.reason
+                )
             self._giveUp(Failure(ConnectionLost(event.reason)))
 
     def _came(self, messages: Sequence[tuple[int, memoryview]]) -> None:

@@ -115,7 +115,7 @@ class ModulePort:
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
-        self._touched: dict[Program, None] = {}
+        self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
         table = device.gidTable(1)
         index = usualGID(table)
@@ -176,13 +176,20 @@ class ModulePort:
     # Peers
 
     def addPeer(
-        self, name: int, sender: int, place: Place, sequences: tuple[int, int], program: Program
+        self,
+        name: int,
+        sender: int,
+        place: Place,
+        sequences: tuple[int, int],
+        program: Program,
+        allowance: int | None = None,
     ) -> Peer:
         """
         Get to know a peer; both ends have told each other these numbers.
 
         @param name: drawn by L{newName}, and C{sender} that of the peer.
         @param sequences: the first ones of this end, and of the peer.
+        @param allowance: see L{Module.addPeer}.
         @raise InvalidRequest: the port has no way to the peer.
         """
         own = self.place.gid
@@ -194,7 +201,9 @@ class ModulePort:
             sourceOf(place.gid, place.qpns[1]),
         )
         return self.core.addPeer(
-            *(name, sender, addresses, *sequences, way, self._reactor.seconds()), mtu=place.mtu
+            *(name, sender, addresses, *sequences, way, self._reactor.seconds()),
+            mtu=place.mtu,
+            allowance=allowance,
         )
 
     def wayTo(self, place: Place) -> AddressVector:
@@ -276,14 +285,14 @@ class ModulePort:
         try:
             now = self._reactor.seconds()
             packets, isTold = 0, True
-            while isTold and not self._isClosed:  # what is answered takes the acknowledgement with it
+            while (isTold or core.hasEvents) and not self._isClosed:
                 isTold = self._tell()
-                packets += self._send(now)
+                packets += self._send(now)  # what is answered takes the acknowledgement with it
         finally:
             self._isBusy = False
         if self._isClosed:
             return
-        if packets >= MOST_PACKETS:
+        if packets >= MOST_PACKETS or core.hasMoreLost:
             self.soon()
         self._schedule(core.deadline(), now)
 
@@ -315,9 +324,16 @@ class ModulePort:
         try:
             program.happened(event)
             program.turnEnded()
+        except Exception:
+            self._failed(event.peer)
         finally:
             self._isBusy = False
         return True
+
+    def _failed(self, peer: Peer) -> None:
+        """Log the exception that is being handled, and give up the peer whose program has raised it."""
+        _log.failure("{module}: an event could not be processed; its connection ends", module=self)
+        self.core.lose(peer, "an event could not be processed")
 
     def _tell(self) -> bool:
         """Tell of events; whether there were any."""
@@ -333,10 +349,16 @@ class ModulePort:
                 latest, way = peer, peer.context
                 assert isinstance(way, _Way)
                 happened = way.program.happened
-                touched[way.program] = None
-            happened(event)
-        for program in touched:
-            program.turnEnded()
+                touched[way.program] = peer
+            try:
+                happened(event)
+            except Exception:
+                self._failed(peer)
+        for program, peer in touched.items():
+            try:
+                program.turnEnded()
+            except Exception:
+                self._failed(peer)
         touched.clear()
         self._isTellingLanded = False
         return True

@@ -7,15 +7,16 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from secrets import randbits
+from secrets import randbits, token_bytes
 from typing import Any, Final
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.btl._events import Event, MessageReceived, PackReceived, SendCompleted
+from txrdma.btl._events import Event, MessageReceived, PackReceived, ProbeReceived, SendCompleted
 from txrdma.btl._flow import Violation
 from txrdma.btl._matching import Interface, speedOf
+from txrdma.btl._module import NONCE_LENGTH
 from txrdma.btl._peer import OPEN, Peer
 from txrdma.btl._stripes import Event as StripesEvent
 from txrdma.btl._stripes import Piece, Stripes
@@ -30,6 +31,15 @@ from txrdma.ports.network import HostNetwork
 
 _log = Logger()
 
+SMALL: Final = "small"
+"""The first probe of a rail; its echo proves that the peer is where it says."""
+
+SMALL_LENGTH: Final = 64
+"""Bytes of the small probe."""
+
+FULL_SIZE: Final = "full-size"
+"""The second probe of a rail, as long as the MTU allows: such are not sent to an address without proof."""
+
 STRIPE: Final = 0xFFFF
 """The tag of all pieces; between two modules nothing else is sent where there are several."""
 
@@ -43,7 +53,7 @@ class Rail:
     @ivar introduction: what this end tells the peer of the module.
     @ivar peer: what the module knows of the peer, once both are introduced.
     @ivar release: lets go of the module.
-    @ivar missing: probes that have not arrived.
+    @ivar missing: probes that were not echoed, with the nonce of each.
     """
 
     peer: Peer
@@ -55,7 +65,7 @@ class Rail:
         self.module = module
         self.release = module.hold()
         self.introduction = Introduction.of(module.place, module.newName(), randbits(16), interfaces)
-        self.missing = {"small", "full-size"}
+        self.missing = {SMALL: token_bytes(NONCE_LENGTH), FULL_SIZE: token_bytes(NONCE_LENGTH)}
 
     @cached_property
     def interface(self) -> Interface:
@@ -63,16 +73,40 @@ class Rail:
         gid = self.module.place.gid
         return Interface(gid, _prefixLength(gid), self.module.device.portAttributes(1).rate)
 
-    def meet(self, its: Introduction, program: Program) -> None:
+    def meet(self, its: Introduction, program: Program, allowance: int) -> None:
         """
         Get to know the peer.
 
+        @param allowance: bytes that may be sent before its address is proven.
         @raise txrdma.error.InvalidRequest: there is no way to it.
         """
         mine = self.introduction
         self.peer = self.module.addPeer(
-            mine.name, its.name, its.place, (mine.sequence, its.sequence), program
+            mine.name, its.name, its.place, (mine.sequence, its.sequence), program, allowance
         )
+
+    def probe(self, which: str) -> None:
+        """Send L{SMALL} or L{FULL_SIZE}."""
+        size = SMALL_LENGTH if which == SMALL else self.peer.mtu
+        self.module.core.probe(self.peer, size, self.missing[which])
+        self.module.soon()
+
+    def echoed(self, nonce: bytes) -> bool:
+        """
+        Take a nonce that the peer has echoed.
+
+        That of the small probe proves the peer's address, so that the full-size probe is sent.
+
+        @return: False where it is none that this rail waits for.
+        """
+        which = next(iter(self.missing), None)
+        if which is None or self.missing[which] != nonce:
+            return False
+        del self.missing[which]
+        if which == SMALL:
+            self.module.core.prove(self.peer)
+            self.probe(FULL_SIZE)
+        return True
 
     def lose(self) -> None:
         """Give up the peer, if it is known."""
@@ -140,14 +174,17 @@ class Bundle:
         heard: Callable[[StripesEvent], None],
         turned: Callable[[], None],
         failed: Callable[[Exception], None],
+        echo: Callable[[bytes], None],
     ) -> None:
         """
         @param theirs: the interface of the peer that belongs to each rail.
         @param heard: called with each event of the stripes, C{turned} when all of a turn were told.
         @param failed: called when all rails are lost, or the peer breaks the rules.
+        @param echo: called with the nonce of each probe that has come.
         """
         self._reactor, self._rails = reactor, rails
         self._heard, self._turned, self._failed = heard, turned, failed
+        self._echo = echo
         speeds = [speedOf(rail.interface, its) for rail, its in zip(rails, theirs, strict=True)]
         self.peer = Stripes(speeds, self._write)
         self._later: IDelayedCall | None = None
@@ -191,8 +228,8 @@ class Bundle:
         elif isinstance(event, SendCompleted):
             if isinstance(event.context, Piece):
                 self.peer.arrived(number, event.context, self._reactor.seconds())
-            else:  # a probe
-                event.context(None)  # type: ignore[operator]  # the only other context that there is
+        elif isinstance(event, ProbeReceived):
+            self._echo(event.nonce)
         else:  # nobody closes or refuses here: whatever it is, this rail carries nothing any more
             self._lost(number)
 

@@ -42,7 +42,7 @@ FULL: Final = 1 << 20
 """Bytes that wait to be sent, or have not arrived, when a producer is paused."""
 
 MOST_GETS: Final = 256
-"""Reads of a peer that are answered at a time; those beyond are refused."""
+"""Reads that are answered at a time: a peer's beyond are refused, and those of this end wait."""
 
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
@@ -88,6 +88,9 @@ class MessageTransport:
         self._regions: set[int] = set()
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
+        self._asked: set[int] = set()  # numbers of gets that the peer has not answered
+        self._unasked: deque[tuple[int, bytes]] = deque()  # gets that wait until it has answered others
+        self._isAborted = False
         self._stopping: Stopping | None = None
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
 
@@ -107,10 +110,11 @@ class MessageTransport:
         Send a message to the peer's handler of a tag.
 
         @param tag: from 0 to L{LARGEST_TAG}.
-        @param data: at most 64 MiB, which must not change before the outcome if they are more than a packet.
+        @param data: contiguous; at most 64 MiB, which must not change before the outcome if they are more
+            than a packet. Of an array all bytes are sent.
         @return: fires when the peer has the message; fails with L{MessageFailed}. It can be cancelled, which
             keeps the message from nobody.
-        @raise InvalidRequest: there is no such tag, or too much data.
+        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
         """
         outcome: Deferred[None] = Deferred()
         self.post(tag, data, partial(_tell, outcome))
@@ -127,11 +131,13 @@ class MessageTransport:
         Send a message as L{send} does, without a Deferred.
 
         @param done: called with None when the peer has the message, else with the error.
-        @raise InvalidRequest: there is no such tag, or too much data.
+        @raise InvalidRequest: there is no such tag, too much data, or a buffer that is not contiguous.
         """
         waiting = self._waiting
         if not 0 <= tag <= LARGEST_TAG:
             raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
+        if type(data) is not bytes:
+            data = _octets(data)
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # with the one that waits, which has asked for its turn
@@ -164,7 +170,8 @@ class MessageTransport:
         if handler is None:
             self._handlers.pop(tag, None)
             return
-        self._handlers[tag] = handler
+        if not self._isAborted:
+            self._handlers[tag] = handler
         if inOrder:
             self._peer.order.tags.add(tag)
 
@@ -174,10 +181,11 @@ class MessageTransport:
         """
         Let the peer write into memory, and read from it, until the end of the connection.
 
-        @param memory: writable bytes.
+        @param memory: writable and contiguous; the peer addresses its bytes, whatever its items are.
         @return: the number of the region, which the peer has to be told.
+        @raise InvalidRequest: the memory is read-only, not contiguous, or released.
         """
-        region = self._core.regions.register(memoryview(memory), self._peer)
+        region = self._core.regions.register(memoryview(_octets(memory)), self._peer)
         self._regions.add(region)
         return region
 
@@ -197,6 +205,7 @@ class MessageTransport:
         """
         outcome: Deferred[None] = Deferred()
         done = partial(_tell, outcome)
+        data = _octets(data)
         lifeline = self._lifeline
         if lifeline is None or self.disconnecting or self._peer.state != OPEN:
             done(MessageFailed("the connection has ended"))
@@ -219,10 +228,19 @@ class MessageTransport:
         destination = self.registerMemory(memory)
         outcome: Deferred[bytes] = Deferred(lambda _: self._ignoreGet(number))
         self._gets[number] = outcome, destination, memory
-        self._say(_GET, _GET_FIELDS.pack(number, region, offset, length, destination))
+        self._unasked.append((number, _GET_FIELDS.pack(number, region, offset, length, destination)))
+        self._askOn()
         if self._lifeline is None or self._peer.state != OPEN:
             self._failGet(number, "the connection has ended")
         return outcome
+
+    def _askOn(self) -> None:
+        """Ask for what waits, as far as the peer answers so many reads at a time."""
+        while self._unasked and len(self._asked) < MOST_GETS:
+            number, fields = self._unasked.popleft()
+            if number in self._gets:
+                self._asked.add(number)
+                self._say(_GET, fields)
 
     def _ignoreGet(self, number: int) -> None:
         self._gotten(number)
@@ -260,6 +278,8 @@ class MessageTransport:
 
     def _answered(self, data: Buffer) -> None:
         number, status = _GOT_FIELDS.unpack(data)
+        self._asked.discard(number)
+        self._askOn()
         if status:
             self._failGet(number, "the peer has no such memory, or too much to do")
             return
@@ -276,8 +296,9 @@ class MessageTransport:
         @param data: at most 64 MiB, which must not change while they wait.
         @param immediate: 32 bits that come with it.
         @param done: called with None when the peer has the message, or with an error when it was sent.
-        @raise InvalidRequest: there is too much data.
+        @raise InvalidRequest: there is too much data, or a buffer that is not contiguous.
         """
+        data = _octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has {LONGEST - _IMMEDIATE.size} bytes at most")
         if self._lifeline is None or self.disconnecting:
@@ -330,8 +351,10 @@ class MessageTransport:
         self.loseConnection()
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits."""
-        self.disconnecting = True
+        """End the connection now, whatever waits; the protocol and handlers get no message any more."""
+        self.disconnecting = self._isAborted = True
+        self._handlers.clear()
+        self._untaken.clear()
         if self._lifeline is not None:
             self._lifeline.abort()
 
@@ -354,6 +377,8 @@ class MessageTransport:
                     handler = handlers.get(tag)
                     if handler is not None:
                         handler(data)
+                    elif self._isAborted:
+                        return
                     elif tag > LARGEST_TAG:
                         self._own(tag, data)
                     else:
@@ -393,7 +418,8 @@ class MessageTransport:
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         self._isPaused = False
-        self._deliver()  # what came before the end comes before it here, too
+        with _log.failuresHandled("{transport}: messageReceived failed at the end", transport=self):
+            self._deliver()  # what came before the end comes before it here, too
         self._dismissProducer()
         try:
             self._protocol.connectionLost(reason)
@@ -423,12 +449,12 @@ class MessageTransport:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
         elif tag == _TAKEN:
-            self._flow.hear(*_TOTAL.unpack(_enough(data, 8)))
+            self._flow.hear(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
             self._sendOn()
         elif tag == _GET:
-            self._answer(_enough(data, _GET_FIELDS.size))
+            self._answer(_exactly(data, _GET_FIELDS.size))
         elif tag == _GOT:
-            self._answered(_enough(data, _GOT_FIELDS.size))
+            self._answered(_exactly(data, _GOT_FIELDS.size))
         else:
             raise Violation(f"tag {tag:#x}")
 
@@ -488,6 +514,27 @@ class MessageTransport:
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
             lifeline.close()
+
+
+def _octets(data: Buffer) -> Buffer:
+    """
+    View a buffer as bytes, whatever its items are: the length of an array counts these.
+
+    @raise InvalidRequest: the buffer is not contiguous, or released.
+    """
+    if type(data) is bytes or type(data) is bytearray:
+        return data
+    try:
+        view = memoryview(data)
+        return view.cast("B") if view.nbytes else memoryview(bytearray())
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"a buffer cannot be used: {error}") from error
+
+
+def _exactly(data: Buffer, length: int) -> Buffer:
+    if len(data) != length:
+        raise Violation(f"{len(data)} bytes, not {length}")
+    return data
 
 
 def _enough(data: Buffer, length: int) -> Buffer:

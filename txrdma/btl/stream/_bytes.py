@@ -41,7 +41,7 @@ class ByteStream:
         self.isReadable = self.isWritable = True
         self.isOver = self.wasCut = self.hasParted = self.hasSaid = self.isFull = False
         self.flying = self.unread = 0
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()  # a view is what is left of a long write
         self._backlog = 0
         self._read: list[bytes] = []
         self._wanted: int | None = None
@@ -121,8 +121,9 @@ class ByteStream:
         if unsent:
             piece = unsent.popleft()
             if len(piece) > LONGEST_PIECE:
-                unsent.appendleft(piece[LONGEST_PIECE:])
-                piece = piece[:LONGEST_PIECE]
+                rest = memoryview(piece)  # so that the rest is not copied for each piece
+                unsent.appendleft(rest[LONGEST_PIECE:])
+                piece = rest[:LONGEST_PIECE]
             elif unsent and len(piece) + len(unsent[0]) <= LONGEST_PIECE:
                 pieces, length = [piece], len(piece)
                 while unsent and length + len(unsent[0]) <= LONGEST_PIECE:
@@ -131,7 +132,7 @@ class ByteStream:
                 piece = b"".join(pieces)
             self._backlog -= len(piece)
             self.flying += 1
-            return piece, None
+            return bytes(piece), None
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return None

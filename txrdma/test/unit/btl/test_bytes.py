@@ -42,6 +42,17 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertEqual(self.other.read(), data)
         self.assertEqual((self.other.read(), self.other.unread), (b"", 0))
 
+    def test_longWrite(self) -> None:
+        """The rest of a long write is not copied for each of its pieces."""
+        data = bytes(4 << 20)
+        self.one.write(data)
+        self.exchange(self.one, self.other, 1)
+        rest = self.one._unsent[0]
+        assert isinstance(rest, memoryview)
+        self.assertIs(rest.obj, data)
+        self.exchange(self.one, self.other)
+        self.assertEqual(self.other.read(), data)
+
     def test_full(self) -> None:
         """Nothing is sent while the transport is full."""
         self.one.write(b"x")

@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
-from txrdma.btl import connections, lifeline
+from txrdma.btl import connections, lifeline, transport
 from txrdma.btl._flow import Flow, WINDOW
 from txrdma.btl._module import MANY_WAIT
 from txrdma.btl._peer import Peer
@@ -167,6 +167,23 @@ class MessageTests(HostsCase):
         self.failureResultOf(sent, CancelledError)
         self.wait(lambda: server.tagged)
 
+    def test_abortInHandler(self) -> None:
+        """A handler that aborts gets none of the messages behind, whether or not they came with it."""
+        client, server = self.connected()
+        taken: list[bytes] = []
+
+        def take(data: memoryview) -> None:
+            taken.append(bytes(data))
+            server.transport.abortConnection()
+
+        server.transport.receive(TAG, take)
+        for _each in range(5):
+            client.transport.post(TAG, b"x")
+            client.transport.sendMessage(b"y")
+        client.transport.post(TAG, bytes(10_000))
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((taken, server.messages), ([b"x"], []))
+
     def test_failing(self) -> None:
         """A handler that raises ends its own connection, and no other one."""
         client, server = self.connected()
@@ -218,6 +235,19 @@ class MemoryTests(HostsCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def test_manyGets(self) -> None:
+        """More gets at once than the peer answers at a time wait, and those not cancelled are answered."""
+        self.patch(transport, "MOST_GETS", 3)
+        client, server = self.connected()
+        region = server.transport.registerMemory(bytearray(range(200)))
+        answers = [client.transport.get(region, number, 1) for number in range(20)]
+        answers[10].cancel()
+        self.failureResultOf(answers.pop(10), CancelledError)
+        self.wait(lambda: all(each.called for each in answers))
+        found = [self.successResultOf(each) for each in answers]
+        self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
+        self.assertEqual((client.transport._asked, client.transport._regions), (set(), set()))
 
     def test_cancelledGet(self) -> None:
         """Who cancels a get gives its memory back at once; the peer's bytes come too late."""
@@ -596,14 +626,15 @@ class ExchangeTests(HostsCase):
             MemoryTCP(ends[1], accepted).begin()
             MemoryTCP(ends[0], opening.lifeline).begin()
             answers.append(opening.answer)
-        self.assertEqual(len(accepting.waiting), 4)
+        self.assertEqual(len(accepting.silent), 6)
         answers[4].cancel()
         self.wait(lambda: all(answer.called for answer in answers))
         self.failureResultOf(answers.pop(4), CancelledError, ConnectionAborted)
         for answer in answers:
             self.successResultOf(answer)
         self.wait(lambda: len(server.protocols) == 5 and all(each.isMade for each in server.protocols))
-        self.assertEqual((len(accepting.waiting), accepting._opening), (0, 0))
+        self.assertEqual((len(accepting.waiting), len(accepting.silent), accepting._opening), (0, 0, 0))
+        self.assertEqual((accepting._openingOf, accepting._othersOf), ({}, {}))
 
     def stranger(self, said: bytes) -> Failure:
         """Let somebody else say this to a server."""
@@ -671,7 +702,8 @@ class LiarTests(HostsCase):
         """A peer that breaks a rule loses its connection, and no other one is harmed."""
         others = self.connected()
         for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),
-                          (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123")):  # fmt: skip
+                          (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123"), (0xFFFD, bytes(9)),
+                          (0xFFFC, bytes(25)), (0xFFFB, bytes(6))):  # fmt: skip
             client, server = self.connected()
             client.transport._send(tag, data)
             client.transport._soon()

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl._counters import Counters
 from txrdma.btl._events import Event, MessageReceived, SendCompleted
-from txrdma.btl._module import COMMAND_MTU, Module
+from txrdma.btl._module import COMMAND_MTU, Module, MOST_RESENDS
 from txrdma.btl._peer import Peer
 from txrdma.btl._roundtrip import FIRST_TIMEOUT
 from txrdma.btl._window import COMMAND, DATA, SendWindow, Sent, UNHEARD
@@ -212,6 +212,32 @@ class ReceiveTests(SynchronousTestCase):
         self.assertIsNone(module.receivedAlone(COMMAND, _THERE, third, 0.0))
 
 
+class RecoveryTests(SynchronousTestCase):
+    """Many losses at once."""
+
+    def test_turns(self) -> None:
+        """While segments are left to be sent again the module asks for another turn."""
+        module = Module(_MTU, (100, 100))
+        peer = module.addPeer(*_NAMES, (_THERE, _THERE), _FIRST, _FIRST, None, 0.0)
+        peer.sent.congestion.size = 100
+        for _each in range(20):
+            module.send(peer, 1, bytes(peer.mtu - HEADER_LENGTH))
+        sent = len(module.outgoing(0.0))
+        last = Segment(
+            ACK, _NAMES[0], 0, _FIRST - 1, payload=b"\0\0\4", latest=_FIRST + 19 & 0xFFFF, latestAttempt=1
+        )
+        self.assertEqual((sent, module.hasMoreLost), (20, False))
+        module.received(COMMAND, _THERE, last.encode(), 0.4)
+        module.expired(0.9)
+        peer.sent.congestion.size = 100
+        counts = []
+        while True:
+            counts.append(len(module.outgoing(0.9)))
+            if not module.hasMoreLost:
+                break
+        self.assertEqual(counts, [MOST_RESENDS, 19 - MOST_RESENDS])
+
+
 class ArrivalTests(SynchronousTestCase):
     """Acknowledgements beside messages."""
 
@@ -246,6 +272,24 @@ class ArrivalTests(SynchronousTestCase):
             self.assertEqual(found[:1], found[1:])
             self.assertEqual(self.known(quick), self.known(usual))
             self.assertEqual(counters[0].named(), counters[1].named())
+
+    def test_resentBefore(self) -> None:
+        """A segment older than a resend that has arrived leaves those behind it overtaken, by either way."""
+        windows = [SendWindow(_FIRST, Counters(), 5.0) for _each in range(2)]
+        for number, window in enumerate(windows):
+            for _each in range(2):
+                window.add(Sent(FRAG, 0, b"", None), DATA, 0.0)
+            second = Segment(ACK, 0, 0, _FIRST - 1, payload=b"\1", latest=_FIRST + 1, latestAttempt=1)
+            window.acknowledged(second, 0.4)
+            for _each in range(2):
+                window.add(Sent(FRAG, 0, b"", None), DATA, 0.81)
+            window.expired(0.81)
+            self.assertTrue(window.hasLost())
+            window.again(0.81)
+            window.acknowledged(Segment(ACK, 0, 0, _FIRST + 1, latest=_FIRST, latestAttempt=2), 1.2)
+            if number or window.arrivedNext(_FIRST + 2, 1.2) is None:
+                window.acknowledgedBeside(_FIRST + 2, 1.2)
+        self.assertEqual(*map(self.known, windows))
 
     def known(self, window: SendWindow) -> tuple[object, ...]:
         """What a window knows."""

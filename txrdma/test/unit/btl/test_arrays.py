@@ -1,0 +1,81 @@
+"""
+Buffers whose items are not bytes, as arrays of numbers are.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from txrdma.error import InvalidRequest
+from txrdma.test.support.btl.hosts import HostsCase, TAG
+from txrdma.test.unit.btl import test_landings
+
+
+class ArrayTests(HostsCase):
+    """Buffers whose items are not bytes."""
+
+    def test_sent(self) -> None:
+        """All bytes of an array are sent, whichever call sends it, in one packet and in many."""
+        client, server = self.connected()
+        for count in (5, 20_000):
+            items = array("d", range(count))
+            data = items.tobytes()
+            region = server.transport.registerMemory(memory := bytearray(len(data)))
+            for each in (items, memoryview(items), memoryview(items).cast("B").cast("d", (count // 5, 5))):
+                self.outcome(client.transport.send(TAG, each))
+                self.assertEqual(server.tagged.pop(), (TAG, data))
+                client.transport.post(TAG, b"first")
+                self.outcome(client.transport.send(TAG, each))
+                self.assertEqual([server.tagged.pop(), server.tagged.pop()], [(TAG, data), (TAG, b"first")])
+                client.transport.sendMessage(each)
+                client.transport.sendMessage(each, 7)
+                self.wait(lambda: len(server.messages) == 2)
+                self.assertEqual(server.messages, [(data, None), (data, 7)])
+                server.messages.clear()
+                self.outcome(client.transport.put(region, 0, each))
+                self.assertEqual(memory, data)
+                memory[:] = bytes(len(memory))
+
+    def test_empty(self) -> None:
+        """An array without items is a message without bytes."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, memoryview(array("d"))))
+        self.assertEqual(server.tagged, [(TAG, b"")])
+
+    def test_memory(self) -> None:
+        """A registered array is written and read by bytes."""
+        client, server = self.connected()
+        items = array("d", range(100))
+        region = server.transport.registerMemory(memoryview(items))
+        self.outcome(client.transport.put(region, 792, array("d", [7.0]).tobytes()))
+        self.assertEqual(items[99], 7.0)
+        self.assertEqual(self.outcome(client.transport.get(region, 0, 800)), items.tobytes())
+
+    def test_refused(self) -> None:
+        """Buffers that are not contiguous, or released, are refused by the call that gets them."""
+        client, _server = self.connected()
+        transport = client.transport
+        released = memoryview(bytearray(10))
+        released.release()
+        for bad in (memoryview(bytes(10))[::2], released):
+            self.assertRaises(InvalidRequest, transport.send, TAG, bad)
+            self.assertRaises(InvalidRequest, transport.post, TAG, bad)
+            self.assertRaises(InvalidRequest, transport.sendMessage, bad)
+            self.assertRaises(InvalidRequest, transport.put, 1, 0, bad)
+            self.assertRaises(InvalidRequest, transport.registerMemory, bad)
+
+    def test_readOnly(self) -> None:
+        """Memory that cannot be written is not registered, so that no put of a peer can fail there."""
+        client, _server = self.connected()
+        self.assertRaises(InvalidRequest, client.transport.registerMemory, memoryview(b"read only"))
+
+
+class OneHostArrayTests(test_landings.OneHostCase, ArrayTests):
+    """The same between two processes of one host, where long messages go by shared memory."""
+
+    def test_landing(self) -> None:
+        """A long array of doubles arrives by shared memory."""
+        client, server = self.connected()
+        items = array("d", range(160_000))
+        self.outcome(client.transport.send(TAG, memoryview(items)))
+        self.assertEqual(server.tagged, [(TAG, items.tobytes())])

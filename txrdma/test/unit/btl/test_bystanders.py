@@ -1,0 +1,92 @@
+"""
+Failures that end one connection of a module, while a second connection of the same module goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import SkipTest
+
+from txrdma.btl import _peer
+from txrdma.btl._peer import Peer
+from txrdma.btl._regions import Regions
+from txrdma.btl.lifeline import Lifeline
+from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+
+
+class BystanderTests(HostsCase):
+    """Whatever raises, only the connection that it belongs to ends."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client, self.server = self.connected()
+        self.bystanders = self.connected()
+
+    def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
+        """Have a method raise once, and work again after that."""
+        if owner in (Peer, Regions) and not (_peer.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
+        usual, raised = getattr(owner, name), list[bool]()
+
+        def replacement(*arguments: Any, **named: Any) -> Any:
+            if not raised and isMeant(*arguments):
+                raised.append(True)
+                raise ZeroDivisionError("a test's")
+            return usual(*arguments, **named)
+
+        self.patch(owner, name, replacement)
+
+    def assertContained(self) -> None:
+        """Assert that both ends of the connection have ended, and that the bystanders' one works."""
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        one, other = self.bystanders
+        for here, there in ((one, other), (other, one)):
+            self.outcome(here.transport.send(TAG, b"well"))
+            self.assertEqual(there.tagged, [(TAG, b"well")])
+        self.assertFalse(one.lost or other.lost)
+
+    def test_cut(self) -> None:
+        """A segment that cannot be made."""
+        mine = self.client.transport._peer
+        self.raiseOnce(Peer, "cut", lambda peer, _queue: peer is mine)
+        outcome = self.client.transport.send(TAG, bytes(10_000))
+        outcome.addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_put(self) -> None:
+        """A put that cannot be carried out."""
+        region = self.server.transport.registerMemory(bytearray(100))
+        self.raiseOnce(Regions, "write")
+        self.client.transport.put(region, 0, b"x").addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_event(self) -> None:
+        """A message that cannot be delivered, alone and among others."""
+        for several in (False, True):
+            lifeline = self.server.transport._lifeline
+            assert lifeline is not None
+            self.raiseOnce(Lifeline, "happened", lambda each, _event, lifeline=lifeline: each is lifeline)
+            for _each in range(1 + several):
+                sent = self.client.transport.send(TAG, bytes(700))
+                sent.addErrback(lambda failure: None)
+            self.assertContained()
+            self.client, self.server = self.connected()
+            for each in self.bystanders:
+                each.tagged.clear()
+
+    def test_turnEnded(self) -> None:
+        """The end of a turn that fails."""
+        lifeline = self.server.transport._lifeline
+        self.raiseOnce(Lifeline, "turnEnded", lambda each: each is lifeline)
+        self.client.transport.post(TAG, b"x")
+        self.assertContained()
+
+    def test_lastMessage(self) -> None:
+        """A protocol whose messageReceived raises at the end is told of the end nonetheless."""
+        self.server.transport.pauseProducing()
+        self.client.transport.sendMessage(b"x")
+        self.raiseOnce(TagRecorder, "messageReceived", lambda protocol, *_words: protocol is self.server)
+        self.pause(0.1)
+        self.client.transport.loseConnection()
+        self.assertContained()

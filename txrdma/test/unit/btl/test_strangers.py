@@ -1,0 +1,258 @@
+"""
+Clients that nobody knows: what they can make a listener send, keep, or wait for.
+"""
+
+from __future__ import annotations
+
+import socket
+from random import Random
+from typing import Any
+from unittest import SkipTest
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import AccumulatingProtocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import _ordering, connections
+from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, TAKEN
+from txrdma.btl._module import MOST_EARLY_BYTES
+from txrdma.btl._window import GIVE_UP
+from txrdma.btl.connections import Opening
+from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
+from txrdma.btl.lifeline import Lifeline, PROBE_SECONDS
+from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
+from txrdma.test.unit.btl import test_landings
+from txrdma.testing.protocols import Recorders
+from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
+
+
+class Pushing(TagRecorder):
+    """A server that sends much as soon as it is connected."""
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        for _each in range(100):
+            self.transport.sendMessage(bytes(10_000))
+
+
+class EarlyTests(HostsCase):
+    """What a peer may send before the connection is established is bounded in bytes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(Lifeline, "_echoed", lambda *_arguments: None)  # nothing proves the address of a peer
+        self.openings = self.open(TagRecorder(), TagRecorder())
+        for opening in self.openings:
+            opening.answer.addErrback(lambda failure: None)
+        self.wait(lambda: all(each.lifeline._echoes for each in self.openings))
+        client, self.server = (each.lifeline for each in self.openings)
+        client.module.core.prove(client.peer)  # type: ignore[arg-type]  # of one module
+        self.client = client
+
+    def early(self) -> int:
+        """Bytes that the server has of messages."""
+        assembly = self.server.module.core._budget.used + self.server.module.core._budget.beside
+        return assembly + sum(len(data) for _tag, data in self.server._early)
+
+    def test_messages(self) -> None:
+        """Messages beyond the limit are not taken, and neither is a long one."""
+        for length in (900, 100_000, 60 << 20):
+            for _each in range(20):
+                self.client.send(TAG, bytes(length))
+        self.client.soon()
+        self.pause(1.0)
+        self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
+        self.assertGreater(self.early(), 100_000)
+        self.assertGreater(self.server.module.core.counters.noMemoryRecvs, 0)
+
+    def test_later(self) -> None:
+        """What was not taken arrives when the connection is established."""
+        data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
+        self.client.send(TAG, data)
+        self.client.soon()
+        self.pause(0.1)
+        self.assertEqual(self.early(), 0)
+        for rail in self.server._rails:
+            rail.missing.clear()
+        self.server._maybeEstablished()
+        user: Any = self.server.user
+        self.wait(lambda: user._protocol.tagged == [(TAG, data)])
+
+
+class OneHostEarlyTests(test_landings.OneHostCase):
+    """Pieces in shared memory behind a gap."""
+
+    def test_gap(self) -> None:
+        """The bytes that wait behind a gap are bounded, and all arrive when it is filled."""
+        if not (_ordering.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
+        self.patch(_ordering, "MOST_HELD", 1 << 20)
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(1 << 19)))
+        order = server.transport._peer.order
+        assert isinstance(order, _ordering.Ordering)
+        most, held = 0, order.hold
+
+        def hold(self: _ordering.Ordering, *arguments: Any) -> None:
+            nonlocal most
+            held(*arguments)
+            most = max(most, self._bytes)
+
+        self.patch(_ordering.Ordering, "hold", hold)
+        said = [bytes([number]) * (300 << 10) for number in range(20)]
+        self.world.network.drop(lambda packet: True, 1)
+        for data in said:
+            client.transport.post(ORDERED, data)
+        self.wait(lambda: len(server.tagged) == 21)
+        self.assertEqual([data for _tag, data in server.tagged[1:]], said)
+        self.assertLessEqual(most, 1 << 20)
+        self.assertGreater(most, 0)
+
+
+class SilentTests(HostsCase):
+    """Clients that say nothing."""
+
+    def client(self, accepting: connections._Accepting, protocol: Any, host: str, port: int) -> MemoryTCP:
+        """Connect a client from this host's address."""
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
+        accepted = accepting.buildProtocol(IPv4Address("TCP", host, port))
+        assert accepted is not None
+        MemoryTCP(ends[1], accepted).begin()
+        client = MemoryTCP(ends[0], protocol)
+        client.begin()
+        return client
+
+    def test_others(self) -> None:
+        """They take no places of exchanges, and are closed soon, while other clients connect."""
+        self.patch(connections, "MOST_OPENING", 2)
+        server = Recorders(TagRecorder)
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        silent = [AccumulatingProtocol() for _each in range(20)]
+        for number, protocol in enumerate(silent):
+            self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
+        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
+        self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
+        self.pause(connections.INTRODUCTION_SECONDS + 0.1)
+        self.assertTrue(all(each.closed for each in silent))
+        self.assertEqual((len(accepting.silent), accepting._othersOf), (0, {}))
+
+    def test_oneAddress(self) -> None:
+        """Clients of one address leave places of exchanges to others, and beyond a number are closed."""
+        self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
+        self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        introduction = Introduction(
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
+            gid=self.hosts[0].device.gids(1)[0],
+        )  # fmt: skip
+        for number in range(7):
+            client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
+            client.write(introduction.encode())
+            self.pause(0.001)
+        self.assertIs(accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_008)), None)
+        self.assertEqual((accepting._opening, len(accepting.waiting)), (2, 5))
+        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
+        self.outcome(opening.answer, 1.0)
+
+
+class KeepAliveTests(HostsCase):
+    """The TCP connection of two peers."""
+
+    def test_options(self) -> None:
+        """The system probes it long before a middlebox forgets it, and gives up later than the module."""
+        options: dict[object, Any] = {}
+        self.patch(
+            MemorySocket, "setsockopt", lambda _each, _level, name, value: options.update({name: value})
+        )
+        self.connected()
+        wait = options[socket.TCP_KEEPIDLE]
+        self.assertLessEqual(wait, 60)
+        self.assertGreater(wait + options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT], GIVE_UP)
+
+
+class BesideTests(SynchronousTestCase):
+    """Messages for which each peer has room beside."""
+
+    def test_bound(self) -> None:
+        """All peers together have a limited room beside, which is free again at their end."""
+        budget = Budget(most=LONGEST)
+        peers = [Assembly(budget) for _each in range(10)]
+        budget.used = budget.most
+
+        def chunk(fragment: int) -> Segment:
+            return Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
+
+        taken = []
+        for peer in peers:
+            if peer.judge(chunk(1), True) == TAKEN:
+                peer.take(chunk(1), 0.0)
+                taken.append(peer)
+        self.assertEqual((len(taken), budget.beside), (MOST_BESIDE // LONGEST, MOST_BESIDE))
+        taken[0].drop()
+        self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
+
+
+class AddressTests(HostsCase):
+    """A client that names the address of somebody else gets nothing sent there but a few small packets."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.victim = self.host("10.0.1.3")
+        self.packets: list[int] = []  # lengths on the wire, of those to the victim
+        carry = self.world.network.carry
+
+        def note(data: Any, segment: int, source: Any, destination: Any) -> Any:
+            if destination[0] == "10.0.1.3":
+                self.packets += [len(data[at : at + segment]) + 28 for at in range(0, len(data), segment)]
+            return carry(data, segment, source, destination)
+
+        self.patch(self.world.network, "carry", note)
+
+    def begin(self) -> tuple[MemoryTCP, Introduction, Opening]:
+        """Introduce the victim to a server that pushes; the answer has the server's introduction."""
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
+        opening = Opening(self.hosts[1], self.hosts[1].device, Recorders(Pushing), False)
+        opening.answer.addErrback(lambda failure: None)
+        MemoryTCP(ends[1], opening.lifeline).begin()
+        attacker = MemoryTCP(ends[0], heard := AccumulatingProtocol())
+        attacker.begin()
+        introduction = Introduction(
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
+            gid=self.victim.device.gids(1)[0],
+        )  # fmt: skip
+        self.said = introduction.encode()
+        attacker.write(self.said)
+        self.wait(lambda: len(heard.data) >= len(self.said))
+        return attacker, Introduction.decode(heard.data), opening
+
+    def acknowledge(self, attacker: MemoryTCP, its: Introduction, count: int) -> None:
+        """Acknowledge so many segments in farewells."""
+        for number in range(count):
+            sequence = (its.sequence + number) & 0xFFFF
+            content = encodeHead(ACK, its.name, 0, sequence, 0, 0)
+            attacker.write(frame(FrameKind.FAREWELL, content))
+
+    def test_farewells(self) -> None:
+        """Acknowledgements in farewells prove nothing, and neither do messages in them."""
+        attacker, its, opening = self.begin()
+        self.acknowledge(attacker, its, 50)
+        message = encodeHead(FRAG, its.name, 0, None, TAG, 0)
+        attacker.write(frame(FrameKind.FAREWELL, message) + frame(FrameKind.READY))
+        self.pause(PROBE_SECONDS + 1.0)
+        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.said)))
+        self.assertGreater(len(self.packets), 0)
+        self.assertLess(max(self.packets), 150)
+        self.assertIs(opening.lifeline.user, None)
+
+    def test_wrongNonce(self) -> None:
+        """A nonce that is none of the probe's proves nothing."""
+        attacker, its, opening = self.begin()
+        for nonce in (b"", bytes(8), bytes(9), b"\xff" * 8):
+            attacker.write(frame(FrameKind.ECHO, nonce))
+        self.acknowledge(attacker, its, 50)
+        self.pause(PROBE_SECONDS + 1.0)
+        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.said)))
+        self.assertIs(opening.lifeline.user, None)
