@@ -39,7 +39,7 @@ from txrdma.cm.events import (
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import APStatus, CMPath, REP, REQ
+from txrdma.cm.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
 from txrdma.cm.queuepairs import toInit, toReceive, toSend
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
@@ -259,7 +259,12 @@ class MessageTransport:
         self.loseConnection()
 
     def loseConnection(self, privateData: bytes = b"") -> None:
-        """End the connection by a DREQ, when all that was sent and written is in the peer's memory."""
+        """
+        End the connection by a DREQ, when all that was sent and written is in the peer's memory.
+
+        @raise InvalidRequest: there is more private data than a DREQ has room for.
+        """
+        checkRoom(privateData, DISCONNECT_ROOM)
         if self._isGone:
             self._lose(self._reasonOfEnd())  # without what a paused protocol has not taken
         elif not self._isLosing:
