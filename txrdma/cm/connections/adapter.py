@@ -59,7 +59,7 @@ class Taker(Protocol):
         """Look whether the queue pair has migrated: its device says so."""
 
     def broken(self, failure: Failure) -> None:
-        """Give up: completions are read no more."""
+        """End: completions can't be acted on, or are read no more."""
 
 
 class Shelf:
@@ -99,10 +99,19 @@ class Shelf:
                 taker.arrived(completion)
                 touched[taker] = None
         for taker in touched:
-            taker.process()
+            try:
+                taker.process()
+            except Exception:
+                failure = Failure()
+                _log.failure("{taker} ends by an error in its completions", failure, taker=taker)
+                self._break(taker, failure)
 
     def _failed(self, failure: Failure) -> None:
         for taker in tuple(self.takers.values()):
+            self._break(taker, failure)
+
+    def _break(self, taker: Taker, failure: Failure) -> None:
+        with _log.failuresHandled("{taker} could not be ended in order", taker=taker):
             taker.broken(failure)
 
 

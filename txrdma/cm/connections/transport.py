@@ -420,8 +420,8 @@ class MessageTransport:
         self._turn()
 
     def broken(self, failure: Failure) -> None:
-        """Give up: completions are read no more."""
-        self._lose(ConnectionLost(f"completions are read no more: {failure.getErrorMessage()}"))
+        """End: completions can't be acted on, or are read no more."""
+        self._lose(ConnectionLost(f"an error in completions: {failure.getErrorMessage()}"))
 
     def _takeAside(self) -> bool:
         """While paused, take a completion that is no news for the protocol; False where there is none."""
@@ -512,7 +512,10 @@ class MessageTransport:
     def _post(self, slot: int) -> None:
         """Post the receive of a slot again, unless the connection is over."""
         if self._pair is not None and self._memory is not None:
-            self._pair.postReceive((self._memory.requests[slot],))
+            try:
+                self._pair.postReceive((self._memory.requests[slot],))
+            except RDMAError as error:
+                self._lose(ConnectionLost(str(error)))
 
     def _driveProducer(self) -> None:
         producer = self._producer

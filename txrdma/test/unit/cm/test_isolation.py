@@ -6,16 +6,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.python.failure import Failure
+
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
-from txrdma.error import InvalidRequest, Refused
+from txrdma.error import InvalidRequest, RDMAError, Refused
 from txrdma.iba.types import QPN
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
+
+VERBS = (
+    (SoftDevice, "createProtectionDomain"),
+    (SoftDevice, "createChannel"),
+    (SoftDevice, "createCompletionQueue"),
+    (SoftProtectionDomain, "createQueuePair"),
+    (SoftProtectionDomain, "allocateMemory"),
+    (SoftQueuePair, "modify"),
+    (SoftQueuePair, "postReceive"),
+)
+"""The verbs that connections use."""
 
 
 class PrivateDataTests(MessagingCase):
@@ -139,3 +156,71 @@ class ManagerTests(PortCase):
             each.disconnect()
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.wait(lambda: all(each.state in ("TIMEWAIT", "FREE") for each in made))
+
+
+class DeviceTests(MessagingCase):
+    """A queue pair whose device fails loses its own connection only."""
+
+    def fails(self, owner: Any, name: str) -> None:
+        """Have a method of a device's object fail."""
+
+        def fail(*arguments: object) -> None:
+            raise RDMAError("simulated")
+
+        self.patch(owner, name, fail)
+
+    def neighbors(self) -> tuple[MessageRecorder, MessageRecorder, MessageRecorder]:
+        """The client and the server of a connection, and the client of another one at the same devices."""
+        client, server = self.connected()
+        neighbor = self.result(self.again())
+        self.wait(lambda: self.served[1].isMade)
+        return client, server, neighbor
+
+    def assertWorks(self, neighbor: MessageRecorder) -> None:
+        """The other connection takes messages both ways, and ends in order; nothing is left of either."""
+        neighbor.transport.sendMessage(b"there")
+        self.served[1].transport.sendMessage(b"and back")
+        self.wait(lambda: self.served[1].messages and neighbor.messages)
+        neighbor.transport.loseConnection()
+        self.wait(lambda: neighbor.lost)
+        neighbor.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_postReceive(self) -> None:
+        """A receive that cannot be posted again ends its connection with the reason."""
+        client, server, neighbor = self.neighbors()
+        self.fails(server.transport._pair, "postReceive")
+        client.transport.sendMessage(b"taken")
+        self.wait(lambda: server.lost and client.lost)
+        self.assertEqual(server.messages, [(b"taken", None)])
+        server.lost[0].trap(ConnectionLost)
+        self.assertIn("simulated", server.lost[0].getErrorMessage())
+        self.assertWorks(neighbor)
+
+    def test_process(self) -> None:
+        """An unexpected error in the completions of a connection is logged, and ends that connection."""
+        client, server, neighbor = self.neighbors()
+
+        def fail(*arguments: object) -> None:
+            raise RuntimeError("simulated")
+
+        self.patch(server.transport, "_received", fail)
+        client.transport.sendMessage(b"lost")
+        self.wait(lambda: server.lost and client.lost)
+        server.lost[0].trap(ConnectionLost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertWorks(neighbor)
+
+    def test_readerFails(self) -> None:
+        """All connections of a reader that fails end, whatever the end of one of them raises."""
+        client, _server, neighbor = self.neighbors()
+
+        def fail(failure: Failure) -> None:
+            raise RuntimeError("simulated")
+
+        self.patch(client.transport, "broken", fail)
+        client.transport._shelf._failed(Failure(RDMAError("simulated")))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        neighbor.lost[0].trap(ConnectionLost)
+        client.transport.abortConnection()
+        self.assertNothingLeft()
