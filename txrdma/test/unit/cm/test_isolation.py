@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
-from txrdma.error import InvalidRequest, RDMAError, Refused
+from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain
@@ -224,3 +226,61 @@ class DeviceTests(MessagingCase):
         neighbor.lost[0].trap(ConnectionLost)
         client.transport.abortConnection()
         self.assertNothingLeft()
+
+
+class AttemptTests(MessagingCase):
+    """An attempt to connect that fails leaves nothing, wherever it fails."""
+
+    def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
+        """Connect with private data that are made by the transport."""
+        endpoint = RDMAClientEndpoint(
+            self.clock, self.addresses[1][0], 7471, self.devices[0], privateData=privateData
+        )
+        return endpoint.connect(factory or MessageFactory(MessageRecorder))
+
+    def test_privateData(self) -> None:
+        """Private data that cannot be made, or are too much, fail the attempt."""
+
+        def fail(transport: object) -> bytes:
+            raise ResourceExhausted("simulated")
+
+        self.failureResultOf(self.attempt(fail), ResourceExhausted)
+        self.assertNothingLeft(0.0)
+        self.failureResultOf(self.attempt(lambda transport: bytes(57)), ValueError)
+        self.assertNothingLeft(0.0)
+
+    def test_verbs(self) -> None:
+        """Whichever verb fails while a connection is made, nothing is left of it at either end."""
+        self.calls, self.failing = 0, -1
+        for owner, name in VERBS:
+            self.countCalls(owner, name)
+        port = self.serve()
+        for number in range(100):
+            self.calls, self.failing = 0, number
+            asked = self.ask()
+            self.wait(lambda: asked.called)  # noqa: B023
+            asked.addErrback(lambda failure: failure.trap(RDMAError))
+            client = self.successResultOf(asked)
+            if isinstance(client, MessageRecorder):
+                client.transport.abortConnection()
+            self.pause(60.0)
+            device = self.devices[0]
+            tables = device._queuePairs, device.domains, device._completionQueues, device._channels
+            self.assertEqual([len(each) for each in tables], [0, 0, 0, 0], number)
+            if self.calls <= number:
+                break
+        self.assertGreater(number, 15)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def countCalls(self, owner: type, name: str) -> None:
+        """Count the calls of a verb, and have the one whose number has come fail."""
+        real = getattr(owner, name)
+
+        def verb(it: Any, *arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.failing + 1:
+                raise ResourceExhausted(f"{name} fails")
+            return real(it, *arguments)
+
+        self.patch(owner, name, verb)
