@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.manager import CMConnection
@@ -212,6 +213,34 @@ class DeviceTests(MessagingCase):
         server.lost[0].trap(ConnectionLost)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertWorks(neighbor)
+
+    def test_probe(self) -> None:
+        """A probe that its device refuses ends the connection with the reason."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        self.fails(client.transport._pair, "postSend")
+        self.wait(lambda: client.lost and server.lost)
+        client.lost[0].trap(ConnectionLost)
+        self.assertIn("simulated", client.lost[0].getErrorMessage())
+        self.assertNothingLeft()
+
+    def test_probeRaises(self) -> None:
+        """A probe that raises is logged, and the next one follows, which notices a peer that is gone."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        pair: Any = client.transport._pair
+        post = pair.postSend
+
+        def fail(*arguments: object) -> None:
+            pair.postSend = post
+            raise RuntimeError("simulated")
+
+        pair.postSend = fail
+        self.pause(3.0)
+        self.assertEqual((len(self.flushLoggedErrors(RuntimeError)), client.lost), (1, []))
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+        server.transport.abortConnection()
+        self.assertNothingLeft()
 
     def test_readerFails(self) -> None:
         """All connections of a reader that fails end, whatever the end of one of them raises."""
