@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from txrdma.machines import Row, Table
 
@@ -170,7 +170,7 @@ _In = Inputs
 _Do = Life
 
 
-def _rows() -> Iterator[Row[Inputs, Life[object]]]:
+def _rows() -> Iterator[Row[Inputs, Life[Any]]]:
     yield _OPEN, _In.close, _LOSING, (_Do._noteClose,)
     yield _OPEN, _In.peerClosed, _DRAINING, ()
     yield _OPEN, _In.fail, _CLOSED, (_Do._forget,)
@@ -183,4 +183,4 @@ def _rows() -> Iterator[Row[Inputs, Life[object]]]:
     yield _DRAINING, _In.abort, _CLOSED, (_Do._forget,)
 
 
-TABLE: Table[Inputs, Life[object]] = Table(Inputs, Life, _rows())
+TABLE: Table[Inputs, Life[Any]] = Table(Inputs, Life, _rows())
