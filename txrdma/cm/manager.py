@@ -440,7 +440,8 @@ class ConnectionManager:
         """
         self._ends.close()
         if self._timer is not None:
-            self._timer.cancel()
+            if self._timer.active():  # somebody may have cancelled all calls, and told nobody
+                self._timer.cancel()
             self._timer = None
         self._transmit()  # the last DREP, perhaps
         leave(self)

@@ -27,7 +27,7 @@ class Keepalive:
         """Probe no more. Twice is fine."""
         self._seconds = None
         call, self._call = self._call, None
-        if call is not None:
+        if call is not None and call.active():  # somebody may have cancelled all calls, and told nobody
             call.cancel()
 
     def _wait(self) -> None:
