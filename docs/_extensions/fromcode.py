@@ -37,6 +37,7 @@ _CM: Final = {
     "closing": ("_closing", ""),
     "alternate": ("_alternate", ""),
     "resolution": ("_sidr", ""),
+    "transport": ("connections._life", ""),
 }
 """Pictures of the communication manager's machines: the module, and the states in the middle."""
 _STRUCTURES: Final = (

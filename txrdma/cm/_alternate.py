@@ -28,7 +28,7 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
 from txrdma.cm.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
@@ -214,6 +214,8 @@ class Alternate(Core):
         refusal = self._judge(path)
         if refusal is not None:
             raise InvalidRequest(f"this end cannot use the path: {refusal[0].name}")
+        checkRoom(privateData, 168)
+        checkFits(path)
         if self._place == _IDLE:
             self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
         return self._ask("load", now)
@@ -234,6 +236,8 @@ class Alternate(Core):
         """
         if self._place in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
             raise InvalidRequest("the peer has given up this LAP, and sent another one")
+        checkRoom(information, 72, "information")
+        checkRoom(privateData, 148)
         self._response = self._apr(status, information, privateData)
         return self._ask("reply", now)
 
@@ -243,6 +247,8 @@ class Alternate(Core):
 
         @param service: the time until the answer, a time's code.
         """
+        checkFits(MRA(serviceTimeout=service))
+        checkRoom(privateData, 222)
         self._service, self._private = service, privateData
         return self._ask("delay", now)
 

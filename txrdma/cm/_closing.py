@@ -11,7 +11,7 @@ from typing import Protocol
 
 from txrdma.cm._exchange import Core, Patience
 from txrdma.cm.events import ConnectionRejected, Disconnected, TimewaitOver
-from txrdma.cm.messages import DREP, DREQ, REJ
+from txrdma.cm.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
 from txrdma.iba.types import QPN
 from txrdma.machines import Row, Table
 from txrdma.wire import Layout
@@ -88,7 +88,9 @@ class Closing(Core):
 
         @param transactionID: a new one, for a DREQ of ours.
         @return: whether this changes anything.
+        @raise InvalidRequest: there is too much private data.
         """
+        checkRoom(privateData, DISCONNECT_ROOM)
         self._private, self._newTransaction = privateData, transactionID
         return self._ask("disconnect", now)
 
@@ -112,7 +114,7 @@ class Closing(Core):
             localCommID=self.localCommID,
             remoteCommID=self.remoteCommID,
             remoteQPN=self.remoteQPN,
-            privateData=self._private.ljust(220, b"\0"),
+            privateData=self._private.ljust(DISCONNECT_ROOM, b"\0"),
         )
         self._sendUntilAnswered(request, self._newTransaction)
 

@@ -180,14 +180,16 @@ class Connection:
         End the connection, whatever its state, or answer the peer that has ended it.
 
         @return: whether this changes anything.
+        @raise InvalidRequest: there is too much private data.
         """
         if self.closing is None:
             changes = self.opening.cancel(now)
             self._goOn(now)
             return changes
+        changes = self.closing.disconnect(self.nextTransaction(), now, privateData)
         if self.alternate is not None:
             self.alternate.close(now)
-        return self.closing.disconnect(self.nextTransaction(), now, privateData)
+        return changes
 
     def fail(self, now: float) -> None:
         """End an established connection that the peer does not know any more: it has asked for a new one."""

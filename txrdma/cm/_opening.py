@@ -19,7 +19,7 @@ from txrdma.cm.events import (
     ConnectionRequested,
     ConnectionTimedOut,
 )
-from txrdma.cm.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
+from txrdma.cm.messages import checkFits, checkRoom, MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
 from txrdma.cm.paths import lifeTimeOf
 from txrdma.iba.types import GUID
 from txrdma.machines import Row, Table
@@ -149,14 +149,18 @@ class Opening(Core):
         Answer a REQ by a REP; both comm ids are filled in.
 
         @return: whether the peer still waits for it; the same of all requests here.
-        @raise InvalidRequest: no REQ waits for an answer; the same of all requests here.
+        @raise InvalidRequest: no REQ waits for an answer, or the answer can't be encoded; the same of all
+            requests here.
         """
         if self._place in (_REQ_RCVD, _MRA_REQ_SENT):
-            self.reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
+            reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
+            checkFits(reply)
+            self.reply = reply
         return self._ask("accept", now)
 
     def ready(self, privateData: bytes, now: float) -> bool:
         """Answer a REP by an RTU: the queue pair can send."""
+        checkRoom(privateData, 224)
         self._private = privateData
         return self._ask("ready", now)
 
@@ -164,6 +168,8 @@ class Opening(Core):
         self, reason: RejectReason, now: float, information: bytes = b"", privateData: bytes = b""
     ) -> bool:
         """Answer a REQ or a REP by a REJ, or withdraw a REP."""
+        checkRoom(information, 72, "information")
+        checkRoom(privateData, 148)
         self._refusal = REJ(
             reason=reason,
             rejectInfoLength=len(information),
@@ -178,6 +184,8 @@ class Opening(Core):
 
         @param service: the time until the answer, a time's code.
         """
+        checkFits(MRA(serviceTimeout=service))
+        checkRoom(privateData, 222)
         self._service, self._private = service, privateData
         return self._ask("delay", now)
 

@@ -240,7 +240,7 @@ class DatagramTransport:
         """Do nothing: datagrams have no alternate paths."""
 
     def broken(self, failure: Failure) -> None:
-        """Give up: completions are read no more."""
+        """End: completions can't be acted on, or are read no more."""
         self.loseConnection()
 
     def _received(self, completion: Completion) -> None:

@@ -154,6 +154,9 @@ class IRDMATransport(IMessageTransport):
         End the connection by a DREQ, when all that was sent and written is in the peer's memory.
 
         The protocol hears of the end when the peer has answered, or has been asked often enough.
+
+        @param privateData: for the peer, 220 bytes at most.
+        @raise txrdma.error.InvalidRequest: there is too much private data.
         """
 
     def loadAlternatePath(path: IBPath | CMPath) -> Deferred[CMPath]:

@@ -37,7 +37,19 @@ from txrdma.cm.events import (
 )
 from txrdma.cm.insight import appear, leave
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
-from txrdma.cm.messages import APStatus, CMPath, LAP, RejectReason, REP, REQ, SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.messages import (
+    APStatus,
+    checkFits,
+    checkRoom,
+    CMPath,
+    LAP,
+    RejectReason,
+    REP,
+    REQ,
+    SIDRREP,
+    SIDRREQ,
+    SIDRStatus,
+)
 from txrdma.cm.paths import pathFor
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
@@ -384,7 +396,9 @@ class ConnectionManager:
         @param mayReload: an alternate path can be replaced before it was migrated to.
         @param judge: finds out why this end can't use an alternate path: a GID that is none of its own, say.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
+        @raise InvalidRequest: the request can't be encoded.
         """
+        checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
         managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, judge)
@@ -401,7 +415,9 @@ class ConnectionManager:
         @param responseTimeout: the time that the peer has for its answer, a time's code.
         @return: fires with the answer; fails with L{Refused}, whose status is a L{SIDRStatus}, or with
             L{PeerSilent} when no answer came.
+        @raise InvalidRequest: there is too much private data.
         """
+        checkRoom(privateData, 216)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
         life = SUBNET_TIMEOUT if path.packetLifeTime is None else path.packetLifeTime
         patience = Patience(responseTimeout, life, RETRIES)
@@ -424,7 +440,8 @@ class ConnectionManager:
         """
         self._ends.close()
         if self._timer is not None:
-            self._timer.cancel()
+            if self._timer.active():  # somebody may have cancelled all calls, and told nobody
+                self._timer.cancel()
             self._timer = None
         self._transmit()  # the last DREP, perhaps
         leave(self)
@@ -446,7 +463,10 @@ class ConnectionManager:
             managed = self._core.matching(request.payload)
             connection = None if managed is None else self._connections.get(managed)
             if connection is not None:
-                connection._look()
+                with _log.failuresHandled(
+                    "{connection} can't ask whether it has migrated", connection=connection
+                ):
+                    connection._look()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
         self._turn()
 
@@ -466,11 +486,12 @@ class ConnectionManager:
         try:
             while events := self._core.events():
                 for managed, event in events:
-                    self._happened(managed, event)
+                    with _log.failuresHandled("{event} is lost by an error", event=event):
+                        self._happened(managed, event)
         finally:
             self._isTurning = False
-        self._transmit()
-        self._reschedule()
+            self._transmit()
+            self._reschedule()
 
     def _happened(self, managed: Managed, event: Event) -> None:
         if isinstance(event, (ServiceResolved, ServiceTimedOut)):
@@ -514,6 +535,7 @@ class ConnectionManager:
         if answered is not None:
             try:
                 response = answered(event.request)
+                checkFits(response)
             except Exception:
                 _log.failure("a service's program failed at {request}", request=event.request)
                 response = SIDRREP(status=SIDRStatus.REJECTED)
@@ -522,7 +544,12 @@ class ConnectionManager:
 
     def _transmit(self) -> None:
         for each in self._core.outgoing():
-            self._send(each.message, each.transactionID, each.path)
+            with _log.failuresHandled(
+                "{manager} can't send {kind}, as if it was lost",
+                manager=self,
+                kind=type(each.message).__name__,
+            ):
+                self._send(each.message, each.transactionID, each.path)
 
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are
@@ -556,5 +583,7 @@ class ConnectionManager:
 
     def _expired(self) -> None:
         self._timer = None
-        self._core.expired(self.seconds())
-        self._turn()
+        try:
+            self._core.expired(self.seconds())
+        finally:
+            self._turn()

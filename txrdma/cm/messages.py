@@ -7,10 +7,40 @@ data has no length of its own: what is not used is zeros.
 
 from __future__ import annotations
 
+from typing import Final
+
+from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.values import PathMTU, Rate
 from txrdma.wire import bits, Code, data, Layout, nested, wire
+
+DISCONNECT_ROOM: Final = 220
+"""Octets of private data in a DREQ."""
+
+
+def checkRoom(octets: bytes, room: int, what: str = "private data") -> None:
+    """
+    Check that a message has room for what a program wants to send in it.
+
+    @raise InvalidRequest: there are more octets than the message has room for.
+    """
+    if len(octets) > room:
+        raise InvalidRequest(f"the message has room for {room} bytes of {what}, not for {len(octets)}")
+
+
+def checkFits(message: Layout) -> None:
+    """
+    Check that a message whose fields a program has chosen can be encoded.
+
+    @raise InvalidRequest: the value of a field is too large, or has the wrong length.
+    """
+    try:
+        message.encode()
+    except WireError as error:
+        raise InvalidRequest(
+            f"{type(message).__name__} can't be sent: a field is too large or too long"
+        ) from error
 
 
 class CMTransport(Code):

@@ -407,7 +407,7 @@ class MADAgent(RPCs):
 
     def _rest(self) -> None:
         timer, self._timer, self._timerAt = self._timer, None, inf
-        if timer is not None:
+        if timer is not None and timer.active():  # somebody may have cancelled all calls, and told nobody
             timer.cancel()
 
     def _expired(self) -> None:

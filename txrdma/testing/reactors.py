@@ -46,6 +46,10 @@ class ReactorClock(SimulatedClock):
         if reader in self.readers:
             self.readers.remove(reader)
 
+    def getReaders(self) -> list[IReadDescriptor]:
+        """The readers, as C{IReactorFDSet} has it."""
+        return list(self.readers)
+
     def addWriter(self, writer: IWriteDescriptor) -> None:
         """Add a writer."""
         if writer not in self.writers:

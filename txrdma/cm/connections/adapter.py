@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -20,7 +21,7 @@ from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.messages import APStatus, CMPath
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
@@ -59,7 +60,7 @@ class Taker(Protocol):
         """Look whether the queue pair has migrated: its device says so."""
 
     def broken(self, failure: Failure) -> None:
-        """Give up: completions are read no more."""
+        """End: completions can't be acted on, or are read no more."""
 
 
 class Shelf:
@@ -77,10 +78,15 @@ class Shelf:
             undo.callback(channel.close)
             self.queue = device.createCompletionQueue(depth, channel)
             undo.callback(self.queue.close)
-            self._reader = CompletionReader(reactor, channel, [self.queue], self._completed, self._failed)
+            self._reader = CompletionReader(reactor, channel, [self.queue], self._completed, self.fail)
             self._reader.start()
             undo.callback(self._reader.stop)
             self._closing = undo.pop_all()
+
+    @property
+    def reader(self) -> CompletionReader:
+        """The reader of the queue, which is part of the reactor."""
+        return self._reader
 
     def look(self) -> None:
         """Take all that has completed so far."""
@@ -99,10 +105,20 @@ class Shelf:
                 taker.arrived(completion)
                 touched[taker] = None
         for taker in touched:
-            taker.process()
+            try:
+                taker.process()
+            except Exception:
+                failure = Failure()
+                _log.failure("{taker} ends by an error in its completions", failure, taker=taker)
+                self._break(taker, failure)
 
-    def _failed(self, failure: Failure) -> None:
+    def fail(self, failure: Failure) -> None:
+        """End all connections, with a reason."""
         for taker in tuple(self.takers.values()):
+            self._break(taker, failure)
+
+    def _break(self, taker: Taker, failure: Failure) -> None:
+        with _log.failuresHandled("{taker} could not be ended in order", taker=taker):
             taker.broken(failure)
 
 
@@ -130,6 +146,7 @@ class Adapter:
         self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
         self._lookedAt = 0.0
+        self._ports: list[IReadDescriptor] = []
         with ExitStack() as undo:
             undo.callback(closed)
             self.manager: IConnectionManager = (
@@ -145,8 +162,7 @@ class Adapter:
             undo.callback(device.subscribe(self._told))
             self._closing = undo.pop_all()
 
-    @staticmethod
-    def _ownManager(reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
+    def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
         """Our own manager, on queue pair 1 of each port, or on umad where the kernel keeps that."""
         servers = []
         for number in range(1, device.portCount + 1):
@@ -156,6 +172,7 @@ class Adapter:
             else:
                 _checkIsFound(device, number)
                 port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
+                self._ports.append(port)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
             servers.append(MADServer(agent))
@@ -189,6 +206,20 @@ class Adapter:
                     self._closing.close()
 
         return release
+
+    @property
+    def isAbandoned(self) -> bool:
+        """True if somebody has removed all readers from the reactor, as trial does after a failed test."""
+        present = self.reactor.getReaders()
+        return any(each not in present for each in (*self._ports, *(each.reader for each in self._shelves)))
+
+    def abandon(self) -> None:
+        """End all connections without a word to their peers, and close all that the holders would close."""
+        self.manager.close()
+        failure = Failure(DeviceUnavailable("somebody has removed all readers from the reactor"))
+        for shelf in tuple(self._shelves):
+            shelf.fail(failure)
+        self._closing.close()
 
     # Its ports
 
@@ -323,10 +354,13 @@ _adapters: dict[tuple[object, DevicePlace], Adapter] = {}
 
 def adapterOf(reactor: Any, place: DevicePlace) -> Adapter:
     """
-    The one adapter of a device on a reactor; to be held.
+    The one adapter of a device on a reactor; to be held. One that was abandoned has a successor.
 
     @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
     @raise ValueError: the string has no meaning.
     @raise txrdma.error.RDMAError: there is no such device, or it has no queue pair 1 for us.
     """
+    known = _adapters.get((reactor, place))
+    if known is not None and known.isAbandoned:
+        known.abandon()
     return oneOf(_adapters, reactor, place, lambda device, closed: Adapter(reactor, device, closed))

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+_log = Logger()
 
 
 class Keepalive:
@@ -24,7 +27,7 @@ class Keepalive:
         """Probe no more. Twice is fine."""
         self._seconds = None
         call, self._call = self._call, None
-        if call is not None:
+        if call is not None and call.active():  # somebody may have cancelled all calls, and told nobody
             call.cancel()
 
     def _wait(self) -> None:
@@ -33,5 +36,8 @@ class Keepalive:
 
     def _expired(self) -> None:
         self._call = None
-        self._probe()
-        self._wait()
+        try:
+            with _log.failuresHandled("A probe of an idle peer failed; the next one follows"):
+                self._probe()
+        finally:
+            self._wait()

@@ -113,25 +113,25 @@ class Attempt:
         self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
-        said = privateData if isinstance(privateData, bytes) else privateData(transport)
-        request = REQ(
-            serviceID=serviceID,
-            localQPN=transport.qpn,
-            startingPSN=randbelow(_PSNS),
-            pathMTU=PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu))),
-            pkey=path.pkey,
-            responderResources=terms.reads,
-            initiatorDepth=terms.reads,
-            retryCount=terms.retryCount,
-            rnrRetryCount=terms.rnrRetryCount,
-            maxCMRetries=terms.maxCMRetries,
-            localCMResponseTimeout=terms.responseTimeout,
-            remoteCMResponseTimeout=terms.responseTimeout,
-            primary=pathFor(path),
-            alternate=NO_PATH if alternate is None else pathFor(alternate),
-            privateData=prefix + terms.greet(said, room),
-        )
         try:
+            said = privateData if isinstance(privateData, bytes) else privateData(transport)
+            request = REQ(
+                serviceID=serviceID,
+                localQPN=transport.qpn,
+                startingPSN=randbelow(_PSNS),
+                pathMTU=PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu))),
+                pkey=path.pkey,
+                responderResources=terms.reads,
+                initiatorDepth=terms.reads,
+                retryCount=terms.retryCount,
+                rnrRetryCount=terms.rnrRetryCount,
+                maxCMRetries=terms.maxCMRetries,
+                localCMResponseTimeout=terms.responseTimeout,
+                remoteCMResponseTimeout=terms.responseTimeout,
+                primary=pathFor(path),
+                alternate=NO_PATH if alternate is None else pathFor(alternate),
+                privateData=prefix + terms.greet(said, room),
+            )
             self._ask(request)
         except BaseException:
             _withdraw(transport)  # nobody has the answer

@@ -9,7 +9,6 @@ again (receiver not ready), as ours does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits, SPARE
+from txrdma.cm.connections._life import Kind, Life
 from txrdma.cm.connections.adapter import Adapter, Shelf
 from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.migrating import Migrating
@@ -39,7 +39,7 @@ from txrdma.cm.events import (
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import APStatus, CMPath, REP, REQ
+from txrdma.cm.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
 from txrdma.cm.queuepairs import toInit, toReceive, toSend
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
@@ -95,9 +95,9 @@ class MessageTransport:
         self._depth = self._receives + terms.sends + OVERHEAD
         self._regions = Regions(adapter.domain)
         self._sends = SendQueue(terms.sends, self._regions.allocate)
-        self._inbox: deque[Completion | None] = deque()
-        self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
-        self._isProducerPaused, self._farewell = False, b""
+        self._life: Life[Completion] = Life()
+        self._isProcessing = self._isProducerPaused = False
+        self._farewell = b""
         self._keepalive: Keepalive | None = None
         self._migrating = Migrating(adapter, pkey, self._sends)
         self._stopping: Stopping | None = None
@@ -235,7 +235,7 @@ class MessageTransport:
         """
         if self._producer is not None or not streaming:
             raise InvalidRequest("a connection has one producer, and it pushes")
-        if self._isLost:
+        if self._life.isClosed:
             producer.stopProducing()
         else:
             self._producer, self._isProducerPaused = producer, False
@@ -247,11 +247,11 @@ class MessageTransport:
 
     def pauseProducing(self) -> None:
         """Take no more messages of the peer."""
-        self._isPaused = True
+        self._life.isPaused = True
 
     def resumeProducing(self) -> None:
         """Take messages of the peer again."""
-        self._isPaused = False
+        self._life.isPaused = self.protocol is None
         self.process()
 
     def stopProducing(self) -> None:
@@ -259,12 +259,16 @@ class MessageTransport:
         self.loseConnection()
 
     def loseConnection(self, privateData: bytes = b"") -> None:
-        """End the connection by a DREQ, when all that was sent and written is in the peer's memory."""
-        if self._isGone:
-            self._lose(self._reasonOfEnd())  # without what a paused protocol has not taken
-        elif not self._isLosing:
-            self._isLosing, self._farewell = True, privateData
-            self._turn()
+        """
+        End the connection by a DREQ, when all that was sent and written is in the peer's memory.
+
+        @raise InvalidRequest: there is more private data than a DREQ has room for.
+        """
+        checkRoom(privateData, DISCONNECT_ROOM)
+        if self._life.isOpen:
+            self._farewell = privateData
+        self._life.close()
+        self._turn()
 
     def leave(self) -> None:
         """End the connection as C{loseConnection} does, but wait for no producer."""
@@ -307,6 +311,7 @@ class MessageTransport:
     def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessagePeer) -> None:
         """Begin: the connection is established, and has a protocol."""
         self._host, self._peer, self.protocol = host, peer, protocol
+        self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
         if alternate is not None and not self.isShared:
             try:
@@ -332,30 +337,26 @@ class MessageTransport:
             connection.replyAlternatePath(event.transactionID, status)
         elif isinstance(event, QPArmed):
             self._arm(event.path)
-        elif isinstance(event, PathMigrated) and self.protocol is not None and not self._isLost:
+        elif isinstance(event, PathMigrated) and self.protocol is not None and not self._life.isClosed:
             self._call(self.protocol.pathMigrated, event.path)
         self.settle()
 
     def settle(self) -> None:
         """Let go of the adapter when both ends know of the end."""
-        if self._isLost and (self.connection is None or self.connection.state in _OVER):
+        if self._life.isClosed and (self.connection is None or self.connection.state in _OVER):
             self._release()
             if self.connection is not None:
                 self.connection.handTo(hearNothing)  # ids rest for a while, and hold nothing but themselves
 
     def _disconnected(self) -> None:
         """The end by a DREQ: what the peer has sent before is there already, and comes first."""
-        self._cm.disconnect()
-        if self._isLost or self._isGone:
-            return
-        self._isGone = True
-        if self._shelf is not None:
+        if self._shelf is not None and self._life.mayPost:
             self._shelf.look()
-        if self._isLosing:
+        self._life.peerClosed()
+        self._cm.disconnect()  # from now on the peer's queue pair may go
+        if self.protocol is None:
             self._lose(self._reasonOfEnd())
-        else:
-            self._inbox.append(None)
-            self.process()
+        self.process()
 
     def _reasonOfEnd(self) -> Exception:
         """The reason that the protocol is told after a DREQ of the peer."""
@@ -367,23 +368,39 @@ class MessageTransport:
 
     def pathChanged(self) -> None:
         """Look whether the queue pair has migrated, and report it."""
-        if self._pair is not None and self._migrating.hasMigrated(self._pair):
+        if self._pair is not None and self._life.mayPost and self._migrating.hasMigrated(self._pair):
             self._cm.migrated()
 
     def _arm(self, path: CMPath) -> None:
-        if self._pair is not None:
+        if self._pair is not None and self._life.mayPost:
             self._migrating.arm(self._pair, path)
 
     def _probeIdle(self) -> None:
         """Write no bytes, which the peer's device acknowledges, unless a request waits for that already."""
-        if self._sends.isQuiet and self._pair is not None:
-            self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+        if self._sends.isQuiet and self._life.mayPost and self._pair is not None:
+            try:
+                self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+            except RDMAError as error:
+                self._broke(str(error))
+                self._turn()
 
     # Completions: see L{txrdma.cm.connections.adapter.Taker}
 
     def arrived(self, completion: Completion) -> None:
         """Keep a completion for L{process}."""
-        self._inbox.append(completion)
+        if completion.identifier >= FIRST:
+            kind = Kind.REQUEST
+        elif completion.status is not Status.SUCCESS:
+            kind = Kind.FAILURE
+        elif (
+            self._credits.isCounted
+            and completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+            and not completion.length
+        ):
+            kind = Kind.CREDIT
+        else:
+            kind = Kind.MESSAGE
+        self._life.arrived(kind, completion)
 
     def process(self) -> None:
         """Act on what has completed, in order: what comes of it meanwhile waits for its turn."""
@@ -391,68 +408,39 @@ class MessageTransport:
             return
         self._isProcessing = True
         try:
-            while self._inbox and not self._isLost:
-                first = self._inbox[0]
-                if first is not None and first.identifier >= FIRST:
-                    self._inbox.popleft()
-                    self._sent(first)
-                elif self._isPaused and (first is None or first.status is Status.SUCCESS):
-                    if not self._takeAside():
-                        break
-                elif first is None:
-                    self._lose(self._reasonOfEnd())
-                elif self.protocol is None and first.status is Status.SUCCESS:
-                    if self.connection is None or self.connection.state not in ("REP_SENT", "MRA_REP_RCVD"):
-                        break
-                    self._cm.communicating()  # an RTU that is late; the protocol comes by this
-                    if self.protocol is None:
-                        break
+            if self.protocol is None and self._life.hasArrived:
+                self._confirm()
+            while (found := self._life.next()) is not None:
+                kind, completion = found
+                if kind is Kind.REQUEST:
+                    self._sent(completion)
+                elif kind is Kind.CREDIT:
+                    self._takeCredits(completion)
+                elif kind is Kind.MESSAGE:
+                    self._received(completion)
                 else:
-                    self._inbox.popleft()
-                    self._received(first)
+                    self._broke(f"a receive has failed: {Status(completion.status).name}")
         finally:
             self._isProcessing = False
         self._turn()
 
+    def _confirm(self) -> None:
+        """Take data as good as an RTU that is late: the protocol comes by this."""
+        if self.connection is not None and self.connection.state in ("REP_SENT", "MRA_REP_RCVD"):
+            self._cm.communicating()
+
     def broken(self, failure: Failure) -> None:
-        """Give up: completions are read no more."""
-        self._lose(ConnectionLost(f"completions are read no more: {failure.getErrorMessage()}"))
+        """End: completions can't be acted on, or are read no more."""
+        self._lose(ConnectionLost(f"an error in completions: {failure.getErrorMessage()}"))
 
-    def _takeAside(self) -> bool:
-        """While paused, take a completion that is no news for the protocol; False where there is none."""
-        for index, each in enumerate(self._inbox):
-            if each is None:
-                continue
-            if each.identifier >= FIRST:
-                del self._inbox[index]
-                self._sent(each)
-                return True
-            if self._takeCredits(each):
-                if not self._isLost:
-                    del self._inbox[index]
-                return True
-        return False
-
-    def _takeCredits(self, completion: Completion) -> bool:
-        """Take a completion that gives credits; False if it is another."""
-        isCredit = (
-            self._credits.isCounted
-            and completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
-            and completion.status is Status.SUCCESS
-            and not completion.length
-        )
-        if isCredit:
-            self._post(completion.identifier)  # before the peer can cause the next one
-            if not self._credits.given(completion.immediate or 0):
-                self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
-        return isCredit
+    def _takeCredits(self, completion: Completion) -> None:
+        """Take credits that the peer gives back."""
+        self._post(completion.identifier)  # before the peer can cause the next one
+        if not self._credits.given(completion.immediate or 0):
+            self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
 
     def _received(self, completion: Completion) -> None:
-        if completion.status is not Status.SUCCESS:
-            self._broke(f"a receive has failed: {Status(completion.status).name}")
-            return
-        if self._takeCredits(completion):
-            return
+        """Hand a message, or the end of a write, to the protocol."""
         assert self.protocol is not None
         slot, length, immediate = completion.identifier, completion.length, completion.immediate
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
@@ -460,9 +448,8 @@ class MessageTransport:
         else:
             assert self._memory is not None
             self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
-        if not self._isLost:
-            self._post(slot)
-            self._credits.reposted()
+        self._post(slot)
+        self._credits.reposted()
 
     def _sent(self, completion: Completion) -> None:
         if completion.status is not Status.SUCCESS:
@@ -482,7 +469,7 @@ class MessageTransport:
 
     def _ask(self, asked: Request) -> int:
         """Have a request posted when its turn comes; its number, or 0 after the end."""
-        if self._isLosing or self._isGone or self._isLost:
+        if not self._life.isOpen:
             return 0
         identifier = self._sends.ask(asked)
         self._turn()
@@ -490,24 +477,33 @@ class MessageTransport:
 
     def _turn(self) -> None:
         """Post what can be posted, pause or resume the producer, end when all is done."""
-        if self._isLost or self._isProcessing or self.protocol is None:
+        if self._isProcessing:
             return
+        if self.protocol is not None and self._life.mayPost:
+            self._advance()
+        if self._life.isDrained and self._life.drained():
+            self._finish(self._reasonOfEnd())
+
+    def _advance(self) -> None:
         assert self._pair is not None
         if self._sends.waiting or self._credits.isCounted:
             try:
                 self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
             except RDMAError as error:
-                self._lose(ConnectionLost(str(error)))
+                self._broke(str(error))
                 return
         self._driveProducer()
-        isDone = self._isLosing and self._sends.isIdle and self._producer is None
+        isDone = self._life.isLosing and self._sends.isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
     def _post(self, slot: int) -> None:
         """Post the receive of a slot again, unless the connection is over."""
-        if self._pair is not None and self._memory is not None:
-            self._pair.postReceive((self._memory.requests[slot],))
+        if self._life.mayPost and self._pair is not None and self._memory is not None:
+            try:
+                self._pair.postReceive((self._memory.requests[slot],))
+            except RDMAError as error:
+                self._broke(str(error))
 
     def _driveProducer(self) -> None:
         producer = self._producer
@@ -531,17 +527,24 @@ class MessageTransport:
             self._lose(ConnectionLost("its program failed"))
 
     def _broke(self, what: str) -> None:
-        """End because the queue pair did; beside a DREQ that is the peer's doing, who has left already."""
-        hasParted = self._isGone or (self._isLosing and self._cm.state == "DREQ_SENT")
-        self._lose(ConnectionDone() if hasParted and self._sends.isIdle else ConnectionLost(what))
+        """
+        Act on a queue pair that has failed.
+
+        When all was sent and the DREQ is out that is its answer: the peer has closed its queue pair by now.
+        """
+        if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._sends.isIdle:
+            self._life.peerClosed()
+        elif self._life.fail():
+            self._finish(ConnectionLost(what))
 
     def _lose(self, reason: Exception) -> None:
-        """End, by whatever: the peer is told, unless it has told us."""
-        if self._isLost:
-            return
-        self._isLost = self._isLosing = True
+        """End at once, whatever waits."""
+        if self._life.abort():
+            self._finish(reason)
+
+    def _finish(self, reason: Exception) -> None:
+        """Close the queue pair, and report the end to the peer, unless it knows, and to the protocol."""
         requests = self._sends.takeAll()
-        self._inbox.clear()
         keepalive, self._keepalive = self._keepalive, None
         if keepalive is not None:
             keepalive.stop()

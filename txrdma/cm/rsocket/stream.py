@@ -111,7 +111,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """Probe an idle peer so often, or never."""
         self.keepalive = seconds
         probing, self._probing = self._probing, None
-        if probing is not None:
+        if probing is not None and probing.active():  # somebody may have cancelled all calls, and told nobody
             probing.cancel()
         if seconds is not None and not self._isGone:
             self._probing = self._reactor.callLater(seconds, self._probe)

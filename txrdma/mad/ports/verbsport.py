@@ -244,7 +244,8 @@ class VerbsPort:
             self._reactor.removeReader(self)  # while there is a descriptor to be known by
         self._closed = True
         if self._again is not None:
-            self._again.cancel()
+            if self._again.active():  # somebody may have cancelled all calls, and told nobody
+                self._again.cancel()
             self._again = None
         self._waiting.clear()
         self._release()

@@ -277,7 +277,7 @@ class RoCEPort:
     # Time.
 
     def _schedule(self, deadline: float, now: float) -> None:
-        if self._timer is not None:
+        if self._timer is not None and self._timer.active():  # somebody may have cancelled all calls
             self._timer.cancel()
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)

@@ -127,6 +127,22 @@ class RequestTests(SynchronousTestCase):
         self.assertLess(Patience(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
         self.assertLess(Patience(31, 30, 15).seconds, 60)
 
+    def test_delays(self) -> None:
+        """A peer that answers each REQ by an MRA makes us wait for the longest delay once for each retry."""
+        request = REQUEST.replace(maxCMRetries=7)
+        self.active.connect(request, 5, 0.0)
+        now = 0.0
+        delay = MRA(messageMRAed=MessageKind.REQ, serviceTimeout=31)
+        while not self.active.isOver:
+            if self.active.outgoing():
+                self.active.received(delay, 5, now)
+            deadline = self.active.deadline()
+            assert deadline is not None
+            now = deadline
+            self.active.expired(now)
+        self.assertLess(now, 8 * (lifetimeSeconds(LONGEST_SERVICE) + 3))
+        self.assertGreater(now, 7 * lifetimeSeconds(LONGEST_SERVICE))
+
     def test_timeoutREJ(self) -> None:
         """Who gives up says so by its CA GUID, without an id of the peer that it does not know."""
         self.active.connect(REQUEST, 5, 0.0)

@@ -418,6 +418,50 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
+    def test_pausedBetween(self) -> None:
+        """A protocol that pauses after each message gets all messages of a peer that closed in order."""
+        for terms in (USUAL, replace(USUAL, isCounted=False), replace(USUAL, keepalive=0.5)):
+            client, server = self.connected(terms, terms)
+            take = server.messageReceived
+
+            def takeOne(
+                data: bytes,
+                immediate: int | None,
+                take: Any = take,
+                server: MessageRecorder = server,
+            ) -> None:
+                take(data, immediate)
+                server.transport.pauseProducing()
+                self.clock.callLater(1.0, server.transport.resumeProducing)
+
+            server.messageReceived = takeOne  # type: ignore[method-assign]
+            for number in range(32):
+                client.transport.sendMessage(b"%d" % number)
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost, 60.0)  # type: ignore[misc]
+            self.assertEqual([data for data, _ in server.messages], [b"%d" % each for each in range(32)])
+            for each in (client, server):
+                each.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_unsentAtTheEnd(self) -> None:
+        """A receiver that drains is told that its own message did not arrive, after all of the peer's."""
+        client, server = self.connected(Terms(64, 4, 4), Terms(64, 4, 4))
+        client.transport.pauseProducing()
+        for _ in range(9):
+            server.transport.sendMessage(b"too many")
+        server.transport.pauseProducing()
+        for _ in range(4):
+            client.transport.sendMessage(b"in time")
+        self.pause(0.1)
+        client.transport.loseConnection()
+        self.pause(60.0)
+        self.assertEqual((server.messages, server.lost), ([], []))
+        server.transport.resumeProducing()
+        self.assertEqual(server.messages, [(b"in time", None)] * 4)
+        server.lost[0].trap(ConnectionLost)
+        self.assertNothingLeft()
+
     def test_aborted(self) -> None:
         """Who aborts is told so at once; the peer hears of an end, and knows what it has not sent."""
         client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))

@@ -1,0 +1,186 @@
+"""
+The lifecycle of a message transport, without I/O: which completion comes next, and when the connection ends.
+
+While a protocol is paused its messages wait here, and completions that are no news for it do not. A peer that
+closes in order sends a DREQ when all that it sent is in this end's memory, and its queue pair is closed soon
+after. From then on (DRAINING) nothing is posted, a failed request says nothing about what has arrived before,
+and the connection ends when the protocol has taken the last message: each message of a peer that closed in
+order is delivered before C{ConnectionDone}. Only a program that closes while it is paused gives up the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from txrdma.machines import Row, Table
+
+
+class Kind(Enum):
+    """Kinds of completions."""
+
+    REQUEST = "request"
+    """A request of this end has completed, well or not."""
+
+    CREDIT = "credit"
+    """The peer gives back credits."""
+
+    MESSAGE = "message"
+    """A message or a write with immediate data, for the protocol."""
+
+    FAILURE = "failure"
+    """A receive has failed: the queue pair has."""
+
+
+CompletionT = TypeVar("CompletionT")
+
+
+class Inputs(Protocol):
+    """The inputs of a transport's lifecycle."""
+
+    def close(self) -> None:
+        """The program closes the connection."""
+
+    def peerClosed(self) -> None:
+        """The peer's DREQ has come, or its answer to ours, and all that the peer has sent before."""
+
+    def fail(self) -> None:
+        """The queue pair, or a request, has failed."""
+
+    def drained(self) -> None:
+        """The protocol has taken the last message, or wants no more."""
+
+    def abort(self) -> None:
+        """The connection ends now, for whatever reason."""
+
+
+class Life(Generic[CompletionT]):
+    """
+    The lifecycle of one transport.
+
+    @ivar isPaused: the protocol takes no messages; True until there is a protocol.
+    """
+
+    __slots__ = ("_hasClosed", "_inbox", "_inputs", "_place", "isPaused")
+    _place: str
+
+    def __init__(self) -> None:
+        self.isPaused = True
+        self._hasClosed = False
+        self._inbox: deque[tuple[Kind, CompletionT]] = deque()
+        self._inputs: Inputs = TABLE.begin(self)
+
+    @property
+    def state(self) -> str:
+        """The state's name, as in the table."""
+        return self._place
+
+    @property
+    def isOpen(self) -> bool:
+        """True if the program may make requests."""
+        return self._place == _OPEN
+
+    @property
+    def isLosing(self) -> bool:
+        """True if the program has closed the connection, and has not been answered."""
+        return self._place == _LOSING
+
+    @property
+    def isClosed(self) -> bool:
+        """True if the connection has ended."""
+        return self._place == _CLOSED
+
+    @property
+    def mayPost(self) -> bool:
+        """True if the queue pair of the peer is there for requests and for receives."""
+        return self._place in (_OPEN, _LOSING)
+
+    @property
+    def isDrained(self) -> bool:
+        """True if the peer has closed, and the protocol has taken all that it wants."""
+        return self._place == _DRAINING and (self._hasClosed if self.isPaused else not self._inbox)
+
+    @property
+    def hasArrived(self) -> bool:
+        """True if the peer has sent something that waits."""
+        return any(kind in (Kind.MESSAGE, Kind.CREDIT) for kind, _ in self._inbox)
+
+    def arrived(self, kind: Kind, completion: CompletionT) -> None:
+        """Keep a completion for L{next}."""
+        if self._place != _CLOSED:
+            self._inbox.append((kind, completion))
+
+    def next(self) -> tuple[Kind, CompletionT] | None:
+        """
+        Take the next completion to act on; None if there is none.
+
+        While the protocol is paused that is the oldest one that is no news for it.
+        """
+        if not self.isPaused:
+            return self._inbox.popleft() if self._inbox else None
+        for index, each in enumerate(self._inbox):
+            kind = each[0]
+            if kind in (Kind.REQUEST, Kind.CREDIT) or (kind is Kind.FAILURE and not index):
+                del self._inbox[index]
+                return each
+        return None
+
+    def close(self) -> None:
+        """Note that the program closes the connection: in order, after all that it has sent."""
+        self._inputs.close()
+
+    def peerClosed(self) -> None:
+        """Note that the peer knows of the end, and that all has arrived that it has sent before."""
+        self._inputs.peerClosed()
+
+    def fail(self) -> bool:
+        """Note that the queue pair, or a request, has failed; True if the connection ends by that."""
+        return self._ends(self._inputs.fail)
+
+    def drained(self) -> bool:
+        """Note that the protocol has taken the last message; True if the connection ends by that."""
+        return self._ends(self._inputs.drained)
+
+    def abort(self) -> bool:
+        """End at once; False if the connection has ended before."""
+        return self._ends(self._inputs.abort)
+
+    def _ends(self, what: Callable[[], None]) -> bool:
+        isOver = self.isClosed
+        what()
+        return self.isClosed and not isOver
+
+    # What transitions do
+
+    def _noteClose(self) -> None:
+        self._hasClosed = True
+
+    def _forget(self) -> None:
+        self._inbox.clear()
+
+
+_OPEN = "OPEN"
+_LOSING = "LOSING"
+_DRAINING = "DRAINING"
+_CLOSED = "CLOSED"
+
+_In = Inputs
+_Do = Life
+
+
+def _rows() -> Iterator[Row[Inputs, Life[Any]]]:
+    yield _OPEN, _In.close, _LOSING, (_Do._noteClose,)
+    yield _OPEN, _In.peerClosed, _DRAINING, ()
+    yield _OPEN, _In.fail, _CLOSED, (_Do._forget,)
+    yield _OPEN, _In.abort, _CLOSED, (_Do._forget,)
+    yield _LOSING, _In.peerClosed, _DRAINING, ()
+    yield _LOSING, _In.fail, _CLOSED, (_Do._forget,)
+    yield _LOSING, _In.abort, _CLOSED, (_Do._forget,)
+    yield _DRAINING, _In.close, _DRAINING, (_Do._noteClose,)
+    yield _DRAINING, _In.drained, _CLOSED, (_Do._forget,)
+    yield _DRAINING, _In.abort, _CLOSED, (_Do._forget,)
+
+
+TABLE: Table[Inputs, Life[Any]] = Table(Inputs, Life, _rows())

@@ -1,0 +1,50 @@
+"""
+Failing tests of programs: one that leaves live connections does not make later tests of the process fail.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support import CHECKOUT
+
+
+class LeftoverTests(SynchronousTestCase):
+    """A trial of its own for L{txrdma.test.support.leftovers}."""
+
+    def check(self, server: str, client: str) -> None:
+        """Only the first of three tests fails."""
+        command = [sys.executable, "-m", "twisted.trial", "--temp-directory", self.mktemp(),
+                   "txrdma.test.support.leftovers"]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SERVER": server, "CLIENT": client}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        self.assertRegex(done.stdout, r"test_1 \.\.\. +\[FAIL\]")
+        for name in ("test_2", "test_3"):
+            self.assertRegex(done.stdout, rf"{name} \.\.\. +\[OK\]")
+
+    def address(self) -> str:
+        """An address of this host that nobody else uses."""
+        random = Random()
+        return f"127.{random.randrange(2, 250)}.{random.randrange(2, 250)}.{random.randrange(2, 250)}"
+
+    def test_rsocket(self) -> None:
+        """Connections of C{rsocket:}, by shared memory and by RoCE v2."""
+        for more in ("", r"\:route=rocev2"):
+            here, there = self.address(), self.address()
+            self.check(
+                rf"rsocket:0:device=soft\:{there}{more}", rf"rsocket:{there}:%d:device=soft\:{here}{more}"
+            )
+
+    def test_rdma(self) -> None:
+        """Connections of C{rdma:}."""
+        here, there = self.address(), self.address()
+        self.check(rf"rdma:0:device=soft\:{there}", rf"rdma:{there}:%d:device=soft\:{here}")
+
+    def test_smc(self) -> None:
+        """Connections of C{smc:}."""
+        self.check("smc:0:interface=127.0.0.1", "smc:127.0.0.1:%d")

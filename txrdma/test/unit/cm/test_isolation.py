@@ -1,0 +1,315 @@
+"""
+Failures of one connection or request of a program, or of its device, which do not affect any other one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint
+from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import Terms
+from txrdma.cm.errors import Rejected, Rejection
+from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
+from txrdma.cm.manager import CMConnection
+from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
+from txrdma.iba.types import QPN
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.domains import SoftProtectionDomain
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
+from txrdma.testing.protocols import MessageRecorder
+
+VERBS = (
+    (SoftDevice, "createProtectionDomain"),
+    (SoftDevice, "createChannel"),
+    (SoftDevice, "createCompletionQueue"),
+    (SoftProtectionDomain, "createQueuePair"),
+    (SoftProtectionDomain, "allocateMemory"),
+    (SoftQueuePair, "modify"),
+    (SoftQueuePair, "postReceive"),
+)
+"""The verbs that connections use."""
+
+
+class PrivateDataTests(MessagingCase):
+    """Private data that no message has room for fail the request of the program, and nothing else."""
+
+    def test_disconnect(self) -> None:
+        """A connection that is closed with too much private data remains open, as do its neighbors."""
+        client, server = self.connected()
+        neighbor = self.result(self.again())
+        self.assertRaises(InvalidRequest, client.transport.loseConnection, bytes(221))
+        for each, number in ((client, 0), (neighbor, 1)):
+            each.transport.sendMessage(b"still open")
+            self.wait(lambda number=number: self.served[number].messages)  # type: ignore[misc]
+        client.transport.loseConnection(bytes(220))
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(neighbor.lost, [])
+        neighbor.transport.loseConnection()
+        self.assertNothingLeft()
+
+    def test_disconnectByCallback(self) -> None:
+        """A protocol that closes with too much private data in a callback loses its own connection only."""
+        client, server = self.connected()
+        neighbor = self.result(self.again())
+        server.messageReceived = lambda data, immediate: server.transport.loseConnection(bytes(221))  # type: ignore[assignment]
+        client.transport.sendMessage(b"close")
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(InvalidRequest)), 1)
+        neighbor.transport.sendMessage(b"still open")
+        self.wait(lambda: self.served[1].messages)
+        neighbor.transport.loseConnection()
+        self.assertNothingLeft()
+
+    def test_rejection(self) -> None:
+        """A factory that rejects with too much private data still has its client rejected at once."""
+
+        def reject() -> MessageRecorder:
+            raise Rejection(RejectReason.CONSUMER_REJECT, bytes(149))
+
+        port = self.serve(MessageFactory(reject))
+        asked = self.ask()
+        self.wait(lambda: asked.called, 1.0)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.NO_RESOURCES)
+        port.stopListening()
+        self.assertNothingLeft()
+
+
+class ManagerTests(PortCase):
+    """Requests to the manager that do not fit into their messages change nothing."""
+
+    def test_opening(self) -> None:
+        """REQ, REP, RTU and REJ with unsuitable fields are refused, and the connection is made by others."""
+        refused: list[str] = []
+
+        def refuses(what: str, function: Any, *arguments: object) -> None:
+            before = connections[-1].state
+            self.assertRaises(InvalidRequest, function, *arguments)
+            self.assertEqual(connections[-1].state, before)
+            refused.append(what)
+
+        connections: list[CMConnection] = []
+
+        def host(connection: CMConnection, event: Event) -> None:
+            connections.append(connection)
+            if isinstance(event, ConnectionRequested):
+                refuses("REJ", connection.reject, RejectReason.CONSUMER_REJECT, b"", bytes(149))
+                refuses("REJ", connection.reject, RejectReason.CONSUMER_REJECT, bytes(73))
+                refuses("MRA", connection.delay, 32)
+                refuses("REP", connection.accept, REP(privateData=bytes(197)))
+            self.hearHost(connection, event)
+
+        def client(connection: CMConnection, event: Event) -> None:
+            connections.append(connection)
+            if isinstance(event, ConnectionReplied):
+                refuses("RTU", connection.ready, bytes(225))
+            self.hearClient(connection, event)
+
+        self.host.listen(SERVICE, host)
+        request = REQ(serviceID=SERVICE, localQPN=QPN(21), remoteCMResponseTimeout=14, maxCMRetries=3)
+        tooLong = request.replace(privateData=bytes(93))
+        self.assertRaises(InvalidRequest, self.client.connect, tooLong, self.way, client)
+        self.assertEqual(len(self.client._core), 0)
+        made = self.client.connect(request, self.way, client)
+        self.wait(lambda: made.state == "ESTABLISHED" and self.made[0].state == "ESTABLISHED")
+        self.assertEqual(refused, ["REJ", "REJ", "MRA", "REP", "RTU"])
+        connections.append(made)
+        refuses("DREQ", made.disconnect, bytes(221))
+        made.disconnect()
+        self.wait(lambda: self.made[0].state in ("TIMEWAIT", "FREE"))
+
+    def test_service(self) -> None:
+        """A service whose answer does not fit into its message refuses, and the failure is logged."""
+        self.host.serve(SERVICE, lambda question: SIDRREP(privateData=bytes(137)))
+        self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.way, bytes(217))
+        answer = self.client.resolve(SERVICE, self.way)
+        self.wait(lambda: answer.called)
+        error = self.failureResultOf(answer, Refused).value
+        self.assertEqual(error.status, SIDRStatus.REJECTED)
+        self.assertEqual(len(self.flushLoggedErrors()), 1)
+
+    def test_unsendable(self) -> None:
+        """A message that cannot be sent is logged; timers and messages of other connections go on."""
+
+        def accept(connection: CMConnection, event: Event) -> None:
+            if isinstance(event, ConnectionRequested):
+                connection.accept(REP(localQPN=QPN(next(self.numbers))))
+            elif isinstance(event, Disconnected):
+                connection.disconnect()
+
+        self.host.listen(SERVICE, accept)
+        made = [self.connect(), self.connect()]
+        self.wait(lambda: all(each.state == "ESTABLISHED" for each in made))
+        send = self.client._agent.send
+
+        def fail(datagram: bytes, path: Any) -> None:
+            self.client._agent.send = send  # type: ignore[method-assign]
+            raise RuntimeError("simulated")
+
+        self.client._agent.send = fail  # type: ignore[method-assign, assignment]
+        for each in made:
+            each.disconnect()
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.wait(lambda: all(each.state in ("TIMEWAIT", "FREE") for each in made))
+
+
+class DeviceTests(MessagingCase):
+    """A queue pair whose device fails loses its own connection only."""
+
+    def fails(self, owner: Any, name: str) -> None:
+        """Have a method of a device's object fail."""
+
+        def fail(*arguments: object) -> None:
+            raise RDMAError("simulated")
+
+        self.patch(owner, name, fail)
+
+    def neighbors(self) -> tuple[MessageRecorder, MessageRecorder, MessageRecorder]:
+        """The client and the server of a connection, and the client of another one at the same devices."""
+        client, server = self.connected()
+        neighbor = self.result(self.again())
+        self.wait(lambda: self.served[1].isMade)
+        return client, server, neighbor
+
+    def assertWorks(self, neighbor: MessageRecorder) -> None:
+        """The other connection takes messages both ways, and ends in order; nothing is left of either."""
+        neighbor.transport.sendMessage(b"there")
+        self.served[1].transport.sendMessage(b"and back")
+        self.wait(lambda: self.served[1].messages and neighbor.messages)
+        neighbor.transport.loseConnection()
+        self.wait(lambda: neighbor.lost)
+        neighbor.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
+    def test_postReceive(self) -> None:
+        """A receive that cannot be posted again ends its connection with the reason."""
+        client, server, neighbor = self.neighbors()
+        self.fails(server.transport._pair, "postReceive")
+        client.transport.sendMessage(b"taken")
+        self.wait(lambda: server.lost and client.lost)
+        self.assertEqual(server.messages, [(b"taken", None)])
+        server.lost[0].trap(ConnectionLost)
+        self.assertIn("simulated", server.lost[0].getErrorMessage())
+        self.assertWorks(neighbor)
+
+    def test_process(self) -> None:
+        """An unexpected error in the completions of a connection is logged, and ends that connection."""
+        client, server, neighbor = self.neighbors()
+
+        def fail(*arguments: object) -> None:
+            raise RuntimeError("simulated")
+
+        self.patch(server.transport, "_received", fail)
+        client.transport.sendMessage(b"lost")
+        self.wait(lambda: server.lost and client.lost)
+        server.lost[0].trap(ConnectionLost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertWorks(neighbor)
+
+    def test_probe(self) -> None:
+        """A probe that its device refuses ends the connection with the reason."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        self.fails(client.transport._pair, "postSend")
+        self.wait(lambda: client.lost and server.lost)
+        client.lost[0].trap(ConnectionLost)
+        self.assertIn("simulated", client.lost[0].getErrorMessage())
+        self.assertNothingLeft()
+
+    def test_probeRaises(self) -> None:
+        """A probe that raises is logged, and the next one follows, which notices a peer that is gone."""
+        client, server = self.connected(Terms(keepalive=2.0))
+        pair: Any = client.transport._pair
+        post = pair.postSend
+
+        def fail(*arguments: object) -> None:
+            pair.postSend = post
+            raise RuntimeError("simulated")
+
+        pair.postSend = fail
+        self.pause(3.0)
+        self.assertEqual((len(self.flushLoggedErrors(RuntimeError)), client.lost), (1, []))
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionLost)
+        server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_readerFails(self) -> None:
+        """All connections of a reader that fails end, whatever the end of one of them raises."""
+        client, _server, neighbor = self.neighbors()
+
+        def fail(failure: Failure) -> None:
+            raise RuntimeError("simulated")
+
+        self.patch(client.transport, "broken", fail)
+        client.transport._shelf.fail(Failure(RDMAError("simulated")))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        neighbor.lost[0].trap(ConnectionLost)
+        client.transport.abortConnection()
+        self.assertNothingLeft()
+
+
+class AttemptTests(MessagingCase):
+    """An attempt to connect that fails leaves nothing, wherever it fails."""
+
+    def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
+        """Connect with private data that are made by the transport."""
+        endpoint = RDMAClientEndpoint(
+            self.clock, self.addresses[1][0], 7471, self.devices[0], privateData=privateData
+        )
+        return endpoint.connect(factory or MessageFactory(MessageRecorder))
+
+    def test_privateData(self) -> None:
+        """Private data that cannot be made, or are too much, fail the attempt."""
+
+        def fail(transport: object) -> bytes:
+            raise ResourceExhausted("simulated")
+
+        self.failureResultOf(self.attempt(fail), ResourceExhausted)
+        self.assertNothingLeft(0.0)
+        self.failureResultOf(self.attempt(lambda transport: bytes(57)), ValueError)
+        self.assertNothingLeft(0.0)
+
+    def test_verbs(self) -> None:
+        """Whichever verb fails while a connection is made, nothing is left of it at either end."""
+        self.calls, self.failing = 0, -1
+        for owner, name in VERBS:
+            self.countCalls(owner, name)
+        port = self.serve()
+        for number in range(100):
+            self.calls, self.failing = 0, number
+            asked = self.ask()
+            self.wait(lambda: asked.called)  # noqa: B023
+            asked.addErrback(lambda failure: failure.trap(RDMAError))
+            client = self.successResultOf(asked)
+            if isinstance(client, MessageRecorder):
+                client.transport.abortConnection()
+            self.pause(60.0)
+            device = self.devices[0]
+            tables = device._queuePairs, device.domains, device._completionQueues, device._channels
+            self.assertEqual([len(each) for each in tables], [0, 0, 0, 0], number)
+            if self.calls <= number:
+                break
+        self.assertGreater(number, 15)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def countCalls(self, owner: type, name: str) -> None:
+        """Count the calls of a verb, and have the one whose number has come fail."""
+        real = getattr(owner, name)
+
+        def verb(it: Any, *arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.failing + 1:
+                raise ResourceExhausted(f"{name} fails")
+            return real(it, *arguments)
+
+        self.patch(owner, name, verb)

@@ -1,0 +1,172 @@
+"""
+The lifecycle of message transports: a search through all states to which a program and its peer can lead one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections._life import Kind, Life, TABLE
+
+MESSAGES = 2
+"""Messages that the peer sends before it closes."""
+
+DONE, LOST, ABORTED = "done", "lost", "aborted"
+
+
+@dataclass(frozen=True)
+class World:
+    """
+    One transport with its program and its peer.
+
+    @ivar inbox: what waits: messages by their numbers, and outcomes of requests.
+    @ivar arrived: messages that have arrived; C{delivered} those that the protocol has taken.
+    @ivar isPeerClosed: the peer has closed, in order; its queue pair may have gone.
+    @ivar outcomes: completions of requests that may still come.
+    @ivar hasGivenUp: the program has closed, and was paused before the end or when it closed.
+    @ivar reason: the one of the end; None before.
+    """
+
+    place: str = "OPEN"
+    inbox: tuple[tuple[Kind, int], ...] = ()
+    isPaused: bool = False
+    hasClosed: bool = False
+    arrived: int = 0
+    delivered: int = 0
+    isPeerClosed: bool = False
+    outcomes: int = 2
+    hasGivenUp: bool = False
+    reason: str | None = None
+
+    def life(self) -> Life[int]:
+        """The lifecycle in this state."""
+        life: Life[int] = Life()
+        life._inputs = TABLE.begin(life, self.place)
+        life._inbox = deque(self.inbox)
+        life.isPaused, life._hasClosed = self.isPaused, self.hasClosed
+        return life
+
+    def after(self, life: Life[int], **more: object) -> World:
+        """This world with the state of a lifecycle, and with other changes."""
+        changed = replace(self, **more)  # type: ignore[arg-type]
+        gaveUp = changed.hasGivenUp or (life._hasClosed and life.isPaused)
+        return replace(changed, place=life.state, inbox=tuple(life._inbox), isPaused=life.isPaused,
+                       hasClosed=life._hasClosed, hasGivenUp=gaveUp)  # fmt: skip
+
+
+def moves(world: World) -> Iterator[tuple[str, World]]:
+    """All that can happen next: what the program and the peer do, and steps of the transport."""
+    for isPaused in (True, False):
+        if isPaused is not world.isPaused:
+            life = world.life()
+            life.isPaused = isPaused
+            yield ("pause" if isPaused else "resume"), world.after(life)
+    life = world.life()
+    life.close()
+    yield "close", world.after(life)
+    life = world.life()
+    if life.abort():
+        yield "abort", world.after(life, reason=ABORTED)
+    if not world.isPeerClosed and world.arrived < MESSAGES:
+        life = world.life()
+        life.arrived(Kind.MESSAGE, world.arrived)
+        yield "message", world.after(life, arrived=world.arrived + 1)
+    if not world.isPeerClosed and world.arrived == MESSAGES:
+        life = world.life()
+        life.peerClosed()
+        yield "peer closes", world.after(life, isPeerClosed=True)
+    if world.outcomes:
+        for kind in (Kind.REQUEST, Kind.FAILURE, Kind.CREDIT):
+            for isGood in (True, False) if kind is Kind.REQUEST else (kind is Kind.CREDIT,):
+                life = world.life()
+                life.arrived(kind, int(isGood))
+                yield f"{kind.value} {isGood}", world.after(life, outcomes=world.outcomes - 1)
+    yield from step(world)
+
+
+def step(world: World) -> Iterator[tuple[str, World]]:
+    """What the transport does by itself: to act on one completion, or to end."""
+    life = world.life()
+    if life.isDrained and life.drained():
+        yield "drained", world.after(life, reason=DONE)
+    life = world.life()
+    found = life.next()
+    if found is None:
+        return
+    kind, what = found
+    if kind is Kind.MESSAGE:
+        assert not world.isPaused, world
+        assert what == world.delivered, world
+        yield "deliver", world.after(life, delivered=world.delivered + 1)
+    elif kind is Kind.FAILURE or (kind is Kind.REQUEST and not what):
+        ends = life.fail()
+        yield "fail", world.after(life, reason=LOST if ends else world.reason)
+    else:
+        yield "act", world.after(life)
+
+
+class SearchTests(SynchronousTestCase):
+    """What holds in every state."""
+
+    def setUp(self) -> None:
+        self.worlds: dict[World, tuple[World, str] | None] = {World(): None}
+        waiting = deque(self.worlds)
+        while waiting:
+            world = waiting.popleft()
+            for what, following in moves(world):
+                if following not in self.worlds:
+                    self.worlds[following] = world, what
+                    waiting.append(following)
+
+    def story(self, world: World) -> str:
+        """What has led to a state."""
+        told = []
+        before = self.worlds[world]
+        while before is not None:
+            told.append(before[1])
+            before = self.worlds[before[0]]
+        return ", ".join(reversed(told))
+
+    def test_delivered(self) -> None:
+        """A connection that is done has delivered each message, unless its program closed and was paused."""
+        ends = [world for world in self.worlds if world.reason == DONE]
+        for world in ends:
+            self.assertTrue(world.delivered == MESSAGES or world.hasGivenUp, self.story(world))
+        self.assertTrue(any(world.delivered == MESSAGES and world.outcomes == 0 for world in ends))
+
+    def test_notLost(self) -> None:
+        """Once the peer has closed, nothing but the program's abort or close keeps a message from it."""
+        for world in self.worlds:
+            before = self.worlds[world]
+            if world.isPeerClosed and world.reason == LOST:
+                assert before is not None
+                self.assertIsNotNone(before[0].reason, self.story(world))
+
+    def test_ends(self) -> None:
+        """Once the peer has closed, a protocol that is not paused comes to the end by itself."""
+        for world in self.worlds:
+            if not world.isPeerClosed or world.isPaused:
+                continue
+            following = world
+            while steps := [each for _, each in step(following)]:
+                following = steps[0]
+            self.assertEqual(following.place, "CLOSED", self.story(world))
+
+    def test_over(self) -> None:
+        """A connection that has ended does nothing more, and has one reason."""
+        for world in self.worlds:
+            self.assertEqual(world.place == "CLOSED", world.reason is not None, self.story(world))
+            if world.reason is not None:
+                self.assertEqual([each.reason for _, each in moves(world)].count(world.reason),
+                                 len(list(moves(world))))  # fmt: skip
+                self.assertEqual(world.inbox, ())
+
+    def test_reached(self) -> None:
+        """The search comes through all transitions of the table."""
+        places = {world.place for world in self.worlds}
+        self.assertEqual(places, set(TABLE.places))
+        self.assertGreater(len(self.worlds), 300)
