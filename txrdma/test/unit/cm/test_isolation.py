@@ -59,7 +59,7 @@ class PrivateDataTests(MessagingCase):
         """A protocol that closes with too much private data in a callback loses its own connection only."""
         client, server = self.connected()
         neighbor = self.result(self.again())
-        server.messageReceived = lambda data, immediate: server.transport.loseConnection(bytes(221))  # type: ignore[assignment]
+        server.messageReceived = lambda data, immediate: server.transport.loseConnection(bytes(221))  # type: ignore[method-assign]
         client.transport.sendMessage(b"close")
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(len(self.flushLoggedErrors(InvalidRequest)), 1)
