@@ -71,7 +71,11 @@ class StreamPort:
         """
         self._port, self._factory, self._kind = port, factory, kind
         self._isListening = True
-        factory.doStart()
+        try:
+            factory.doStart()
+        except BaseException:
+            port.stopListening()
+            raise
         name, number = type(factory).__name__, self.getHost().port
         _log.info("{name} ({kind}) starting on {port}", name=name, kind=kind, port=number)
 
@@ -83,10 +87,11 @@ class StreamPort:
 
     def stopListening(self) -> Deferred[None] | None:
         """Listen no more; connections stay. Twice is fine."""
+        stopped = self._port.stopListening()  # first: the factory may raise
         if self._isListening:
             self._isListening = False
             self._factory.doStop()
-        return self._port.stopListening()
+        return stopped
 
     def getHost(self) -> Address:
         """The address that is listened to."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import (
     CannotListenError,
     ConnectionRefusedError,
@@ -100,7 +100,10 @@ class RSocketClientEndpoint:
         endpoint = RDMAClientEndpoint(
             self._reactor, self._host, self._port, self._device, self._options.terms, attempt.end.prepare
         )
-        protocolFactory.doStart()
+        try:
+            protocolFactory.doStart()
+        except Exception:
+            return fail()
         connecting: Deferred[Any] = endpoint.connect(attempt)
         return connecting.addCallbacks(lambda _: attempt.protocol, attempt.failed)
 

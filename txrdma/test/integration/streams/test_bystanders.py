@@ -27,3 +27,9 @@ class RoCETests(BystanderContract, TestCase):
 
     LISTEN = r"smc:127.0.0.1:0:device=soft\:route\=rocev2"
     CONNECT = r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2"
+
+
+class RSocketTests(BystanderContract, TestCase):
+    """C{rsocket:}: both connections share a device and its completion queue."""
+
+    LISTEN, CONNECT = "rsocket:0:interface=127.0.81.1", "rsocket:127.0.81.1:{port}:bindAddress=127.0.81.1"
