@@ -154,7 +154,7 @@ class ManagerTests(PortCase):
             self.client._agent.send = send  # type: ignore[method-assign]
             raise RuntimeError("simulated")
 
-        self.client._agent.send = fail  # type: ignore[method-assign, assignment]
+        self.client._agent.send = fail  # type: ignore[method-assign]  # for the test
         for each in made:
             each.disconnect()
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
