@@ -90,7 +90,8 @@ class StreamPort:
         stopped = self._port.stopListening()  # first: the factory may raise
         if self._isListening:
             self._isListening = False
-            self._factory.doStop()
+            with _log.failuresHandled("doStop of {factory!r} failed; its port stops", factory=self._factory):
+                self._factory.doStop()
         return stopped
 
     def getHost(self) -> Address:

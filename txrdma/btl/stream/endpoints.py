@@ -8,7 +8,7 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.interfaces import (
     IListeningPort,
@@ -49,9 +49,12 @@ class StreamClientEndpoint:
 
         @return: fails as the endpoint of the exchange does, or with another C{ConnectError}.
         """
+        try:
+            protocolFactory.doStart()
+        except Exception:
+            return fail()
         attempt = _Connecting(self._reactor, protocolFactory)
         endpoint = ClientEndpoint(self._reactor, self._stream, self._device)
-        protocolFactory.doStart()
         connecting: Deferred[Any] = endpoint.connect(attempt)
         return connecting.addCallbacks(lambda _: attempt.protocol, attempt.failed)
 

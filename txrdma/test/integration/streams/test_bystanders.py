@@ -33,3 +33,10 @@ class RSocketTests(BystanderContract, TestCase):
     """C{rsocket:}: both connections share a device and its completion queue."""
 
     LISTEN, CONNECT = "rsocket:0:interface=127.0.81.1", "rsocket:127.0.81.1:{port}:bindAddress=127.0.81.1"
+
+
+class BTLTests(BystanderContract, TestCase):
+    """C{btl:}: both connections share a module."""
+
+    slowBecause = "each callback of an application opens two connections on the real reactor"
+    LISTEN, CONNECT = "btl:127.0.0.1:0", "btl:127.0.0.1:{port}"
