@@ -26,6 +26,9 @@ LONGEST: Final = 64 << 20
 MOST_BYTES: Final = 256 << 20
 """Bytes of incomplete messages of all peers of a module, but for the one that each may have beside."""
 
+MOST_OF_PEER: Final = 2 * LONGEST
+"""Bytes of these messages of one peer, so that none takes the room of all; further chunks have to wait."""
+
 MOST_BESIDE: Final = 256 << 20
 """Bytes of the messages that peers have beside, of all of them; others wait until there is room again."""
 
@@ -63,10 +66,11 @@ class _Incomplete:
 class Assembly:
     """The messages of one peer that are incomplete."""
 
-    __slots__ = ("_budget", "_hasBeside", "_incomplete")
+    __slots__ = ("_budget", "_bytes", "_hasBeside", "_incomplete")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._bytes = 0  # of incomplete messages, but for the one beside
         self._hasBeside = False
         self._incomplete: dict[int, _Incomplete] = {}  # the one that waits longest for a chunk first
 
@@ -91,7 +95,9 @@ class Assembly:
         return WRONG if length > found.missing else TAKEN
 
     def _hasRoom(self, total: int) -> bool:
-        return len(self._incomplete) < MOST_MESSAGES and self._budget.used + total <= self._budget.most
+        if len(self._incomplete) >= MOST_MESSAGES or self._bytes + total > MOST_OF_PEER:
+            return False
+        return self._budget.used + total <= self._budget.most
 
     def _hasRoomBeside(self, total: int) -> bool:
         return not self._hasBeside and self._budget.beside + total <= MOST_BESIDE
@@ -113,6 +119,7 @@ class Assembly:
                 self._hasBeside = True
                 self._budget.beside += chunk.total
             else:
+                self._bytes += chunk.total
                 self._budget.used += chunk.total
         length = len(chunk.payload)
         found.data[chunk.offset : chunk.offset + length] = chunk.payload
@@ -129,6 +136,7 @@ class Assembly:
             self._hasBeside = False
             self._budget.beside -= len(found.data)
         else:
+            self._bytes -= len(found.data)
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:

@@ -452,7 +452,9 @@ class Stripes:
             raise Violation(f"message {number} is two")
         if head.offset in found.offsets:
             return
-        if head.offset + len(data) > head.total or len(data) > found.missing or (head.total and not data):
+        if head.offset % EAGER or len(data) != min(
+            EAGER, head.total - head.offset
+        ):  # else there could be many
             raise Violation(f"{len(data)} bytes at {head.offset} of {head.total}")
         found.offsets.add(head.offset)
         found.missing -= len(data)

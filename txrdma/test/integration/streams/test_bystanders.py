@@ -4,6 +4,8 @@ An application that raises harms only its own connection, whatever transport it 
 
 from __future__ import annotations
 
+from random import randrange
+
 from twisted.trial.unittest import TestCase
 
 from txrdma.testing.bystanders import BystanderContract
@@ -32,7 +34,8 @@ class RoCETests(BystanderContract, TestCase):
 class RSocketTests(BystanderContract, TestCase):
     """C{rsocket:}: both connections share a device and its completion queue."""
 
-    LISTEN, CONNECT = "rsocket:0:interface=127.0.81.1", "rsocket:127.0.81.1:{port}:bindAddress=127.0.81.1"
+    ADDRESS = f"127.{randrange(2, 250)}.{randrange(2, 250)}.{randrange(2, 250)}"  # no other process has it
+    LISTEN, CONNECT = f"rsocket:0:interface={ADDRESS}", f"rsocket:{ADDRESS}:{{port}}:bindAddress={ADDRESS}"
 
 
 class BTLTests(BystanderContract, TestCase):

@@ -14,7 +14,7 @@ from twisted.internet.testing import AccumulatingProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import _ordering, connections
-from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, TAKEN
+from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, MOST_OF_PEER, TAKEN
 from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
@@ -193,6 +193,21 @@ class BesideTests(SynchronousTestCase):
         self.assertEqual((len(taken), budget.beside), (MOST_BESIDE // LONGEST, MOST_BESIDE))
         taken[0].drop()
         self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
+
+    def test_share(self) -> None:
+        """One peer has a share of the room of all, and one message beside; the others have the rest."""
+        budget = Budget()
+        greedy, modest = Assembly(budget), Assembly(budget)
+        taken = 0
+        for fragment in range(1, 9):
+            chunk = Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
+            if greedy.judge(chunk, True) == TAKEN:
+                greedy.take(chunk, 0.0)
+                taken += 1
+        self.assertEqual((taken, budget.used), (MOST_OF_PEER // LONGEST + 1, MOST_OF_PEER))
+        self.assertEqual(modest.judge(chunk, False), TAKEN)
+        greedy.drop()
+        self.assertEqual((budget.used, budget.beside), (0, 0))
 
 
 class AddressTests(HostsCase):

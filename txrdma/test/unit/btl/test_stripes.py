@@ -406,10 +406,12 @@ class LiarTests(SynchronousTestCase):
             (PieceHead(kind=Kind.TOLD, at=3), b""),
         ):
             self.assertViolation((head, data))
-        self.assertViolation((plain, b"1"), (plain.replace(total=11, offset=1), b"2"))
-        self.assertViolation((plain, b"12345"), (plain.replace(offset=3), b"123456"))
+        piece, double = bytes(EAGER), plain.replace(total=2 * EAGER)
+        self.assertViolation((double, piece[1:]))
+        self.assertViolation((double, piece), (double.replace(total=2 * EAGER + 1, offset=EAGER), piece))
+        self.assertViolation((double, piece), (double.replace(offset=EAGER - 1), piece))
         large = plain.replace(total=64 << 20)
-        self.assertViolation((large, b"1"), (large.replace(number=1), b"1"), (large.replace(number=2), b"1"))
+        self.assertViolation(*((large.replace(number=number), piece) for number in range(3)))
 
     def test_short(self) -> None:
         """A piece without a whole head is an error of the wire."""
