@@ -93,6 +93,13 @@ class SendWindowTests(SynchronousTestCase):
         )
         return self.window.acknowledged(ack, now)
 
+    def test_nextOnly(self) -> None:
+        """The short way takes the acknowledgement of the oldest segment, and no other one."""
+        oldest, _ = self.add(2)
+        self.assertIsNone(self.window.arrivedNext(0xFFFF, 1.0))
+        self.assertIs(self.window.arrivedNext(0xFFFE, 1.0), oldest)
+        self.assertEqual((self.window.base, self.window.inFlight), (0xFFFF, 1))
+
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
         """Whatever acknowledgements come, in any order, each segment arrives once; lies change nothing."""

@@ -653,15 +653,16 @@ class ReadTests(RequesterCase):
         self.assertEqual([run.psn for run in more], [PSN + 2 * step])
 
     def test_sameChunksAgain(self) -> None:
-        """When a READ is repeated its requests end where they ended before."""
-        self.requester = self.make(maxRDAtomic=2, mtu=4096)
-        self.read(READ_CHUNK * 2)
-        self.answer("FIRST", PSN, b"x" * 4096)
-        runs = self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))
-        self.assertEqual(
-            [(run.psn, RETH.decode(run.extension).length) for run in runs],
-            [(PSN + 1, READ_CHUNK - 4096), (PSN + READ_CHUNK // 4096, READ_CHUNK)],
-        )
+        """When a READ is repeated its requests end where they ended before, whatever its first number."""
+        for first in (PSN, PSN + 1):
+            self.requester = self.make(maxRDAtomic=2, mtu=4096, psn=first)
+            self.read(READ_CHUNK * 2)
+            self.answer("FIRST", first, b"x" * 4096)
+            runs = self.hear(nak(first + 1, NAKCode.PSN_SEQUENCE_ERROR))
+            self.assertEqual(
+                [(run.psn, RETH.decode(run.extension).length) for run in runs],
+                [(first + 1, READ_CHUNK - 4096), (first + READ_CHUNK // 4096, READ_CHUNK)],
+            )
 
     def test_limit(self) -> None:
         """No more READs are outstanding than C{maxRDAtomic}; what is behind waits, too."""
