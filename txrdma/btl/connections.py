@@ -54,8 +54,14 @@ MOST_WAITING: Final = 4096
 MOST_WAITING_PER_ADDRESS: Final = 1024
 """Such clients of one IP address; those beyond are closed."""
 
-INTRODUCTION_SECONDS: Final = 3.0
-"""Seconds in which a client must introduce itself; else its connection is closed."""
+INTRODUCTION_SECONDS: Final = 10.0
+"""
+Seconds in which a client must introduce itself; else its connection is closed. A client opens its device and
+registers memory first, which takes seconds on a slow machine.
+"""
+
+_READ_SECONDS: Final = 0.1
+"""Seconds in which a reactor that was busy until then reads what has come."""
 
 _EARLY: Final = 4096
 """Bytes that a client may say before its turn."""
@@ -192,7 +198,7 @@ class _Waiting(StreamProtocol):
         self._early = b""
 
     def connectionMade(self) -> None:
-        self._timer = self._reactor.callLater(INTRODUCTION_SECONDS, self._late)
+        self._timer = self._reactor.callLater(INTRODUCTION_SECONDS, self._readOnce)
 
     def dataReceived(self, data: bytes) -> None:
         if self._lifeline is not None:
@@ -218,6 +224,10 @@ class _Waiting(StreamProtocol):
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
         early, self._early = self._early, b""
         lifeline.dataReceived(early)
+
+    def _readOnce(self) -> None:
+        """Take what came while the reactor was busy, before the client is too late."""
+        self._timer = self._reactor.callLater(_READ_SECONDS, self._late)
 
     def _late(self) -> None:
         self._timer = None

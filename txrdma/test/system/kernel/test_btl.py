@@ -111,7 +111,9 @@ class Modules(InTheBox):
     def connected(self) -> tuple[TagRecorder, TagRecorder]:
         """A client and a server that are connected."""
         way = TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port.getHost().port)
+        known = len(self.server.protocols)
         client = self.result(ClientEndpoint(self.reactor, way, self.devices[0]).connect(self.clients))
+        self.runUntil(lambda: len(self.server.protocols) > known)
         server = self.server.protocols[-1]
         self.runUntil(lambda: server.isMade)
         return client, server

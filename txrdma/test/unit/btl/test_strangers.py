@@ -10,7 +10,8 @@ from typing import Any
 from unittest import SkipTest
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.testing import AccumulatingProtocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import AccumulatingProtocol, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import _ordering, connections
@@ -18,7 +19,7 @@ from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_BESIDE, MOST_OF
 from txrdma.btl._module import MOST_EARLY_BYTES
 from txrdma.btl._window import GIVE_UP
 from txrdma.btl.connections import Opening
-from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
+from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
 from txrdma.btl.lifeline import Lifeline, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
@@ -134,9 +135,24 @@ class SilentTests(HostsCase):
         opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
         self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
         self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
-        self.pause(connections.INTRODUCTION_SECONDS + 0.1)
+        self.pause(connections.INTRODUCTION_SECONDS + 0.2)
         self.assertTrue(all(each.closed for each in silent))
         self.assertEqual((len(accepting.silent), accepting._othersOf), (0, {}))
+
+    def test_busy(self) -> None:
+        """An introduction that has come while the reactor was busy is read before its client is too late."""
+        clock = Clock()
+        accepting = connections._Accepting(clock, self.hosts[1].device, Recorders(TagRecorder))
+        heard: list[object] = []
+        self.patch(accepting, "introduced", heard.append)  # no exchange is wanted
+        waiting = accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_000))
+        assert waiting is not None
+        transport = StringTransport()
+        waiting.makeConnection(transport)
+        clock.advance(connections.INTRODUCTION_SECONDS)
+        waiting.dataReceived(bytes(INTRODUCTION_LENGTH))
+        clock.advance(1)
+        self.assertEqual((heard, transport.disconnected), ([waiting], False))
 
     def test_oneAddress(self) -> None:
         """Clients of one address leave places of exchanges to others, and beyond a number are closed."""
