@@ -500,6 +500,7 @@ class LinkGroups:
             if stream.connected:
                 stream.stopped()
         self.close()
+        self.presence.isEnding = False  # a program may run the reactor again, as trial does
 
     def _part(self) -> None:
         """

@@ -13,6 +13,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from txrdma.smc.common import presence
+from txrdma.smc.group.groups import everyGroup
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder, Recorders
 
@@ -206,6 +207,21 @@ class LeftoversTests(EndsTestCase):
             self.assertLess(reactor.seconds() - begun, 1.0)  # no answer was waited for in vain
             await self.assertNothingLeft()
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
+
+    async def test_stopped(self) -> None:
+        """Connections that are made after the reactor has stopped end as usual, as a runner of tests wants."""
+        await self.begin()
+        _, number, port = await self.listening(Recorder)
+        await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+        groups: Any = everyGroup()[0].groups
+        stopped = groups._reactorStops()
+        if stopped is not None:
+            await stopped
+        groups._reactorStopped()
+        await port.stopListening()
+        client, server = await self.pair(HalfCloseRecorder, Recorder)
+        server.transport.loseConnection()
+        await gatherResults([client.readEnded, server.lost])
 
     async def test_handshakesCut(self) -> None:
         """Who cancels all delayed calls while connections are being made has no errors in the log."""
