@@ -73,10 +73,11 @@ def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
     """
     Subclasses of an attribute type that any call carries.
 
-    Two may have the same number; and what a private name is for, only its module knows.
+    Two may have the same number; and what a private name is for, only its module knows. A class that only
+    inherits its calls is not declared, such as the one from which C{wire} has made another.
     """
     for each in kind.__subclasses__():
-        if each.rpcs and not each.__name__.startswith(("_", _RAW)):
+        if vars(each).get("rpcs") and not each.__name__.startswith(("_", _RAW)):
             yield each
         yield from _declared(each)
 

@@ -18,6 +18,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.attributes import allAttributes, RPCS
+from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.sa import (
     GUIDInfoRecord,
     MCMemberRecord,
@@ -150,6 +151,15 @@ class SMPQueryTests(CommandTestCase):
         self.assertEqual(self.said("saquery", "NR", "9", "--json", *map).json[0]["name"], "leaf of all")
         said = self.said("saquery", "LFTR", "9", "--columns", "lid,blockNum,name", *map).out
         self.assertIn("9    0         leaf of all\n", said)
+
+    def test_inherited(self) -> None:
+        """A class that inherits the calls of an attribute is no other attribute of these calls."""
+
+        class Undeclared(Notice):
+            pass
+
+        self.assertNotIn(Undeclared, set(attributesOf(RPCS["SubnGet"])))
+        self.assertIn(Notice, set(attributesOf(RPCS["SubnGet"])))
 
     def test_complete(self) -> None:
         """Every attribute of subnet management that can be got has a name here, but notices."""
