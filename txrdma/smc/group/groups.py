@@ -21,7 +21,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorFromThreads
+from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads
 from twisted.logger import Logger
 
 from txrdma.error import Refused
@@ -76,6 +76,9 @@ Linux aborts each of its connections then, by a message over the link, and waits
 """
 
 _LOOK_SECONDS: Final = 1e-3
+
+_LINGER_SECONDS: Final = 0.02
+"""Seconds between looks whether peers have heard of the end of their connections, while nobody uses SMC."""
 
 _PORT_EVENTS: Final = (AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE)
 
@@ -209,6 +212,7 @@ class LinkGroups:
         self._attended = [each for each in attended if each is not None] if isAttended else []
         self._attendant = Attendant(reactor, self._attend)
         self._isAtRest = False
+        self._lingering: IDelayedCall | None = None
         self.ports = findPorts(self.devices)
         self._owner = self.ports[0].candidate.peerID if self.ports else b""
         if not self.ports:
@@ -371,9 +375,9 @@ class LinkGroups:
                 link.asyncEvent(event.queuePair, event.kind.value)
 
     def _lost(self, device: IVerbsDevice) -> None:
-        """A device is gone; links of others go on, with their memory."""
+        """A device is gone, and peers hear nothing by it; links of others go on, with their memory."""
         if self.devices == [device]:
-            self.close()
+            self._end()
         elif device in self.devices:
             self.devices.remove(device)
             for link in self.links():
@@ -398,7 +402,11 @@ class LinkGroups:
         if self.isStopping:
             return  # the process leaves it
         if not (self._resting or self._attended):
-            self.close()
+            self._stopLingering()
+            self._takeLeave()
+            while self._lookAround() and self._isUnheard():
+                pass  # peers in this process answer at once
+            self._linger(self.reactor.seconds() + PARTING_SECONDS)
             return
         self._isAtRest = True
         for group in self.groups():
@@ -412,6 +420,20 @@ class LinkGroups:
             attended.rest()
         if self._attended:
             self._attend()
+
+    def _linger(self, until: float) -> None:
+        """End when peers have heard of the end of their connections, or it is late."""
+        self._lingering = None
+        self._lookAround()
+        if self._isUnheard() and self.reactor.seconds() < until:
+            self._lingering = self.reactor.callLater(_LINGER_SECONDS, self._linger, until)
+        else:
+            self._end()
+
+    def _stopLingering(self) -> None:
+        call, self._lingering = self._lingering, None
+        if call is not None and call.active():
+            call.cancel()
 
     def _attend(self) -> None:
         """See to what peers and devices want while all rest, and have the attendant wait for more."""
@@ -430,10 +452,11 @@ class LinkGroups:
             self._attendant.watch(found, min(times) - self.reactor.seconds() if times else None)
         except (OSError, RuntimeError) as error:
             _log.warn("{groups!r} can't rest, and end: {error}", groups=self, error=error)
-            self.close()
+            self._end()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
+        self._stopLingering()
         self._isAtRest = False
         self._attendant.stop()
         for device in self._resting:
@@ -514,33 +537,27 @@ class LinkGroups:
         for group in groups:
             group.takeLeave()
         while monotonic() < until and any(group.core.connections for group in groups if not group.isOver):
-            self._lookAround()
+            self._lookOn()
         isLate = any(group.core.connections for group in groups)
         for group in groups:
             group.part()
         until = monotonic() + PARTING_SECONDS
         while monotonic() < until and any(group.core.state != "ended" for group in groups):
-            self._lookAround()
+            self._lookOn()
         quiet = monotonic() + _QUIET_SECONDS if isLate else 0.0
         while monotonic() < min(quiet, until + _QUIET_SECONDS):
-            if self._lookAround():
+            if self._lookOn():
                 quiet = monotonic() + _QUIET_SECONDS
 
     def _takeLeave(self) -> None:
-        """
-        End the connections of applications, and wait until peers have heard of it.
+        """End the connections of applications, in order."""
+        for group in self.groups():
+            if group.core.isOpen:
+                group.takeLeave()
 
-        A link has room for few messages until the peer takes them, and packets may be lost.
-        """
-        groups = [group for group in self.groups() if group.core.isOpen]
-        isUnheard = any(group.flows for group in groups)
-        for group in groups:
-            group.takeLeave()
-        until = monotonic() + PARTING_SECONDS
-        while monotonic() < until and (isUnheard or self._isWaiting()):
-            isPosting = self._isWaiting()
-            self._lookAround()
-            isUnheard = isUnheard and (isPosting or self._isOwed)
+    def _isUnheard(self) -> bool:
+        """Whether a peer has not yet heard of the end of a connection, as far as devices can tell."""
+        return self._isWaiting() or self._isOwed
 
     def _isWaiting(self) -> bool:
         """Whether a link has something to say for which its peer has had no room yet."""
@@ -550,7 +567,7 @@ class LinkGroups:
         """
         Take in what peers say on all link groups of this reactor, some of which may be each other's peers.
 
-        @return: whether a peer of ours has said anything; otherwise some time has gone by.
+        @return: whether a peer of ours has said anything.
         """
         before = [link.life.heard for link in self.links()]
         self._isOwed = True in [device.drive() for device in self._driven]
@@ -558,24 +575,47 @@ class LinkGroups:
             for group in those.groups() if owner is self.reactor else ():
                 group.check()
                 group.finish()
-        hasHeard = before != [link.life.heard for link in self.links()]
+        return before != [link.life.heard for link in self.links()]
+
+    def _lookOn(self) -> bool:
+        """Look around, and let some time go by where no peer of ours has said anything; whether one has."""
+        hasHeard = self._lookAround()
         if not hasHeard:
             sleep(_LOOK_SECONDS)
         return hasHeard
 
     def close(self) -> None:
         """
-        Close all groups, then the devices. Twice is fine.
+        Close all groups, then the devices, at the end of the process. Twice is fine.
 
-        That takes up to L{PARTING_SECONDS}, where peers have no room for our words; over adapters up to twice
-        as long, while the peers' kernels do their part.
+        That blocks for up to L{PARTING_SECONDS}, where peers have no room for our words; over adapters up to
+        twice as long, while the peers' kernels do their part.
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
             if self._attended:
                 self._part()
             else:
-                self._takeLeave()
+                self._waitForPeers()
+        self._end()
+
+    def _waitForPeers(self) -> None:
+        """
+        End the connections of applications, and wait until peers have heard of it.
+
+        A link has room for few messages until the peer takes them, and packets may be lost.
+        """
+        isUnheard = any(group.flows for group in self.groups() if group.core.isOpen)
+        self._takeLeave()
+        until = monotonic() + PARTING_SECONDS
+        while monotonic() < until and (isUnheard or self._isWaiting()):
+            isPosting = self._isWaiting()
+            self._lookOn()
+            isUnheard = isUnheard and (isPosting or self._isOwed)
+
+    def _end(self) -> None:
+        """Close all groups and devices now."""
+        self._stopLingering()
         self._attendant.stop()
         self._isAtRest = False  # the end of the last connection may have put all to rest
         if _open.get(self._key) is self:

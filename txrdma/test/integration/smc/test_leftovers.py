@@ -209,7 +209,7 @@ class LeftoversTests(EndsTestCase):
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
 
     async def test_stopped(self) -> None:
-        """Connections that are made after the reactor has stopped end as usual, as a runner of tests wants."""
+        """Connections made after the reactor has stopped end as usual: a runner of tests wants that."""
         await self.begin()
         _, number, port = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
