@@ -298,9 +298,11 @@ class _Play:
 
     def _outOfTime(self) -> None:
         self._isLate = True
-        for _ in range(2 * len(self._processes)):  # who has just started says who it is, and can be ended
-            for key, _ in self._selector.select(0):
-                key.data()
+        until = time.monotonic() + _START_SECONDS * self._provider.patience
+        while time.monotonic() < until and any(
+            not each.pid and not each.hasEnded for each in self._processes.values()
+        ):
+            self._turn()  # a process that is still starting says who it is, and can be ended then
         for process in self._processes.values():
             if not process.isOver:
                 process.entries.append(
