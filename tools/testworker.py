@@ -53,6 +53,45 @@ class Usage:
         reactor.startRunning = startRunning
 
 
+class Stalls:
+    """
+    The longest time for which one event kept the reactor from all others, in the current test.
+
+    Time that the thread waited for a processor does not count, as on a busy machine it says nothing.
+
+    @ivar seconds: that time; C{event} says what took it.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        self.clear()
+        self._waits = os.open(
+            "/proc/thread-self/schedstat", os.O_RDONLY
+        )  # of the thread that runs the reactor
+        for name in ("runUntilCurrent", "_doReadOrWrite"):
+            if hasattr(reactor, name):
+                setattr(reactor, name, self._watched(getattr(reactor, name)))
+
+    def clear(self) -> None:
+        """Forget the events of the test before."""
+        self.seconds, self.event = 0.0, ""
+
+    def _watched(self, call: Any) -> Any:
+        def watched(*arguments: Any) -> Any:
+            begun = time.monotonic() - self._waited()
+            try:
+                return call(*arguments)
+            finally:
+                seconds = time.monotonic() - self._waited() - begun
+                if seconds > self.seconds:
+                    self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"
+
+        return watched
+
+    def _waited(self) -> float:
+        """Seconds for which the thread was ready to run, and another one had the processor."""
+        return int(os.pread(self._waits, 100, 0).split()[1]) / 1e9
+
+
 def flattened(suite: TestCase | TestSuite) -> Iterator[Any]:
     """The test cases of a suite, in order."""
     if isinstance(suite, TestSuite):
@@ -81,12 +120,12 @@ def outcomeOf(result: Any) -> tuple[str, str]:
 class Worker:
     """Loads modules and runs their tests, one at a time."""
 
-    def __init__(self, reports: TextIO, usage: Usage) -> None:
+    def __init__(self, reports: TextIO, usage: Usage, stalls: Stalls) -> None:
         from twisted.trial.reporter import TestResult
         from twisted.trial.runner import TestLoader, TrialSuite
 
         self._reports = reports
-        self._usage = usage
+        self._usage, self._stalls = usage, stalls
         self._makeResult, self._makeSuite, self._loader = TestResult, TrialSuite, TestLoader()
 
     def report(self, **fields: object) -> None:
@@ -108,6 +147,7 @@ class Worker:
     def _runCase(self, case: Any) -> None:
         self.report(event="started", test=case.id())
         self._usage.uses.clear()
+        self._stalls.clear()
         result = self._makeResult()
         cpu, begun = time.process_time(), time.monotonic()
         self._makeSuite([case]).run(result)
@@ -122,6 +162,8 @@ class Worker:
             cpuSeconds=round(cpuSeconds, 4),
             uses=sorted(self._usage.uses),
             reason=getattr(case, "slowBecause", None),
+            stalled=0.0 if hasattr(case, "blocksBecause") else round(self._stalls.seconds, 3),
+            stalledBy=self._stalls.event,
         )
 
 
@@ -141,7 +183,7 @@ def main(arguments: list[str]) -> None:
     descriptor = int(arguments[0])
     os.set_inheritable(descriptor, False)
     with open(descriptor, "w", encoding="utf-8") as reports:
-        worker = Worker(reports, usage)
+        worker = Worker(reports, usage, Stalls(reactor))
         worker.report(event="ready")
         requests, sys.stdin = sys.stdin, open(os.devnull)
         for line in requests:
