@@ -17,6 +17,8 @@ from txrdma.test.support import CHECKOUT
 class LeftoverTests(SynchronousTestCase):
     """A trial of its own for L{txrdma.test.support.leftovers}."""
 
+    slowBecause = "it runs trial in a process of its own"
+
     def check(self, server: str, client: str) -> None:
         """Only the first of three tests fails."""
         command = [sys.executable, "-m", "twisted.trial", "--temp-directory", self.mktemp(),

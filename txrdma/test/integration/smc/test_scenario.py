@@ -37,6 +37,8 @@ from txrdma.testing.smc.scenario import DEVICE, playStreams
 class StoredTests(SynchronousTestCase):
     """Plans that failed once do not fail any more."""
 
+    slowBecause = "it plays minutes of several hosts"
+
 
 class SeedTests(SynchronousTestCase):
     """
@@ -44,6 +46,8 @@ class SeedTests(SynchronousTestCase):
 
     C{make simulate} plays seeds that nobody has chosen.
     """
+
+    slowBecause = "it plays minutes of several hosts"
 
     def play(self, name: str, seeds: range) -> None:
         counts = playSeeds(name, seeds)

@@ -431,6 +431,8 @@ class EndTests(EndsTestCase):
 class ManyTests(EndsTestCase):
     """Many connections share a link."""
 
+    slowBecause = "it opens more connections than a link group has"
+
     async def test_hundred(self) -> None:
         """A hundred connections, made at once, live in one link group, and each has its own bytes."""
         factory, port = await self.serve(kind=Echo)

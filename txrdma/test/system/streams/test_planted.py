@@ -19,6 +19,8 @@ from txrdma.testing.streams.provider import TCP
 class PlantedTests(SynchronousTestCase):
     """TCP with a mistake beside TCP without."""
 
+    slowBecause = "it starts processes that hang until they are ended"
+
     def found(self, mistake: str, name: str) -> list[str]:
         """What is said when a conversation is played by processes with that mistake."""
         [conversation] = chosen([name])

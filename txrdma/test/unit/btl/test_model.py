@@ -198,5 +198,5 @@ class ModelTests(SynchronousTestCase):
     def test_twoModules(self) -> None:
         """No order of packets, losses, times and calls breaks them."""
         machine = TwoModules.TestCase
-        machine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+        machine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
         machine("runTest").debug()

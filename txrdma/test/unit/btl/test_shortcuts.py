@@ -247,7 +247,7 @@ class ArrivalTests(SynchronousTestCase):
         counters = Counters(), Counters()
         quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
         now = 0.0
-        for _step in range(data.draw(st.integers(1, 40))):
+        for _step in range(data.draw(st.integers(1, 25))):
             now += data.draw(st.sampled_from((0.0001, 0.001, 0.004, 0.03, 0.4)))
             step = data.draw(st.sampled_from(("add", "add", "beside", "beside", "beside", "alone", "time")))
             channel = data.draw(st.sampled_from((COMMAND, DATA)))

@@ -35,6 +35,8 @@ SECONDS = lifetimeSeconds(20) + 2 * lifetimeSeconds(18)
 class SearchTests(SynchronousTestCase):
     """All that two LAPs and a migration can come to, whatever the network loses, doubles and delays."""
 
+    slowBecause = "tens of thousands of steps are searched"
+
     def test_twoPaths(self) -> None:
         """Both ends always agree on the paths of the queue pairs, and each LAP has one outcome."""
         found = search()

@@ -127,7 +127,7 @@ class MappingTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Writes to memory and to the stream are done in the order in which they were asked for."""
-        for seed in range(60):
+        for seed in range(30):
             with self.subTest(seed=seed):
                 self.play(seed)
 

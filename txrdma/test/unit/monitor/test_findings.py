@@ -138,8 +138,8 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual((len(ledger.open), len(ledger.closed)), (1, 1000))
         self.assertLessEqual(len(ledger._returning), 1000)
 
-    @settings(max_examples=100, deadline=None)
-    @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=60))
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=30))
     def test_alternates(self, steps: list[tuple[int, set[int]]]) -> None:
         """Whatever comes and goes, each finding is raised and cleared in turn, and only with its reason."""
         ledger = self.ledger(15.0, clearSeconds=20.0)

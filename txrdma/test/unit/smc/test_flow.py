@@ -73,7 +73,7 @@ def begun() -> tuple[Flow, Told]:
 class ReceivedTests(SynchronousTestCase):
     """What comes the short way does what it does on the other."""
 
-    @given(st.lists(_SAID, min_size=20, max_size=60))
+    @given(st.lists(_SAID, min_size=10, max_size=30))
     @example(
         [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
     )
