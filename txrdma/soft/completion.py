@@ -95,6 +95,11 @@ class SoftCompletionChannel:
         """A descriptor that polls readable while there are events to take; -1 when closed."""
         return -1 if self._bell is None else self._bell.reading
 
+    def ring(self) -> None:
+        """Ring the doorbell for a peer process that does not have it."""
+        if self._bell is not None:
+            self._bell.ring()
+
     def takeEvents(self) -> Sequence[ICompletionQueue]:
         """The queues that had something since they were armed; each is now unarmed."""
         if self._open().silence():

@@ -3,6 +3,10 @@ Doorbells between two processes on one host: that of a completion channel is han
 
 A doorbell is an eventfd. The process whose it is numbers its own, and invitations of all its queue pairs name
 them by these numbers.
+
+Whoever has an eventfd can fill it, and make it blocking for all others at any time: the flag belongs to the
+open file that all share. So processes of different users, which meet in a shared directory, give each other
+no descriptors of doorbells: a message (C{NUDGE}) over the connection between the two wakes them.
 """
 
 from __future__ import annotations
@@ -29,7 +33,11 @@ class Channel(Protocol):
 
 
 class Doorbell:
-    """A doorbell of a peer's; its descriptor is closed when nobody holds it any more."""
+    """
+    A doorbell of a peer's; its descriptor is closed when nobody holds it any more.
+
+    @ivar descriptor: -1 for one that is not to be written to.
+    """
 
     __slots__ = ("_holders", "descriptor")
 
@@ -45,7 +53,7 @@ class Doorbell:
     def release(self) -> None:
         """Let go of the descriptor."""
         self._holders -= 1
-        if not self._holders:
+        if not self._holders and self.descriptor >= 0:
             os.close(self.descriptor)
 
 
@@ -55,19 +63,22 @@ class TheirDoorbells:
     def __init__(self) -> None:
         self._bells: dict[int, Doorbell] = {}
 
-    def came(self, number: int, descriptors: list[int]) -> None:
+    def came(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
         """
         Keep a doorbell that the peer has handed over.
 
-        @param descriptors: the doorbell's only one, which is taken out of the list.
+        @param descriptors: the doorbell's only one, which is taken out of the list; none where the peer wants
+            to be woken by messages.
+        @param isTrusted: the peer is a process of our user, and so may have the doorbell rung.
         @raise ValueError: the descriptor is no doorbell, or there are too many of them.
         """
-        if len(descriptors) != 1:
+        if len(descriptors) > 1:
             raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")
         if number in self._bells or len(self._bells) >= MOST:
             raise ValueError("too many doorbells")
-        checkDoorbell(descriptors[0])
-        self._bells[number] = Doorbell(descriptors.pop())
+        for each in descriptors:
+            checkDoorbell(each)
+        self._bells[number] = Doorbell(descriptors.pop() if descriptors and isTrusted else -1)
 
     def held(self, *numbers: int) -> list[Doorbell] | None:
         """The doorbells with these numbers, to be released; None if one of them is not there."""

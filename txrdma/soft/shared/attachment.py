@@ -84,6 +84,10 @@ class Neighbour(Protocol):
     name: tuple[str, int]
     attachments: dict[QPN, Attachment]
 
+    @property
+    def isTrusted(self) -> bool:
+        """Whether it is a process of our user."""
+
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message to the other process, with descriptors if it has any."""
 
@@ -157,7 +161,11 @@ class Attachment:
 
     def _ring(self, which: int) -> None:
         if self._doorbells:
-            self._port.meetings.ring(self._doorbells[which].descriptor)
+            descriptor = self._doorbells[which].descriptor
+            if descriptor < 0:
+                self.nudge()
+            else:
+                self._port.meetings.ring(descriptor)
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)
@@ -255,6 +263,13 @@ class Attachment:
             closeMapping(mapping)
 
     # What the peer says.
+
+    def nudged(self) -> None:
+        """Look at what the peer has done, and wake who waits for it where the peer could not."""
+        self.lane.nudged()
+        if not self._peer.isTrusted:
+            for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
+                queue.channel.ring()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
         """Take leave of the peer's queue pair, which is no more; with an event, its process is gone, too."""

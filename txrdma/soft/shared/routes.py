@@ -45,7 +45,7 @@ from txrdma.soft.shared._rendezvous import (
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
 from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
-from txrdma.unixsockets import Reactor
+from txrdma.unixsockets import isOurs, Reactor
 
 if TYPE_CHECKING:
     from txrdma.iba.pcap import RoCECapture
@@ -81,6 +81,11 @@ class _Peer:
         if self.links:
             self.links[0].line.send(message, descriptors)
 
+    @property
+    def isTrusted(self) -> bool:
+        """Whether the other process is one of our user, by the kernel's word."""
+        return bool(self.links) and isOurs(self.links[0].line.process.user)
+
     def bellOf(self, channel: Channel) -> int:
         """The number by which the other process knows the doorbell of a completion channel of ours."""
         number = self._ourBells.numberOf(channel)
@@ -88,7 +93,8 @@ class _Peer:
             for gone in self._ourBells.closed():
                 self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
             number = self._ourBells.tell(channel)
-            self.send(Bell(kind=MessageKind.BELL, number=number).encode(), (channel.doorbell,))
+            bell = Bell(kind=MessageKind.BELL, number=number)
+            self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
         return number
 
     def add(self, attachment: Attachment) -> None:
@@ -158,8 +164,12 @@ class _Peer:
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
     def openMailbox(self) -> Mailbox | None:
-        """The lane for datagrams to and from the peer, which is made now or was before."""
-        if self.mailbox is None:
+        """
+        The lane for datagrams to and from the peer, which is made now or was before.
+
+        There is none to a process of another user, as nothing but its doorbell could wake it.
+        """
+        if self.mailbox is None and self.isTrusted:
             self.mailbox = self._port.datagrams.open(self)
         return self.mailbox
 
@@ -195,7 +205,7 @@ class _Peer:
     def rang(self, told: Bell, descriptors: list[int]) -> None:
         """Take what the peer says of a doorbell, of its own or of ours."""
         if told.kind is MessageKind.BELL:
-            self._theirBells.came(told.number, descriptors)
+            self._theirBells.came(told.number, descriptors, self.isTrusted)
         elif told.kind is MessageKind.MUTE:
             self._theirBells.gone(told.number)
         else:
@@ -358,7 +368,7 @@ class _Link:
             elif isinstance(told, Answer):
                 attachment.moved(told, content)
             else:
-                attachment.lane.nudged()
+                attachment.nudged()
 
     def _hello(self, told: Hello) -> None:
         name = (told.address.ip or "", told.port)

@@ -1,0 +1,62 @@
+"""
+SMC-R by shared memory with a process of another user, which is met in a shared directory.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import gatherResults
+
+from txrdma.soft.shared import routes, unixpackets
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Echo, Recorder
+
+
+class OtherUserTests(EndsTestCase):
+    """Both ends take each other for processes of another user."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(routes, "isOurs", lambda user: False)
+        self.patch(unixpackets, "ring", self.ring)
+        self.rings: list[int] = []
+
+    def ring(self, doorbell: int) -> None:
+        """Note a doorbell that was to be rung."""
+        self.rings.append(doorbell)
+
+    async def test_echo(self) -> None:
+        """Bytes pass both ways, though doorbells of another user, who can make them block, are not rung."""
+        factory, number = await self.serve(kind=Echo)
+        accepted = factory.next()
+        client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+        server = await accepted
+        self.assertEqual(client.transport.smc.route, "shared-memory")
+        said = b""
+        for length in (1, 100, 100_000, 3_000_000, 1):
+            data = bytes([len(said) % 251]) * length
+            client.transport.write(data)
+            said += data
+            self.assertEqual(await client.hearing(len(said)), said)
+        client.transport.loseConnection()
+        await gatherResults([client.lost, server.lost])
+        self.assertEqual(self.rings, [])
+
+    async def test_many(self) -> None:
+        """Connections that share a link group wake each other's processes likewise."""
+        factory, number = await self.serve(kind=Echo)
+        clients = [await self.connect(f"smc:127.0.0.1:{number}:fallback=no", Recorder) for _ in range(10)]
+        for client in clients:
+            client.transport.write(b"hello" * 1000)
+        for client in clients:
+            self.assertEqual(await client.hearing(5000), b"hello" * 1000)
+        self.assertEqual(self.rings, [])
+
+    async def test_datagrams(self) -> None:
+        """Datagrams go by UDP."""
+        factory, number, _ = await self.listening(Echo, "btl:127.0.0.1:0")
+        client = await self.connect(f"btl:127.0.0.1:{number}", Recorder)
+        client.transport.write(b"hello" * 10_000)
+        self.assertEqual(await client.hearing(50_000), b"hello" * 10_000)
+        client.transport.loseConnection()
+        await client.lost
+        self.assertEqual(self.rings, [])
