@@ -71,6 +71,7 @@ class Group:
     @ivar flows: of all connections of the group, by alert token.
     @ivar isOver: the group is gone; connections that still have something to read stay.
     @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
+    @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
     """
 
     def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
@@ -81,7 +82,7 @@ class Group:
         self.key = key
         self.agreement = agreement
         self.isNew = True
-        self.isOver = self.hasPeerParted = False
+        self.isOver = self.hasPeerParted = self.isPeerLost = False
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
@@ -274,6 +275,7 @@ class Group:
         """
         token = self.core.add(stream, self._reactor.seconds())
         self.flows[token] = flow
+        self.isPeerLost = False
         return token
 
     def streams(self) -> list[Member]:

@@ -556,8 +556,9 @@ class LinkGroups:
                 group.takeLeave()
 
     def _isUnheard(self) -> bool:
-        """Whether a peer has not yet heard of the end of a connection, as far as devices can tell."""
-        return self._isWaiting() or self._isOwed
+        """Whether a living peer has not yet heard of the end of a connection, as far as devices can tell."""
+        hasPeers = any(not group.isPeerLost for group in self.groups())
+        return hasPeers and (self._isWaiting() or self._isOwed)
 
     def _isWaiting(self) -> bool:
         """Whether a link has something to say for which its peer has had no room yet."""

@@ -111,12 +111,14 @@ class LinkOwner(Protocol):
 
     @ivar flows: of all its connections, by alert token.
     @ivar hasPeerParted: the peer has ended it in order: all is here that it has sent.
+    @ivar isPeerLost: the TCP connection of its last connection was lost, as when the peer's process has died.
     """
 
     groups: Membership
     agreement: Agreement
     name: str
     hasPeerParted: bool
+    isPeerLost: bool
     flows: dict[int, Flow]
 
     def add(self, stream: Member, flow: Flow) -> int:

@@ -340,6 +340,7 @@ class Stream:
 
     def reset(self) -> None:
         """The peer is lost, without a word; what has arrived is read first."""
+        self.link.group.isPeerLost = True
         self._received(_ABORT)
 
     def stopped(self) -> None:

@@ -67,12 +67,12 @@ class TheirDoorbells:
         """
         Keep a doorbell that the peer has handed over.
 
-        @param descriptors: the doorbell's only one, which is taken out of the list; none where the peer wants
-            to be woken by messages.
+        @param descriptors: the doorbell's only one, which is taken out of the list; those of other users give
+            none.
         @param isTrusted: the peer is a process of our user, and so may have the doorbell rung.
         @raise ValueError: the descriptor is no doorbell, or there are too many of them.
         """
-        if len(descriptors) > 1:
+        if len(descriptors) > 1 or (isTrusted and not descriptors):
             raise ValueError(f"a doorbell comes with one descriptor, not {len(descriptors)}")
         if number in self._bells or len(self._bells) >= MOST:
             raise ValueError("too many doorbells")
