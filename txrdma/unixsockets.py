@@ -8,6 +8,7 @@ kernel's word about the process at the other end does.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 import struct
@@ -42,6 +43,9 @@ class Reactor(IReactorFDSet, IReactorTime):
     """The reactor, as listeners use it."""
 
 
+_unknown = itertools.count(1)
+
+
 class Credentials(NamedTuple):
     """A process, and its effective user."""
 
@@ -54,6 +58,18 @@ def peerOf(connected: socket.socket) -> Credentials:
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _group = _CREDENTIALS.unpack(told)
     return Credentials(pid, user)
+
+
+def processAt(connected: socket.socket) -> Credentials:
+    """
+    The process at the other end of a connected UNIX socket, which equals that at another socket only if the
+    kernel knows that it is the same.
+
+    All processes that our PID namespace does not contain have the number 0. Each socket of theirs counts as a
+    process of its own here, with a negative number.
+    """
+    found = peerOf(connected)
+    return found if found.pid else found._replace(pid=-next(_unknown))
 
 
 @lru_cache(1)

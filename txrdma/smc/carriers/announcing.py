@@ -20,7 +20,7 @@ from txrdma.smc.carriers.owners import acceptingUsers, isOwned, Place, sourceFor
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.outcomes import tellSilence
 from txrdma.unixlines import Lines
-from txrdma.unixsockets import Credentials, peerOf, Reactor
+from txrdma.unixsockets import Credentials, peerOf, processAt, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -147,7 +147,7 @@ class Channel:
         self._hasAnswered = self._isResting = False
         self.source = source
         self.directory = directory
-        self.listener = peerOf(connection)
+        self.listener = processAt(connection)
         self._lines = Lines(reactor, connection, self._heard, self._ended)
         presenceOn(reactor).add(self)
 

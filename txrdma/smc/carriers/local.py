@@ -40,7 +40,7 @@ from txrdma.logs import Seldom
 from txrdma.smc.carriers.interfaces import IArrival, IReception
 from txrdma.smc.carriers.owners import isEstablished, Place, placeOf, socketUser
 from txrdma.unixlines import Lines
-from txrdma.unixsockets import Credentials, isOurs, LocalListener, peerOf, Reactor
+from txrdma.unixsockets import Credentials, isOurs, LocalListener, processAt, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -168,7 +168,7 @@ class Teller:
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
         self.reactor = announcements.reactor
-        self.client = peerOf(connection)
+        self.client = processAt(connection)
         self.open: dict[int, Announced] = {}
         self.lines = Lines(announcements.reactor, connection, self._heard, self._ended)
 

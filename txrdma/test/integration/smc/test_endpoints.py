@@ -31,7 +31,6 @@ from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.logs import Seldom
 from txrdma.smc.carriers import announcing
-from txrdma.smc.carriers import local as signalling
 from txrdma.smc.carriers.local import listenerName
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.insight import outcomes, status
@@ -193,10 +192,9 @@ class ModeTests(EndsTestCase):
 
     async def test_anotherUser(self) -> None:
         """Memory is not shared with another user: plain TCP."""
-        for module in (announcing, signalling):
+        for module in (announcing, unixsockets):
             self.patch(module, "peerOf", lambda connection: Credentials(1, 65533))
         self.patch(announcing, "acceptingUsers", lambda target: {65533})
-        self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         await self.check(
             "smc:127.0.0.1:0",
             "smc:127.0.0.1:{port}",

@@ -456,7 +456,7 @@ class AnnouncementTests(Base):
         """Processes of other users hold a bounded number of a listener's descriptors."""
         self.patch(signalling, "_MOST_STRANGERS", 2)
         announcements = self.announcements(anybody=True)
-        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        self.patch(signalling, "processAt", lambda connection: Credentials(1, 65533))
         clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]
         for client in clients:
             self.addCleanup(client.close)

@@ -4,8 +4,12 @@ SMC-R by shared memory with a process of another user, which is met in a shared 
 
 from __future__ import annotations
 
+import os
+
 from twisted.internet.defer import gatherResults
 
+from txrdma import unixsockets
+from txrdma.smc.group.groups import everyGroup
 from txrdma.soft.shared import routes, unixpackets
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.testing.protocols import Echo, Recorder
@@ -60,3 +64,20 @@ class OtherUserTests(EndsTestCase):
         client.transport.loseConnection()
         await client.lost
         self.assertEqual(self.rings, [])
+
+
+class UnknownProcessTests(EndsTestCase):
+    """The peer is in a PID namespace that we do not see: the kernel says 0 of all processes there."""
+
+    async def test_ownGroup(self) -> None:
+        """Connections that one socket announces share a link group, those of another have their own."""
+        peer = unixsockets.Credentials(0, os.geteuid())
+        self.patch(unixsockets, "peerOf", lambda connected: peer)
+        _, number = await self.serve(kind=Echo)
+        for _ in range(3):
+            client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+            self.assertEqual(client.transport.smc.mode, "SMC-R")
+        self.assertEqual(len(everyGroup()), 2)  # the client's, and the server's
+        _, number = await self.serve(kind=Echo)
+        await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+        self.assertEqual(len(everyGroup()), 4)

@@ -1,0 +1,38 @@
+"""
+Tests for L{txrdma.unixsockets}.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import unixsockets
+from txrdma.unixsockets import Credentials, processAt
+
+
+class ProcessTests(SynchronousTestCase):
+    """Which process is at the other end of a socket."""
+
+    def pairs(self, number: int) -> list[socket.socket]:
+        """Connected sockets, whose other ends are ours, too."""
+        ends = [end for _ in range(number) for end in socket.socketpair()]
+        for end in ends:
+            self.addCleanup(end.close)
+        return ends[::2]
+
+    def test_known(self) -> None:
+        """The kernel tells its number and its user: two sockets of it have one process."""
+        one, other = self.pairs(2)
+        self.assertEqual(processAt(one), Credentials(os.getpid(), os.geteuid()))
+        self.assertEqual(processAt(one), processAt(other))
+
+    def test_unknown(self) -> None:
+        """Processes of a PID namespace that we do not see have the number 0, and differ by their sockets."""
+        self.patch(unixsockets, "peerOf", lambda connected: Credentials(0, 1000))
+        found = [processAt(each) for each in self.pairs(3)]
+        self.assertEqual(len(set(found)), 3)
+        self.assertEqual({each.user for each in found}, {1000})
+        self.assertTrue(all(each.pid < 0 for each in found))
