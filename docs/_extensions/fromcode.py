@@ -212,6 +212,25 @@ class Diagnoses(FromCode):
         return rows(["Name", "Code", "Meaning"], cells)
 
 
+class Limits(FromCode):
+    """Every limit of what peers can make a process keep, do or wait for."""
+
+    def lines(self) -> list[str]:
+        from txrdma.limits import LIMITS
+
+        cells = [
+            [
+                f"``{each.part}``",
+                each.name,
+                f"{each.value:,}",
+                f"``{each.key}=``" if each.key else "",
+                each.reached,
+            ]
+            for each in LIMITS
+        ]
+        return rows(["Interface", "Limited", "Default", "Key", "At the limit"], cells)
+
+
 class ManagementCalls(FromCode):
     """Every call of management datagrams, and each structure that it takes, linked to its reference."""
 
@@ -343,6 +362,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("handshake-machine", HandshakeMachine)
     app.add_directive("connection-machine", ConnectionMachine)
     app.add_directive("diagnoses", Diagnoses)
+    app.add_directive("limits", Limits)
     app.add_directive("management-calls", ManagementCalls)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)

@@ -25,6 +25,7 @@ FLOORS = {
     "error": 1,
     "strings": 1,
     "values": 1,
+    "limits": 1,
     "logs": 1,
     "machines": 1,
     "wheel": 1,

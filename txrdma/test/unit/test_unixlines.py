@@ -10,6 +10,7 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma import unixlines
 from txrdma.unixlines import Lines, MUCH
 
 
@@ -66,6 +67,14 @@ class SayingTests(SynchronousTestCase):
             self.lines.doWrite()
         self.assertEqual(found, b"".join(line + b"\n" for line in lines))
         self.assertNotIn(self.lines, self.reactor.getWriters())
+
+    def test_noReader(self) -> None:
+        """A process that leaves more unread than it may is cut off."""
+        self.patch(unixlines, "MOST_UNREAD", 10_000)
+        for _ in range(2000):
+            self.lines.say(b"x" * 250)
+        self.reactor.advance(0)
+        self.assertFalse(self.lines.isOpen)
 
     def test_roomMeanwhile(self) -> None:
         """What waited for room, and went out with later lines, leaves nobody waiting for room."""

@@ -1,0 +1,384 @@
+"""
+The limits of what peers can make this process keep, do or wait for.
+
+C{LIMITS} is the only list of them: C{docs/limits.md} is made from it, and a test checks that each one exists,
+has a value, and names a test that reaches it. Values stand where they are used; here are their names.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final, NamedTuple
+
+
+class Limit(NamedTuple):
+    """
+    One limit.
+
+    @ivar part: the interface: a scheme of endpoint strings, or a subpackage.
+    @ivar name: what is limited, with its unit.
+    @ivar constant: full name of the module-level constant that has the value.
+    @ivar reached: what happens at the limit.
+    @ivar test: a test that reaches it, without C{txrdma.test}.
+    @ivar key: the key of an endpoint string that sets it, if there is one.
+    """
+
+    part: str
+    name: str
+    constant: str
+    reached: str
+    test: str
+    key: str = ""
+
+    @property
+    def value(self) -> int | float:
+        """The default."""
+        module, _, name = self.constant.rpartition(".")
+        value: int | float = getattr(import_module(module), name)
+        return value
+
+
+_WAITS: Final = "The next one waits for its turn."
+_CLOSED: Final = "The next connection is closed at once."
+
+LIMITS: Final = (
+    # smc:
+    Limit(
+        "smc:",
+        "handshakes of a listener at a time",
+        "txrdma.smc.options.HANDSHAKES",
+        "The next client gets plain TCP.",
+        "integration.smc.test_options.LimitTests.test_handshakes",
+        "handshakes",
+    ),
+    Limit(
+        "smc:",
+        "link groups of a process",
+        "txrdma.smc.options.GROUPS",
+        "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
+        "integration.smc.test_options.LimitTests.test_groups",
+        "maxgroups",
+    ),
+    Limit(
+        "smc:",
+        "bytes of all rings of a process",
+        "txrdma.smc.options.MEMORY",
+        "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
+        "integration.smc.test_options.LimitTests.test_memory",
+        "maxmemory",
+    ),
+    Limit(
+        "smc:",
+        "connections of a link group",
+        "txrdma.smc.group._linkgroup.MAX_CONNECTIONS",
+        "The next connection begins another group.",
+        "integration.smc.test_full_groups.FullGroupTests.test_burst",
+    ),
+    Limit(
+        "smc:",
+        "buffers of a peer in a link group",
+        "txrdma.smc.group._linkgroup.MAX_RKEYS",
+        "The group is closed: the peer breaks the rules of LLC.",
+        "unit.smc.test_linkgroup.RKeyTests.test_tooMany",
+    ),
+    Limit(
+        "smc:",
+        "bytes of a CLC message",
+        "txrdma.smc.wire._clcframe.MAX_LENGTH",
+        "The connection is closed.",
+        "unit.smc.test_clc.FramingTests.test_lengths",
+    ),
+    Limit(
+        "smc:",
+        "silent peers that are remembered",
+        "txrdma.smc.handshake._silence.MOST",
+        "The oldest one is forgotten.",
+        "unit.smc.test_silence.SilenceTests.test_bounded",
+    ),
+    Limit(
+        "smc:",
+        "processes of other users that announce connections to a listener",
+        "txrdma.smc.carriers.local._MOST_STRANGERS",
+        "The next one is turned away; our own user's processes are served before.",
+        "integration.smc.test_local.AnnouncementTests.test_strangersAreFew",
+    ),
+    Limit(
+        "smc:",
+        "announced connections of a process of another user",
+        "txrdma.smc.carriers.local._MOST_OF_STRANGER",
+        "The next one is refused, and is plain TCP.",
+        "integration.smc.test_local.AnnouncementTests.test_strangersAreBounded",
+    ),
+    Limit(
+        "smc:",
+        "announced connections of a process of our user",
+        "txrdma.smc.carriers.local._MOST_EXPECTED",
+        "The next one is refused, and is plain TCP.",
+        "integration.smc.test_local.AnnouncementTests.test_room",
+    ),
+    # btl:
+    Limit(
+        "btl:",
+        "exchanges of a listener at a time",
+        "txrdma.btl.connections.MOST_OPENING",
+        _WAITS,
+        "unit.btl.test_connections.ExchangeTests.test_turns",
+    ),
+    Limit(
+        "btl:",
+        "exchanges of one IP address at a time",
+        "txrdma.btl.connections.MOST_OPENING_PER_ADDRESS",
+        _WAITS,
+        "unit.btl.test_strangers.SilentTests.test_oneAddress",
+    ),
+    Limit(
+        "btl:",
+        "clients that wait for their exchange",
+        "txrdma.btl.connections.MOST_WAITING",
+        _CLOSED,
+        "unit.btl.test_connections.ExchangeTests.test_turns",
+    ),
+    Limit(
+        "btl:",
+        "clients of one IP address that wait",
+        "txrdma.btl.connections.MOST_WAITING_PER_ADDRESS",
+        _CLOSED,
+        "unit.btl.test_strangers.SilentTests.test_oneAddress",
+    ),
+    Limit(
+        "btl:",
+        "seconds until a client introduces itself",
+        "txrdma.btl.connections.INTRODUCTION_SECONDS",
+        "Its connection is closed.",
+        "unit.btl.test_strangers.SilentTests.test_others",
+    ),
+    Limit(
+        "btl:",
+        "bytes sent to an address for each byte received, before the address is verified",
+        "txrdma.btl.lifeline.AMPLIFICATION",
+        "Nothing more is sent there until a nonce proves the address (RFC 9000, section 8).",
+        "unit.btl.test_strangers.AddressTests.test_farewells",
+    ),
+    Limit(
+        "btl:",
+        "bytes of messages before a connection is established",
+        "txrdma.btl._module.MOST_EARLY_BYTES",
+        "Further messages are not acknowledged, so that the peer sends them again.",
+        "unit.btl.test_strangers.EarlyTests.test_messages",
+    ),
+    Limit(
+        "btl:",
+        "incomplete messages of a peer",
+        "txrdma.btl._assembly.MOST_MESSAGES",
+        "Chunks of its next one are not acknowledged until there is room.",
+        "unit.btl.test_module.LiarTests.test_memory",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a message that is taken in chunks",
+        "txrdma.btl._assembly.LONGEST",
+        "The message is refused, and its sender's Deferred fails.",
+        "unit.btl.test_module.LiarTests.test_chunks",
+    ),
+    Limit(
+        "btl:",
+        "bytes of incomplete messages of all peers of a module",
+        "txrdma.btl._assembly.MOST_BYTES",
+        "Chunks are not acknowledged until there is room.",
+        "unit.btl.test_module.LiarTests.test_memory",
+    ),
+    Limit(
+        "btl:",
+        "bytes of incomplete messages of a peer",
+        "txrdma.btl._assembly.MOST_OF_PEER",
+        "Its chunks are not acknowledged until there is room.",
+        "unit.btl.test_strangers.BesideTests.test_share",
+    ),
+    Limit(
+        "btl:",
+        "bytes of messages of all peers beyond these, one for each peer",
+        "txrdma.btl._assembly.MOST_BESIDE",
+        "Chunks are not acknowledged until there is room.",
+        "unit.btl.test_strangers.BesideTests.test_bound",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a peer's messages that wait for their predecessors",
+        "txrdma.btl._ordering.MOST_HELD",
+        "Pieces in shared memory are sent again when the predecessors have arrived.",
+        "unit.btl.test_strangers.OneHostEarlyTests.test_gap",
+    ),
+    Limit(
+        "btl:",
+        "bytes of shared memory for long messages of all peers",
+        "txrdma.btl.landings.MOST_LANDINGS",
+        "Long messages go by packets.",
+        "unit.btl.test_landings.OneHostMessageTests.test_shares",
+    ),
+    Limit(
+        "btl:",
+        "reads (get) of a peer that are answered at a time",
+        "txrdma.btl.transport.MOST_GETS",
+        "The next one is refused; those of this end wait.",
+        "unit.btl.test_connections.MemoryTests.test_manyGets",
+    ),
+    # mad
+    Limit(
+        "mad",
+        "requests whose handlers have not answered",
+        "txrdma.mad.server.MOST_PENDING",
+        "The next one is answered with BUSY.",
+        "unit.mad.test_serving.PendingTests.test_tooMany",
+    ),
+    Limit(
+        "mad",
+        "requests of several segments that come in at a time",
+        "txrdma.mad.core.transfers.MOST_QUESTIONS",
+        "The next one is stopped (RMPP STOP).",
+        "unit.mad.test_rmpp_long.EndTests.test_manyQuestions",
+    ),
+    Limit(
+        "mad",
+        "bytes of a request of several segments",
+        "txrdma.mad.core.transfers.LONGEST_QUESTION",
+        "It is stopped (RMPP STOP).",
+        "unit.mad.test_rmpp_long.EndTests.test_limits",
+    ),
+    Limit(
+        "mad",
+        "bytes of an answer of several segments",
+        "txrdma.mad.core.rmpp.LONGEST_MESSAGE",
+        "It is stopped (RMPP STOP), and the call fails.",
+        "unit.mad.test_rmpp_agents.TableTests.test_tooLong",
+    ),
+    Limit(
+        "mad",
+        "answers of several segments that go out at a time",
+        "txrdma.mad.core.transfers.MOST_ANSWERS",
+        "The next request is answered with BUSY.",
+        "unit.mad.test_faults_long.AnsweringTests.test_many",
+    ),
+    Limit(
+        "mad",
+        "redirections of a call",
+        "txrdma.mad.core.calls.MOST_REDIRECTIONS",
+        "The call fails.",
+        "unit.mad.test_faults.RedirectTests.test_loop",
+    ),
+    Limit(
+        "mad",
+        "records of a table",
+        "txrdma.mad.core.answers.MOST_RECORDS",
+        "The call fails.",
+        "unit.mad.test_bounds.TableTests.test_records",
+    ),
+    # fabric
+    Limit(
+        "fabric",
+        "nodes of a sweep",
+        "txrdma.fabric.excess.MOST_NODES",
+        "The sweep ends with a problem that says so.",
+        "unit.mad.test_bounds.TableTests.test_nodes",
+    ),
+    Limit(
+        "fabric",
+        "hops of a directed route",
+        "txrdma.fabric.excess.MOST_HOPS",
+        "The sweep does not go further there, and lists a problem.",
+        "unit.mad.test_bounds.MirageTests.test_hops",
+    ),
+    Limit(
+        "fabric",
+        "problems that a sweep lists",
+        "txrdma.fabric.excess.MOST_PROBLEMS",
+        "Further ones are only counted.",
+        "unit.mad.test_bounds.TwinTests.test_problems",
+    ),
+    # monitor
+    Limit(
+        "monitor",
+        "connections of its web pages",
+        "txrdma.monitor.web.site.MOST_CONNECTIONS",
+        _CLOSED,
+        "unit.monitor.test_access.BoundTests.test_connections",
+    ),
+    Limit(
+        "monitor",
+        "readers of its events",
+        "txrdma.monitor.web.events.MOST_READERS",
+        "The next one gets status 503.",
+        "unit.monitor.test_events.EventTests.test_most",
+    ),
+    Limit(
+        "monitor",
+        "events that wait for a reader",
+        "txrdma.monitor.web.events.MOST_WAITING",
+        "They are dropped, and the reader is told to load everything again.",
+        "unit.monitor.test_events.EventTests.test_crowd",
+    ),
+    Limit(
+        "monitor",
+        "bytes of events that wait for a reader",
+        "txrdma.monitor.web.events.MOST_BYTES",
+        "They are dropped, and the reader is told to load everything again.",
+        "unit.monitor.test_events.EventTests.test_crowd",
+    ),
+    Limit(
+        "monitor",
+        "wrong passwords for a name from an address",
+        "txrdma.monitor.web.access.MOST_GUESSES",
+        "No password is compared for a while.",
+        "unit.monitor.test_access.AccessTests.test_forgotten",
+    ),
+    Limit(
+        "monitor",
+        "names and addresses with wrong passwords",
+        "txrdma.monitor.web.access.MOST_GUESSERS",
+        "The oldest is forgotten.",
+        "unit.monitor.test_access.AccessTests.test_manyGuessers",
+    ),
+    Limit(
+        "monitor",
+        "bytes of a webhook's answer",
+        "txrdma.monitor.channels.MOST_ANSWER",
+        "The connection is closed.",
+        "integration.monitor.test_telling.ChannelTests.test_webhook",
+    ),
+    Limit(
+        "monitor",
+        "news that wait for a channel",
+        "txrdma.monitor.outlets.MOST_NEWS",
+        "The oldest are dropped.",
+        "unit.monitor.test_outlets.QueueTests.test_bounded",
+    ),
+    # shared memory and UNIX sockets
+    Limit(
+        "shared memory",
+        "doorbells of a peer",
+        "txrdma.soft.shared._doorbells.MOST",
+        "The peer's connections are closed.",
+        "system.soft.test_sharedmemory.StrangerTests.test_manyDoorbells",
+    ),
+    Limit(
+        "shared memory",
+        "invitations of a peer that meet no queue pair",
+        "txrdma.soft.shared.routes._MOST_WAITING",
+        "The peer's connections are closed.",
+        "system.soft.test_sharedmemory.StrangerTests.test_manyInvitations",
+    ),
+    Limit(
+        "UNIX sockets",
+        "bytes that a process leaves unread",
+        "txrdma.unixlines.MOST_UNREAD",
+        "Its connection is closed.",
+        "unit.test_unixlines.SayingTests.test_noReader",
+    ),
+    Limit(
+        "log",
+        "subjects of a repeated message in a minute",
+        "txrdma.logs._MOST",
+        "All others count as one subject.",
+        "unit.test_logs.SeldomTests.test_bounded",
+    ),
+)
+"""All limits, by interface."""

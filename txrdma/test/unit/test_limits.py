@@ -1,0 +1,53 @@
+"""
+Tests for L{txrdma.limits}.
+"""
+
+from __future__ import annotations
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.limits import LIMITS
+from txrdma.smc.options import Options
+
+
+def testNames(path: Path) -> set[str]:
+    """The tests of a module, as C{Class.method}."""
+    classes = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.ClassDef)]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {
+        f"{kind.name}.{each.name}" for kind in classes for each in kind.body if isinstance(each, functions)
+    }
+
+
+class LimitTests(SynchronousTestCase):
+    """The list of limits."""
+
+    def test_values(self) -> None:
+        """Every limit has a default that is a positive number: none is unlimited."""
+        for limit in LIMITS:
+            self.assertIsInstance(limit.value, (int, float), limit.constant)
+            self.assertGreater(limit.value, 0, limit.constant)
+
+    def test_reached(self) -> None:
+        """Every limit names a test that reaches it."""
+        for limit in LIMITS:
+            module, kind, name = limit.test.rsplit(".", 2)
+            spec = find_spec(f"txrdma.test.{module}")
+            assert spec is not None and spec.origin is not None, limit.test
+            self.assertIn(f"{kind}.{name}", testNames(Path(spec.origin)), limit.constant)
+
+    def test_once(self) -> None:
+        """No limit is listed twice, and each is described by sentences."""
+        self.assertEqual(len({limit.constant for limit in LIMITS}), len(LIMITS))
+        for limit in LIMITS:
+            self.assertTrue(limit.reached.endswith("."), limit.constant)
+
+    def test_keys(self) -> None:
+        """Keys are options of endpoint strings, with this value unless told otherwise."""
+        for limit in LIMITS:
+            if limit.key:
+                self.assertEqual((limit.part, getattr(Options(), limit.key)), ("smc:", limit.value))
