@@ -222,6 +222,13 @@ LIMITS: Final = (
         "The next one is refused; those of this end wait.",
         "unit.btl.test_connections.MemoryTests.test_manyGets",
     ),
+    Limit(
+        "btl:",
+        "bytes of incomplete messages of a connection over several interfaces",
+        "txrdma.btl._stripes.MOST_BYTES",
+        "The connection is closed: a peer of ours waits before that.",
+        "unit.btl.test_stripes.LiarTests.test_violations",
+    ),
     # mad
     Limit(
         "mad",
