@@ -46,6 +46,10 @@ _ADDRESSES: Final = 1 << 64
 _NO_KEY: Final = RKey(0)
 
 
+SMALLEST_BUFFER: Final = 1 << 15
+"""Buffers of an end are not halved below that many bytes; without memory for them there is no connection."""
+
+
 class Sizes(NamedTuple):
     """
     The sizes of an end.
@@ -62,6 +66,13 @@ class Sizes(NamedTuple):
     receiveBuffer: int = 1 << 19
     sendBuffer: int = 1 << 18
     mappings: int = 8
+
+    def halved(self, least: int) -> Sizes:
+        """The same, with buffers of half the size; none becomes smaller than C{least} bytes by that."""
+        receiveBuffer, sendBuffer = (
+            max(size // 2, min(size, least)) for size in (self.receiveBuffer, self.sendBuffer)
+        )
+        return self._replace(receiveBuffer=receiveBuffer, sendBuffer=sendBuffer)
 
     @property
     def table(self) -> int:
