@@ -121,9 +121,7 @@ class Channel:
             undo.callback(channel.close)
             queue = device.createCompletionQueue(self.sends + receives, channel)
             undo.callback(queue.close)
-            self._memory = domain.allocateMemory(
-                bufferBytes((self.sends, receives), mtu), Access.LOCAL_WRITE
-            )
+            self._memory = domain.allocateMemory(bufferBytes((self.sends, receives), mtu), Access.LOCAL_WRITE)
             undo.callback(self._memory.close)
             self._view = self._memory.view
             inline = min(mtu, device.limits.maxInline)

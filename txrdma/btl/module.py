@@ -6,7 +6,6 @@ A module is shared by all who ask for the same device on the same reactor, and c
 
 from __future__ import annotations
 
-import resource
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
+from txrdma.verbs.pinning import shareOf
 
 _log = Logger()
 
@@ -107,12 +107,6 @@ Depths = tuple[int, int]
 """The depths of a send queue and of a receive queue."""
 
 
-def mostPinned() -> int | None:
-    """The number of bytes that this process may pin (C{ulimit -l}); None is without a limit."""
-    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def halved(depths: Depths) -> Depths:
     """Queues of half the length, or of the smallest that a channel can have."""
     sends, receives = (max(depth // 2, SMALLEST_DEPTH) for depth in depths)
@@ -172,8 +166,7 @@ class ModulePort:
             undo.callback(self.domain.close)
             undo.callback(self._closeHandles)
             made: list[Channel] = []
-            pinned = mostPinned() if device.limits.maxInline < mtu else None
-            command, data = depthsWithin(None if pinned is None else pinned // PINNED_SHARE, mtu)
+            command, data = depthsWithin(shareOf(device, PINNED_SHARE), mtu)
             for number, most, depths in ((COMMAND, min(COMMAND_MTU, mtu), command), (DATA, mtu, data)):
                 channel = self._openChannel(number, most, depths)
                 undo.callback(channel.close)

@@ -163,7 +163,7 @@ class ReceiveMemory:
         self._shelves.clear()
 
     def _allocate(self, length: int) -> IMemoryRegion:
-        """Allocate registered memory, if need be instead of the regions that are kept for later connections."""
+        """Allocate registered memory; if there is too little, close the regions that nobody uses first."""
         try:
             return self._domain.allocateMemory(length, Access.LOCAL_WRITE)
         except ResourceExhausted:

@@ -18,7 +18,7 @@ from twisted.python.log import callWithContext
 from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
 from txrdma.cm.messages import CMPath
-from txrdma.cm.rsocket._core import RSocket, Sizes, SMALLEST_BUFFER, understood
+from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
 from txrdma.cm.rsocket.messages import ConnectionData
@@ -27,6 +27,7 @@ from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.streamends import StreamEnd
 from txrdma.streams import Address, Front
+from txrdma.verbs.pinning import shareOf
 
 
 def addressOf(address: MessageAddress) -> Address:
@@ -88,8 +89,13 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """
         Allocate the remote and the local memory; while there is not enough, with buffers of half the size.
 
+        On a device that pins memory, a stream has a share of what the process may pin.
+
         @raise ResourceExhausted: the smallest buffers do not fit, either.
         """
+        most = shareOf(transport.device, PINNED_SHARE)
+        while most is not None and self._sizes.isHalvable and self._sizes.buffers > most:
+            self._sizes = self._sizes.halved()
         while True:
             sizes = self._sizes
             try:
@@ -100,9 +106,9 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
                     transport.freeMemory(remote)
                     raise
             except ResourceExhausted:
-                if max(sizes.receiveBuffer, sizes.sendBuffer) <= SMALLEST_BUFFER:
+                if not sizes.isHalvable:
                     raise
-                self._sizes = sizes.halved(SMALLEST_BUFFER)
+                self._sizes = sizes.halved()
 
     def introduce(self, privateData: bytes) -> None:
         """
