@@ -99,7 +99,7 @@ async def overSMC(reactor: Any) -> dict[str, Any]:
     _machine.CLC_TIMEOUT = 60.0  # emulated code opens a device in seconds
     device = r"device=pyverbs\:rxe{}:peer=smc:timeout=60"
     server = serverFromString(reactor, "smc:0:interface=127.0.0.1:" + device.format(1))
-    port = await server.listen(Recorders(Echo))
+    port: Any = await server.listen(Recorders(Echo))
     client = clientFromString(reactor, f"smc:127.0.0.1:{port.getHost().port}:" + device.format(0))
     recorder = await connectProtocol(client, Recorder())
     recorder.transport.write(bytes(EXCHANGED))
@@ -121,9 +121,9 @@ async def exchange(client: Counted) -> dict[str, Any]:
 async def overBTL(reactor: Any) -> dict[str, Any]:
     """Have messages sent back by a server of C{btl:}."""
     way = TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1")
-    port = await ServerEndpoint(reactor, way, _SERVER).listen(Recorders(Both))
+    port: Any = await ServerEndpoint(reactor, way, _SERVER).listen(Recorders(Both))
     to = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
-    client = await ClientEndpoint(reactor, to, _CLIENT).connect(Recorders(Counted))
+    client: Any = await ClientEndpoint(reactor, to, _CLIENT).connect(Recorders(Counted))
     found = await exchange(client)
     client.transport.loseConnection()
     await port.stopListening()
@@ -132,9 +132,9 @@ async def overBTL(reactor: Any) -> dict[str, Any]:
 
 async def overRDMA(reactor: Any) -> dict[str, Any]:
     """Have messages sent back by a server of C{rdma:} on the same device."""
-    port = await RDMAServerEndpoint(reactor, 7471, _CLIENT).listen(MessageFactory(Both))
+    port: Any = await RDMAServerEndpoint(reactor, 7471, _CLIENT).listen(MessageFactory(Both))
     endpoint = RDMAClientEndpoint(reactor, "10.77.0.1", 7471, _CLIENT)
-    client = await endpoint.connect(MessageFactory(Counted))
+    client: Any = await endpoint.connect(MessageFactory(Counted))
     found = await exchange(client)
     client.transport.loseConnection()
     await port.stopListening()

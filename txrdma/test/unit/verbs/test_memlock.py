@@ -19,7 +19,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.test.support.btl.hosts import HostsCase, TAG
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.support.pinning import Pinned
-from txrdma.testing.protocols import Recorder
+from txrdma.testing.protocols import Recorder, Recorders
 from txrdma.testing.reactors import ReactorClock
 from txrdma.testing.smc.hosts import Host
 from txrdma.verbs import pinning
@@ -162,10 +162,8 @@ class RSocketTests(PinnedMessagingCase):
 
     def exchange(self, peers: int, length: int) -> None:
         """Connect several streams, and send so many bytes in both directions of each."""
-        factory: Any = Factory.forProtocol(Recorder)
-        served: list[Recorder] = []
-        build = factory.buildProtocol
-        factory.buildProtocol = lambda address: served.append(build(address)) or served[-1]
+        factory = Recorders(Recorder)
+        served = factory.protocols
         server = RSocketServerEndpoint(self.clock, 7471, self.devices[1])
         port: Any = self.successResultOf(server.listen(factory))
         endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
