@@ -68,6 +68,12 @@ def sourceOf(gid: GID, qpn: QPN) -> Source:
     return (gid.raw[12:] if gid.isMapped else gid.raw), qpn
 
 
+def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
+    """Bytes of the buffers of a channel whose send and receive queue have these depths."""
+    sends, receives = depths
+    return sends * mtu + receives * (mtu + GRH)
+
+
 class Channel:
     """
     A channel of a module: it posts packets in batches, and hands over those that have come.
@@ -115,9 +121,7 @@ class Channel:
             undo.callback(channel.close)
             queue = device.createCompletionQueue(self.sends + receives, channel)
             undo.callback(queue.close)
-            self._memory = domain.allocateMemory(
-                self.sends * mtu + receives * (mtu + GRH), Access.LOCAL_WRITE
-            )
+            self._memory = domain.allocateMemory(bufferBytes((self.sends, receives), mtu), Access.LOCAL_WRITE)
             undo.callback(self._memory.close)
             self._view = self._memory.view
             inline = min(mtu, device.limits.maxInline)

@@ -21,13 +21,14 @@ from txrdma.btl._events import Event, Packet
 from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
 from txrdma.btl._window import COMMAND, DATA
-from txrdma.btl.channels import Channel, Source, sourceOf
-from txrdma.error import InvalidRequest
+from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
+from txrdma.verbs.pinning import shareOf
 
 _log = Logger()
 
@@ -36,6 +37,17 @@ COMMAND_DEPTHS: Final = (256, 4096)
 
 DATA_DEPTHS: Final = (1024, 4096)
 """Packets that the data channel holds: a window of each of many peers may come between two turns."""
+
+SMALLEST_DEPTH: Final = 16
+"""The smallest depth of a queue. A module for which the device has less memory than that is not opened."""
+
+PINNED_SHARE: Final = 4
+"""
+The buffers of one module have at most this fraction of C{ulimit -l}, on a device that pins memory.
+
+Both channels get queues of half the length until that is so; packets for which there is no receive are
+dropped, and sent again.
+"""
 
 MANY: Final = 8
 """Packets of a batch that is acknowledged before it is told of, so that its sender goes on meanwhile."""
@@ -91,6 +103,31 @@ def _data(context: object) -> tuple[IAddressHandle, QPN]:
 _WAYS: Final = (_command, _data)
 
 
+Depths = tuple[int, int]
+"""The depths of a send queue and of a receive queue."""
+
+
+def halved(depths: Depths) -> Depths:
+    """Queues of half the length, or of the smallest that a channel can have."""
+    sends, receives = (max(depth // 2, SMALLEST_DEPTH) for depth in depths)
+    return sends, receives
+
+
+def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
+    """
+    The depths of the command and of the data channel, halved until their buffers fit.
+
+    @param most: bytes of the buffers of both channels; None is without a limit.
+    @param mtu: bytes of the longest packet on the data channel.
+    """
+    command, data = COMMAND_DEPTHS, DATA_DEPTHS
+    while most is not None and max(*command, *data) > SMALLEST_DEPTH:
+        if bufferBytes(command, min(COMMAND_MTU, mtu)) + bufferBytes(data, mtu) <= most:
+            break
+        command, data = halved(command), halved(data)
+    return command, data
+
+
 class ModulePort:
     """
     A port with a L{Module} on a reactor: two channels, one timer, and peers that are told of events.
@@ -129,14 +166,9 @@ class ModulePort:
             undo.callback(self.domain.close)
             undo.callback(self._closeHandles)
             made: list[Channel] = []
-            for number, most, depths in (
-                (COMMAND, min(COMMAND_MTU, mtu), COMMAND_DEPTHS),
-                (DATA, mtu, DATA_DEPTHS),
-            ):
-                channel = Channel(
-                    *(reactor, device, self.domain, (1, index), number, most, depths),
-                    *(self._taken, self._broken),
-                )
+            command, data = depthsWithin(shareOf(device, PINNED_SHARE), mtu)
+            for number, most, depths in ((COMMAND, min(COMMAND_MTU, mtu), command), (DATA, mtu, data)):
+                channel = self._openChannel(number, most, depths)
                 undo.callback(channel.close)
                 made.append(channel)
             self._channels = made
@@ -146,6 +178,30 @@ class ModulePort:
             undo.callback(insight.leave, self)
             undo.callback(self._stopTimers)
             self._closing = undo.pop_all()
+
+    def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
+        """
+        Open a channel; while the device has no memory for it, with queues of half the length.
+
+        @raise txrdma.error.RDMAError: the device has no room for the shortest queues, either.
+        """
+        while True:
+            try:
+                return Channel(
+                    *(self._reactor, self.device, self.domain, (1, self._index), number, mtu, depths),
+                    *(self._taken, self._broken),
+                )
+            except ResourceExhausted as error:
+                if max(depths) <= SMALLEST_DEPTH:
+                    raise
+                depths = halved(depths)
+                _log.warn(
+                    "{device}: {error}; channel {number} is opened with {receives} receives. Raise ulimit -l",
+                    device=self.device.name,
+                    error=error,
+                    number=number,
+                    receives=depths[1],
+                )
 
     def __repr__(self) -> str:
         return f"<ModulePort {self.device.name} {self._holders} holders>"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txrdma.iba.path import IBPath
     from txrdma.iba.types import RKey
     from txrdma.iba.verbs import Buffer, Segment
-    from txrdma.interfaces import IMemoryRegion
+    from txrdma.interfaces import IMemoryRegion, IVerbsDevice
 
 
 class IManagedConnection(Interface):
@@ -111,6 +111,7 @@ class IRDMATransport(IMessageTransport):
     alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
     managedBy: str = Attribute("The manager of the connection: txrdma, or librdmacm.")
     route: str = Attribute("The way of the data, as the device calls it; empty after the end.")
+    device: IVerbsDevice = Attribute("The device of the connection.")
 
     def sendMessage(data: Buffer, immediate: int | None = None) -> None:
         """

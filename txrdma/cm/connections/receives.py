@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, ReceiveRequest, Segment
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 
@@ -98,14 +99,30 @@ class _Shelf:
     def take(self) -> Part:
         if not self._free:
             bytesOfPart = self._slots * self._slotBytes
-            parts = max(1, min(PARTS, LARGEST // bytesOfPart))
-            memory = self._allocate(parts * bytesOfPart)
+            memory = self._grow(max(1, min(PARTS, LARGEST // bytesOfPart)), bytesOfPart)
+            parts = memory.length // bytesOfPart
             self._free.append(_Region(memory, parts, self._slots, self._slotBytes, self))
         region = self._free[-1]
         part = region.free.pop()
         if not region.free:
             self._free.pop()
         return part
+
+    def _grow(self, parts: int, bytesOfPart: int) -> IMemoryRegion:
+        """Register a region of so many parts, or of half as many while there is not enough memory."""
+        while True:
+            try:
+                return self._allocate(parts * bytesOfPart)
+            except ResourceExhausted:
+                if parts == 1:
+                    raise
+                parts //= 2
+
+    def trim(self) -> None:
+        """Deregister the regions of which nobody has a part."""
+        for region in [each for each in self._free if each.isUnused]:
+            self._free.remove(region)
+            region.close()
 
     def settle(self, region: _Region) -> None:
         """A region has another part to give: a few small regions that nobody uses are kept."""
@@ -146,4 +163,10 @@ class ReceiveMemory:
         self._shelves.clear()
 
     def _allocate(self, length: int) -> IMemoryRegion:
-        return self._domain.allocateMemory(length, Access.LOCAL_WRITE)
+        """Allocate registered memory; if there is too little, close the regions that nobody uses first."""
+        try:
+            return self._domain.allocateMemory(length, Access.LOCAL_WRITE)
+        except ResourceExhausted:
+            for shelf in self._shelves.values():
+                shelf.trim()
+            return self._domain.allocateMemory(length, Access.LOCAL_WRITE)

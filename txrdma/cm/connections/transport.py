@@ -55,7 +55,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IMemoryRegion, IQueuePair
+from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
 from txrdma.stopping import Stopping
 
 _log = Logger()
@@ -126,6 +126,11 @@ class MessageTransport:
     def route(self) -> str:
         """The way of the data, as the device calls it; C{""} after the end."""
         return "" if self._pair is None else self._pair.route
+
+    @property
+    def device(self) -> IVerbsDevice:
+        """The device of the connection."""
+        return self.adapter.device
 
     @property
     def qpn(self) -> QPN:

@@ -46,6 +46,18 @@ _ADDRESSES: Final = 1 << 64
 _NO_KEY: Final = RKey(0)
 
 
+SMALLEST_BUFFER: Final = 1 << 15
+"""Buffers of an end are not halved below that many bytes; without memory for them there is no connection."""
+
+
+PINNED_SHARE: Final = 32
+"""
+The buffers of one stream have at most this fraction of C{ulimit -l}, on a device that pins memory.
+
+They are halved until that is so, unless they are as small as L{SMALLEST_BUFFER} before.
+"""
+
+
 class Sizes(NamedTuple):
     """
     The sizes of an end.
@@ -62,6 +74,23 @@ class Sizes(NamedTuple):
     receiveBuffer: int = 1 << 19
     sendBuffer: int = 1 << 18
     mappings: int = 8
+
+    @property
+    def buffers(self) -> int:
+        """Bytes of both buffers."""
+        return self.receiveBuffer + self.sendBuffer
+
+    @property
+    def isHalvable(self) -> bool:
+        """Whether there is a buffer that L{halved} makes smaller."""
+        return max(self.receiveBuffer, self.sendBuffer) > SMALLEST_BUFFER
+
+    def halved(self) -> Sizes:
+        """The same, with buffers of half the size; none becomes smaller than L{SMALLEST_BUFFER} by that."""
+        receiveBuffer, sendBuffer = (
+            max(size // 2, min(size, SMALLEST_BUFFER)) for size in (self.receiveBuffer, self.sendBuffer)
+        )
+        return self._replace(receiveBuffer=receiveBuffer, sendBuffer=sendBuffer)
 
     @property
     def table(self) -> int:

@@ -18,15 +18,16 @@ from twisted.python.log import callWithContext
 from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
 from txrdma.cm.messages import CMPath
-from txrdma.cm.rsocket._core import RSocket, Sizes, understood
+from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
 from txrdma.cm.rsocket.messages import ConnectionData
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.streamends import StreamEnd
 from txrdma.streams import Address, Front
+from txrdma.verbs.pinning import shareOf
 
 
 def addressOf(address: MessageAddress) -> Address:
@@ -79,11 +80,35 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
 
     def prepare(self, transport: IRDMATransport) -> bytes:
         """Allocate the memory of the stream, and make the connection data that tell of it."""
-        remote = transport.allocateMemory(self._sizes.remote)
-        self._local = transport.allocateMemory(self._sizes.local)
+        remote, self._local = self._allocate(transport)
         self._core = core = RSocket(self._sizes, remote.view, self._local.view)
         self._own = core.greeting(remote.address, remote.rkey)
         return self._own.encode()
+
+    def _allocate(self, transport: IRDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
+        """
+        Allocate the remote and the local memory; while there is not enough, with buffers of half the size.
+
+        On a device that pins memory, a stream has a share of what the process may pin.
+
+        @raise ResourceExhausted: the smallest buffers do not fit, either.
+        """
+        most = shareOf(transport.device, PINNED_SHARE)
+        while most is not None and self._sizes.isHalvable and self._sizes.buffers > most:
+            self._sizes = self._sizes.halved()
+        while True:
+            sizes = self._sizes
+            try:
+                remote = transport.allocateMemory(sizes.remote)
+                try:
+                    return remote, transport.allocateMemory(sizes.local)
+                except ResourceExhausted:
+                    transport.freeMemory(remote)
+                    raise
+            except ResourceExhausted:
+                if not sizes.isHalvable:
+                    raise
+                self._sizes = sizes.halved()
 
     def introduce(self, privateData: bytes) -> None:
         """

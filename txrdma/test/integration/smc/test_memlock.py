@@ -1,0 +1,57 @@
+"""
+C{smc:} in a process that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.smc.group.groups import LinkGroups, useDevice
+from txrdma.test.support.pinning import Pinned
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.smc.scenario import DEVICE
+
+LIMIT = 8 << 20
+EXCHANGED = 64 << 20
+"""Bytes that all clients together send, and the server, too."""
+
+PEERS = 4
+
+
+class Counting(Listener):
+    """Counts bytes, and keeps none."""
+
+    count = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self.count += len(data)
+
+
+class PinnedTests(RaceTestCase):
+    """Two hosts, each with a process that may pin 8 MiB."""
+
+    slowBecause = "64 MiB are eight times what may be pinned at the same time."
+
+    def setUp(self) -> None:
+        self.pinned: dict[Host, Pinned] = {}
+        super().setUp()
+
+    def groups(self, host: Host) -> LinkGroups:
+        """Limit the memory of a host, and leave the size of rings to the group."""
+        pinned = self.pinned[host] = Pinned(LIMIT)
+        made = self.groupsOf[host] = useDevice(host, DEVICE, pinned.limit(host.openDevice()))
+        return made
+
+    def test_exchange(self) -> None:
+        """All connections are SMC-R, and bytes of all arrive in both directions."""
+        ends: list[tuple[Any, Any]] = [self.connect(Counting(), Counting())[:2] for _ in range(PEERS)]
+        both = [end for pair in ends for end in pair]
+        self.until(lambda: all(end.mode for end in both))
+        self.assertEqual({end.mode for end in both}, {"SMC-R"})
+        length = EXCHANGED // PEERS
+        for end in both:
+            end.transport.write(bytes(length))
+        self.until(lambda: all(end.count == length for end in both), 600.0)
+        for pinned in self.pinned.values():
+            self.assertLess(pinned.peak, LIMIT // 2)

@@ -1,0 +1,195 @@
+"""
+Transports of processes that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.protocol import Factory
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import channels, module
+from txrdma.cm.connections.receives import ReceiveMemory
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.error import ResourceExhausted
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.test.support.btl.hosts import HostsCase, TAG
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.pinning import Pinned
+from txrdma.testing.protocols import Recorder, Recorders
+from txrdma.testing.reactors import ReactorClock
+from txrdma.testing.smc.hosts import Host
+from txrdma.verbs import pinning
+
+LIMIT = 8 << 20
+EXCHANGED = 64 << 20
+"""Bytes that all peers together send in each direction of a test."""
+
+PEERS = 4
+SLOW = "64 MiB are eight times what may be pinned at the same time."
+
+
+class DepthsTests(SynchronousTestCase):
+    """The depths of the channels of a L{module.ModulePort}."""
+
+    def test_unlimited(self) -> None:
+        """Without a limit the queues have their full length."""
+        depths = module.depthsWithin(None, 4096)
+        self.assertEqual(depths, (module.COMMAND_DEPTHS, module.DATA_DEPTHS))
+
+    def test_usual(self) -> None:
+        """A module has at most a quarter of 8 MiB: three of them leave room for a link group."""
+        command, data = module.depthsWithin(LIMIT // module.PINNED_SHARE, 4096)
+        self.assertEqual((command, data), ((16, 256), (64, 256)))
+        total = channels.bufferBytes(command, 768) + channels.bufferBytes(data, 4096)
+        self.assertLess(total, 2 << 20)
+
+    def test_smallest(self) -> None:
+        """However small the limit is, a channel has queues of the smallest depth."""
+        self.assertEqual(module.depthsWithin(1, 4096), ((16, 16), (16, 16)))
+
+
+class ModuleTests(HostsCase):
+    """C{btl:} of a host that may pin 8 MiB, with several peers."""
+
+    slowBecause = SLOW
+
+    def setUp(self) -> None:
+        self.pinned = Pinned(LIMIT)
+        # Adapters deliver datagrams by receives only; the software device knows a shorter way.
+        self.patch(channels, "IDirectDatagrams", lambda pair, default: default)
+        self.patch(pinning, "mostPinned", lambda: LIMIT)
+        super().setUp()
+        self.hosts += [self.host(f"10.0.1.{number}") for number in range(3, PEERS + 2)]
+
+    def host(self, address: str) -> Host:
+        """Make one more host; the first is the one whose memory is limited."""
+        made = super().host(address)
+        if address == "10.0.1.1":
+            self.pinned.limit(made.device)
+        return made
+
+    def test_exchange(self) -> None:
+        """Messages of all peers arrive in both directions, and less than 2 MiB are registered."""
+        ends = [self.connected(0, number) for number in range(1, PEERS + 1)]
+        self.assertLess(self.pinned.peak, 2 << 20)
+        length = 1 << 16
+        data = bytes(length)
+        count = EXCHANGED // length // PEERS
+        for _ in range(count):
+            for pair in ends:
+                for end in pair:
+                    end.transport.post(TAG, data)
+        self.wait(lambda: all(len(end.tagged) == count for pair in ends for end in pair), 600.0)
+        self.assertEqual((self.pinned.refused, self.pinned.peak < 2 << 20), (0, True))
+
+    def test_little(self) -> None:
+        """A module that finds less memory than it wants has shorter queues, and says that."""
+        self.pinned.most = 1 << 20
+        with capturedLogs() as logs:
+            here, there = self.connected()
+        here.transport.post(TAG, bytes(100_000))
+        self.wait(lambda: there.tagged)
+        self.assertEqual({each["number"] for each in logs if "ulimit" in each.get("log_format", "")}, {1})
+
+    def test_none(self) -> None:
+        """Where there is no memory at all, no module is opened, and none stays."""
+        self.pinned.most = 1 << 10
+        self.assertRaises(ResourceExhausted, module.moduleOf, self.hosts[0], self.hosts[0].device)
+        self.assertEqual((self.pinned.total, len(self.hosts[0].device._queuePairs)), (0, 0))
+
+
+class PinnedMessagingCase(MessagingCase):
+    """Two hosts, of which the client's may pin 8 MiB."""
+
+    def setUp(self) -> None:
+        self.patch(pinning, "mostPinned", lambda: LIMIT)
+        super().setUp()
+        self.pinned = Pinned(LIMIT)
+        self.pinned.limit(self.devices[0])
+
+
+class ConnectionTests(PinnedMessagingCase):
+    """C{rdma:} of a host that may pin 8 MiB."""
+
+    slowBecause = SLOW
+
+    def test_exchange(self) -> None:
+        """Messages of all connections arrive in both directions."""
+        ends = [self.connected() for _ in range(PEERS)]
+        data = bytes(4096)
+        count = EXCHANGED // len(data) // PEERS
+        for pair in ends:
+            for end in pair:
+                for _ in range(count):
+                    end.transport.sendMessage(data)
+        self.wait(lambda: all(len(end.messages) == count for pair in ends for end in pair), 600.0)
+        self.assertLess(self.pinned.peak, 2 << 20)
+
+
+class ReceivesTests(SynchronousTestCase):
+    """Memory for the receives of connections, when there is little."""
+
+    def setUp(self) -> None:
+        self.device: SoftDevice = SimulatedNetwork(ReactorClock()).device("10.0.1.1")
+        self.addCleanup(self.device.close)
+        self.pinned = Pinned(LIMIT)
+        self.memory = ReceiveMemory(self.pinned.limit(self.device).createProtectionDomain())
+
+    def test_halved(self) -> None:
+        """A region for eight connections that does not fit becomes one for fewer."""
+        self.pinned.most = 5 * 4096
+        for _ in range(5):
+            self.memory.take(1, 4096)
+        self.assertEqual(self.pinned.total, 5 * 4096)
+        self.assertRaises(ResourceExhausted, self.memory.take, 1, 4096)
+
+    def test_kept(self) -> None:
+        """Regions that are kept for later connections are given up for one with another size."""
+        self.memory.take(1, 1 << 19).giveBack()
+        self.assertEqual(self.pinned.total, 4 << 20)
+        parts = [self.memory.take(2, 1 << 20) for _ in range(4)]
+        self.assertEqual((self.pinned.total, len(parts)), (LIMIT, 4))
+
+
+class RSocketTests(PinnedMessagingCase):
+    """C{rsocket:} of a host that may pin 8 MiB."""
+
+    slowBecause = SLOW
+
+    def exchange(self, peers: int, length: int) -> None:
+        """Connect several streams, and send so many bytes in both directions of each."""
+        factory = Recorders(Recorder)
+        served = factory.protocols
+        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1])
+        port: Any = self.successResultOf(server.listen(factory))
+        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
+        clients = [self.result(endpoint.connect(Factory.forProtocol(Recorder))) for _ in range(peers)]
+        self.wait(lambda: len(served) == peers and all(each.made.called for each in served))
+        for each in (*clients, *served):
+            each.transport.write(bytes(length))
+        self.wait(lambda: all(len(each.heard) == length for each in (*clients, *served)), 600.0)
+        for each in clients:
+            each.transport.loseConnection()
+        self.wait(lambda: all(each.lost.called for each in clients))
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_exchange(self) -> None:
+        """Bytes of all streams arrive in both directions."""
+        self.exchange(PEERS, EXCHANGED // PEERS)
+        self.assertEqual(self.pinned.refused, 0)
+
+    def test_many(self) -> None:
+        """More streams than there is memory for at their usual size get smaller buffers."""
+        self.exchange(24, 100_000)
+        self.assertEqual(self.pinned.refused, 0)
+
+    def test_full(self) -> None:
+        """When memory is short, the buffers of a stream are halved."""
+        self.pinned.most = 1 << 19
+        self.exchange(1, 100_000)
+        self.assertGreater(self.pinned.refused, 0)

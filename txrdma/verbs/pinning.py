@@ -1,0 +1,32 @@
+"""
+Memory that adapters pin: how much of it a process may have.
+
+Registered memory of an adapter counts against C{RLIMIT_MEMLOCK}, C{ulimit -l}, which is 8 MiB by default for
+users without privileges. A transport takes a share of that at first, so that several fit into one process.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+from txrdma.interfaces import IVerbsDevice
+
+_UNLIMITED: Final = 1 << 16
+"""Bytes of a request that only a device without a limit takes inline."""
+
+
+def mostPinned() -> int | None:
+    """The number of bytes that this process may pin; None is without a limit."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def shareOf(device: IVerbsDevice, share: int) -> int | None:
+    """
+    One of C{share} equal shares of the bytes that this process may pin.
+
+    @return: None where there is no limit, or the device pins nothing, as the software device.
+    """
+    most = mostPinned() if device.limits.maxInline < _UNLIMITED else None
+    return None if most is None else most // share
