@@ -130,9 +130,7 @@ class MessageBystanderContract(Base):
         client.transport.loseConnection()
         self.waitUntil(lambda: client.lost and server.lost)
 
-    def check(
-        self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]
-    ) -> None:
+    def check(self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]) -> None:
         """Play with a connection of which something raises; another one beside it is undisturbed."""
         kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
         port = self.listenWith(server)

@@ -44,7 +44,7 @@ class IBTests(MessageBystanderContract, MessagingCase):
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
     PROTOCOL = IPreparedProtocol
     APPLICATION = PreparedApplication
-    NEVER_CALLED = {("prepare", False)}  # noqa: RUF012  # as the contract has it
+    NEVER_CALLED = {("prepare", False)}  # as the contract has it
 
     def listenWith(self, factory: Any) -> IListeningPort:
         endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1])
