@@ -140,6 +140,11 @@ class Channel:
             self._closing = undo.pop_all()
 
     @property
+    def reader(self) -> CompletionReader:
+        """The reader of completions, which is part of the reactor."""
+        return self._reader
+
+    @property
     def qpn(self) -> QPN:
         """The number of the queue pair."""
         return self._pair.number

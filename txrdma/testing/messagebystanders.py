@@ -134,7 +134,7 @@ class MessageBystanderContract(Base):
         """Play with a connection of which something raises; another one beside it is undisturbed."""
         kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
         port = self.listenWith(server)
-        mine = self.connected(self.connectWith(MessageApplications(self.APPLICATION)))
+        mine = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
         self.waitUntil(lambda: server.built and server.built[0].isMade)
         theirs = server.built[0]
         server.kind, server.hasRaised = kind, False
@@ -161,7 +161,7 @@ class MessageBystanderContract(Base):
         port.stopListening()
         self.assertClean()
 
-    def connected(self, connecting: Deferred[Any]) -> Any:
+    def protocolOf(self, connecting: Deferred[Any]) -> Any:
         """The protocol of a connection that is being made."""
         self.waitUntil(lambda: connecting.called)
         return self.successResultOf(connecting)
