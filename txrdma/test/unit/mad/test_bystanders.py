@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
@@ -69,7 +70,7 @@ class BystanderTests(SynchronousTestCase):
 
     def askBystander(self) -> Deferred[Any]:
         """A call to the handler of subnet administration."""
-        return self.agent.SubnAdmGet(NodeRecord.query(lid=7), TO_2)
+        return self.agent.SubnAdmGet(NodeRecord.query(lid=LID(7)), TO_2)
 
     def assertAnswered(self, call: Deferred[Any]) -> None:
         """Assert that the other call is answered, and that so is the next one."""
@@ -110,7 +111,7 @@ class BystanderTests(SynchronousTestCase):
         for isCancelled in (False, True):
             self.setUp()
             later: Deferred[Any] = Deferred(cancel)
-            self.handle(Answers(lambda request, later=later: later))
+            self.handle(Answers(lambda request: later))  # noqa: B023
             first, bystander = self.ask(), self.askBystander()
             self.assertAnswered(bystander)
             if isCancelled:
