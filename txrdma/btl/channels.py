@@ -168,7 +168,7 @@ class Channel:
         Post packets, in one call of the device; there are credits for all of them.
 
         @param wayTo: the peer's address and queue pair, by the context of the peer.
-        @return: packets that were dropped, since the queue pair has failed or takes none: none, or all of them.
+        @return: packets that were dropped, since the queue pair has failed or refuses them: none, or all.
         """
         if self._mending is not None:
             return len(packets)
