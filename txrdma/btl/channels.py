@@ -144,6 +144,11 @@ class Channel:
             self._closing = undo.pop_all()
 
     @property
+    def reader(self) -> CompletionReader:
+        """The reader of completions, which is part of the reactor."""
+        return self._reader
+
+    @property
     def qpn(self) -> QPN:
         """The number of the queue pair."""
         return self._pair.number
@@ -152,6 +157,7 @@ class Channel:
         """Make the queue pair ready, from RESET on."""
         self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
         self._pair.postReceive(self._receives)
+        self._refused: list[ReceiveRequest] = []
         self._pair.modify(QPAttributes(state=QPState.RTR))
         self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
 
@@ -166,7 +172,7 @@ class Channel:
         Post packets, in one call of the device; there are credits for all of them.
 
         @param wayTo: the peer's address and queue pair, by the context of the peer.
-        @return: packets that were dropped, since the queue pair has failed: none, or all of them.
+        @return: packets that were dropped, since the queue pair has failed or refuses them: none, or all.
         """
         if self._mending is not None:
             return len(packets)
@@ -178,8 +184,7 @@ class Channel:
                 latest = peer
                 address, qpn = wayTo(peer.context)
             batch.append(prepared(address, qpn, head, payload))
-        self._post(batch)
-        return 0
+        return 0 if self._post(batch) else len(packets)
 
     def sendAlone(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> int:
         """
@@ -192,8 +197,7 @@ class Channel:
         direct = self._direct
         if direct is not None and direct.putDatagram(address, qpn, QKEY, head, payload):
             return 1
-        self._post((self._prepared(address, qpn, head, payload),))
-        return 0
+        return 0 if self._post((self._prepared(address, qpn, head, payload),)) else 1
 
     def _prepared(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> SendRequest:
         """The next request of the ring, for this packet."""
@@ -213,15 +217,42 @@ class Channel:
         request.address, request.remoteQPN, request.signaled = address, qpn, False
         return request
 
-    def _post(self, batch: Sequence[SendRequest]) -> None:
-        count = len(batch)
-        self.posted += count
-        self._untold += count
-        if self._untold >= self._mostUntold:
+    def _post(self, batch: Sequence[SendRequest]) -> bool:
+        """Post requests; False if the device refuses them, so that their packets are lost as on a wire."""
+        untold = self._untold + len(batch)
+        isTold = untold >= self._mostUntold
+        if isTold:
             last = batch[-1]
-            last.signaled, last.identifier = True, self._untold
-            self._untold = 0
-        self._pair.postSend(batch)
+            last.signaled, last.identifier = True, untold
+        try:
+            self._pair.postSend(batch)
+        except RDMAError as error:
+            self._warnRefused(error)
+            return False
+        self.posted += len(batch)
+        self._untold = 0 if isTold else untold
+        return True
+
+    def _repost(self, receives: list[ReceiveRequest]) -> None:
+        """Post receives again; those that the device refuses are posted with the next ones."""
+        if self._refused:
+            receives = self._refused + receives
+        try:
+            self._pair.postReceive(receives)
+        except RDMAError as error:
+            self._warnRefused(error)
+            self._refused = receives
+        else:
+            self.reposts += len(receives)
+            self._refused = []
+
+    def _warnRefused(self, error: RDMAError) -> None:
+        _seldom.warn(
+            str(self.qpn),
+            "the device refuses requests of channel {number}: {error}",
+            number=self.number,
+            error=error,
+        )
 
     def look(self) -> None:
         """Take all that has completed so far."""
@@ -268,8 +299,7 @@ class Channel:
             for request in receives:
                 view[request.identifier] = 0  # no GRH of before: of IPv4 only the latter half is written
             if self._mending is None:
-                self.reposts += len(receives)
-                self._pair.postReceive(receives)
+                self._repost(receives)
 
     def _failed(self, status: Status) -> None:
         """Have the queue pair begin anew, in a while; what it had is lost."""

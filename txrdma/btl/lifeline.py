@@ -604,7 +604,7 @@ class Lifeline(StreamProtocol):
             return
         self._stopTimer()
         ending, self._ending = self._ending, None
-        if ending is not None:
+        if ending is not None and ending.active():
             ending.cancel()
         if self._bundle is not None:
             self._endStripes(self._bundle)

@@ -22,7 +22,7 @@ from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl._peer import Peer
 from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
@@ -217,10 +217,24 @@ class ModulePort:
                 isHeld = False
                 self._holders -= 1
                 if not self._holders:
-                    self._isClosed = True
-                    self._closing.close()
+                    self._close()
 
         return release
+
+    @property
+    def isAbandoned(self) -> bool:
+        """True if somebody has removed all readers from the reactor, as trial does after a failed test."""
+        present = self._reactor.getReaders()
+        return any(each.reader not in present for each in self._channels)
+
+    def abandon(self) -> None:
+        """End all connections without a word to their peers, and close all that the holders would close."""
+        self._broken(Failure(DeviceUnavailable("somebody has removed all readers from the reactor")))
+        self._close()
+
+    def _close(self) -> None:
+        self._isClosed = True
+        self._closing.close()
 
     @property
     def counters(self) -> Counter[str]:
@@ -481,7 +495,7 @@ _modules: dict[tuple[object, DevicePlace], ModulePort] = {}
 
 def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
     """
-    The one module of a device on a reactor; to be held. One that is broken has a successor.
+    The one module of a device on a reactor; to be held. One that is broken or abandoned has a successor.
 
     @param device: the string of a device, which is opened and closed, or an open device, which isn't closed.
     @raise ValueError: the string has no meaning.
@@ -490,4 +504,6 @@ def moduleOf(reactor: Any, device: DevicePlace) -> ModulePort:
     known = _modules.get((reactor, device))
     if known is not None and known.isBroken:
         del _modules[reactor, device]
+    elif known is not None and known.isAbandoned:
+        known.abandon()
     return oneOf(_modules, reactor, device, lambda opened, closed: ModulePort(reactor, opened, closed))

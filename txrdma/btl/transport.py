@@ -355,6 +355,7 @@ class MessageTransport:
         self.disconnecting = self._isAborted = True
         self._handlers.clear()
         self._untaken.clear()
+        self._dismissProducer()
         if self._lifeline is not None:
             self._lifeline.abort()
 
@@ -389,14 +390,8 @@ class MessageTransport:
                             tag=tag,
                         )
                 return
-            except (Violation, ValueError) as error:
-                _log.warn(
-                    "{transport} ends, as the peer breaks the rules: {error}", transport=self, error=error
-                )
-                self.abortConnection()
             except Exception:
-                _log.failure("{transport}: its program failed", transport=self)
-                self.abortConnection()
+                self._programFailed()
 
     def turnEnded(self) -> None:
         """Go on with what waited for room, or for an outcome."""
@@ -418,13 +413,12 @@ class MessageTransport:
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         self._isPaused = False
-        with _log.failuresHandled("{transport}: messageReceived failed at the end", transport=self):
-            self._deliver()  # what came before the end comes before it here, too
+        self._deliver()  # what came before the end comes before it here, too
         self._dismissProducer()
         try:
             self._protocol.connectionLost(reason)
         except Exception:
-            _log.failure("{transport}: its program failed", transport=self)
+            self._programFailed()
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
             stopping.ended()
@@ -435,11 +429,24 @@ class MessageTransport:
             if producer is not None:
                 producer.stopProducing()
         except Exception:
-            _log.failure("{transport}: its program failed", transport=self)
+            self._programFailed()
 
     # Inside
 
+    def _programFailed(self) -> None:
+        """Log the exception of a callback of the program, which is the end of its connection only."""
+        _log.failure("{transport}: its program failed", transport=self)
+        self.abortConnection()
+
     def _own(self, tag: int, data: Buffer) -> None:
+        """Take a message of the transport's own; one that breaks the rules ends the connection."""
+        try:
+            self._take(tag, data)
+        except (Violation, ValueError) as error:
+            _log.warn("{transport} ends, as the peer breaks the rules: {error}", transport=self, error=error)
+            self.abortConnection()
+
+    def _take(self, tag: int, data: Buffer) -> None:
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
             self._flow.receive(len(data))
             whole = bytes(data)
@@ -488,7 +495,10 @@ class MessageTransport:
             while untaken and not self._isPaused:
                 data, immediate = untaken.popleft()
                 counted = len(data) + (0 if immediate is None else _IMMEDIATE.size)
-                self._protocol.messageReceived(data, immediate)
+                try:
+                    self._protocol.messageReceived(data, immediate)
+                except Exception:
+                    self._programFailed()
                 self._flow.take(counted)
         finally:
             self._isDelivering = False
@@ -500,7 +510,10 @@ class MessageTransport:
         producer = self._producer
         if producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
             self._isProducerPaused = True
-            producer.pauseProducing()
+            try:
+                producer.pauseProducing()
+            except Exception:
+                self._programFailed()
 
     def _maybeResume(self) -> None:
         if self._producer is not None and self._isProducerPaused and self._waitingBytes() <= FULL // 2:

@@ -58,16 +58,18 @@ class Servers:
         return end
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath) -> None:
-        """Hand a request to the first server that takes it."""
+        """Hand a request to the first server that takes it; one that raises leaves it to the next."""
         servers = tuple(self._servers.values())
         for server in servers:
-            if server.requested(datagram, message, path, server is servers[-1]):
-                return
+            with _log.failuresHandled("{server} can't take a request of {path}", server=server, path=path):
+                if server.requested(datagram, message, path, server is servers[-1]):
+                    return
 
     def ended(self) -> None:
         """Have all servers forget their requests, as the port is gone."""
         for server in tuple(self._servers.values()):
-            server.ended()
+            with _log.failuresHandled("{server} can't forget its requests", server=server):
+                server.ended()
 
 
 class _Registration:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from zope.interface import implementer
+from zope.interface.interface import Method
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -151,7 +152,7 @@ def areConnected(server: Applications, client: Applications) -> bool:
 def callbacks(*interfaces: Any) -> Iterator[str]:
     """The methods of some interfaces."""
     for interface in interfaces:
-        yield from sorted(name for name in interface.names(all=True))
+        yield from sorted(name for name in interface.names(all=True) if isinstance(interface[name], Method))
 
 
 class BystanderContract:

@@ -53,9 +53,14 @@ class DatagramTaker(Protocol):
 
 
 class Neighbour(Protocol):
-    """The other process, or the other device of ours, as its lane sees it."""
+    """
+    The other process, or the other device of ours, as its lane sees it.
+
+    @ivar isLost: whether L{lost} was called: nothing can be sent to it any more.
+    """
 
     name: tuple[str, int]
+    isLost: bool
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message to the other process, with descriptors if it has any."""
@@ -214,6 +219,9 @@ class SharedDatagrams:
         except OSError:
             return None  # and UDP does
         made.invite(self._bell)
+        if neighbour.isLost:  # by the invitation, which could not be sent
+            made.close()
+            return None
         self._mailboxes.append(made)
         return made
 

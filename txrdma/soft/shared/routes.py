@@ -64,6 +64,7 @@ class _Peer:
 
     @ivar attachments: by our queue pairs' numbers.
     @ivar mailbox: for datagrams, since the first of them.
+    @ivar isLost: whether L{lost} was called.
     """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
@@ -71,6 +72,7 @@ class _Peer:
         self.attachments: dict[QPN, Attachment] = {}
         self.links: list[_Link] = []
         self.mailbox: Mailbox | None = None
+        self.isLost = False
         self._port = port
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], bool]] = {}
         self._theirBells = TheirDoorbells()
@@ -108,6 +110,7 @@ class _Peer:
 
     def lost(self, reason: str) -> None:
         """Drop the other process for this reason: close its connections, and end its attachments."""
+        self.isLost = True
         links, self.links = self.links, []
         for link in links:
             link.line.close()

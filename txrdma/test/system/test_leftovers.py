@@ -50,3 +50,12 @@ class LeftoverTests(SynchronousTestCase):
     def test_smc(self) -> None:
         """Connections of C{smc:}."""
         self.check("smc:0:interface=127.0.0.1", "smc:127.0.0.1:%d")
+
+    def test_btl(self) -> None:
+        """Connections of C{btl:}, by shared memory and by RoCE v2."""
+        self.check("btl:127.0.0.1:0", "btl:127.0.0.1:%d")
+        here, there = self.address(), self.address()
+        self.check(
+            rf"btl:{there}:0:device=soft\:{there}\:route=rocev2",
+            rf"btl:{there}:%d:device=soft\:{here}\:route=rocev2",
+        )

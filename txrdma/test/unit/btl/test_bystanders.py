@@ -90,3 +90,15 @@ class BystanderTests(HostsCase):
         self.pause(0.1)
         self.client.transport.loseConnection()
         self.assertContained()
+
+    def test_valueError(self) -> None:
+        """A protocol that raises ValueError is logged as the program's failure, not as the peer's."""
+
+        def fail(data: bytes, immediate: int | None) -> None:
+            raise ValueError("a test's")
+
+        self.server.messageReceived = fail  # type: ignore[method-assign]  # for the test
+        self.client.transport.sendMessage(b"x")
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertFalse(any(each.lost for each in self.bystanders))

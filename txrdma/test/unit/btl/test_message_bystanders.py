@@ -1,0 +1,59 @@
+"""
+An application of messages that raises harms only its own connection by the byte transfer layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IListeningPort
+
+from txrdma.btl.connections import Opening
+from txrdma.test.support.btl.hosts import HostsCase
+from txrdma.testing.messagebystanders import MessageBystanderContract
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+
+
+@implementer(IListeningPort)
+class NoPort:
+    """Stands for a listener of the simulated hosts, whose connections the test begins itself."""
+
+    def startListening(self) -> None:
+        """Nothing begins."""
+
+    def stopListening(self) -> Deferred[None]:
+        """Nothing ends."""
+        return succeed(None)
+
+    def getHost(self) -> Any:
+        """There is no address."""
+
+
+class BTLTests(MessageBystanderContract, HostsCase):
+    """Both connections share a module at each host."""
+
+    def listenWith(self, factory: Any) -> IListeningPort:
+        self.factory = factory
+        return NoPort()
+
+    def connectWith(self, factory: Any) -> Deferred[Any]:
+        ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40000, 50e-6)
+        answers = []
+        for socket, each in zip(ends, (factory, self.factory), strict=True):
+            opening = Opening(socket.host, self.devices(socket.host), each, socket is ends[0])
+            MemoryTCP(socket, opening.lifeline).begin()
+            answers.append(opening.answer)
+        answers[1].addErrback(lambda _: None)  # the listener logs it
+        return answers[0]
+
+    def waitUntil(self, condition: Callable[[], object]) -> None:
+        self.wait(condition)
+
+    def assertClean(self) -> None:
+        self.pause(30)
+        self.assertNothingLeft()

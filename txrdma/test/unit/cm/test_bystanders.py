@@ -1,0 +1,100 @@
+"""
+An application of messages that raises harms only its own connection, by C{ib:} and by C{rdma:} endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+
+from txrdma.cm.connections.endpoints import (
+    IBClientEndpoint,
+    IBServerEndpoint,
+    RDMAClientEndpoint,
+    RDMAServerEndpoint,
+)
+from txrdma.cm.interfaces import IPreparedProtocol
+from txrdma.iba.verbs import Segment
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.testing.messagebystanders import MessageApplication, MessageBystanderContract
+
+_LENGTH = 64
+
+
+@implementer(IPreparedProtocol)
+class PreparedApplication(MessageApplication):
+    """An application with memory that its peer may write into."""
+
+    def prepare(self, transport: Any) -> bytes:
+        """The private data of the REP."""
+        return b"prepared"
+
+    def memoryLost(self) -> None:
+        """Nothing of the memory is needed."""
+
+
+class IBTests(MessageBystanderContract, MessagingCase):
+    """C{ib:} endpoints, between two hosts with two ports each: both connections share an adapter."""
+
+    addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
+    PROTOCOL = IPreparedProtocol
+    APPLICATION = PreparedApplication
+    NEVER_CALLED = {("prepare", False)}  # as the contract has it
+
+    def listenWith(self, factory: Any) -> IListeningPort:
+        endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1])
+        port: IListeningPort = self.successResultOf(endpoint.listen(factory))
+        return port
+
+    def connectWith(self, factory: Any) -> Deferred[Any]:
+        return IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0]).connect(factory)
+
+    def waitUntil(self, condition: Callable[[], object]) -> None:
+        self.wait(condition)
+
+    def assertClean(self) -> None:
+        self.assertNothingLeft()
+
+    def exchange(self, client: Any, server: Any) -> None:
+        """Exchange messages, write into memory of the peer, and migrate to the alternate path."""
+        super().exchange(client, server)
+        for here, there in ((client, server), (server, client)):
+            if not (client.lost or server.lost):
+                self.write(here, there)
+        if not (client.lost or server.lost):
+            self.migrate(client, server)
+
+    def write(self, here: Any, there: Any) -> None:
+        """Write into the peer's memory, with immediate data."""
+        target, source = there.transport.allocateMemory(_LENGTH), here.transport.allocateMemory(_LENGTH)
+        segment = Segment(source.address, _LENGTH, source.lkey)
+        here.transport.write(segment, target.address, target.rkey, 7)
+        self.wait(lambda: there.writes and here.completed or here.lost or there.lost)
+
+    def migrate(self, client: Any, server: Any) -> None:
+        """Load another path, and cut the one in use."""
+        loading = client.transport.loadAlternatePath(self.path(1))
+        loading.addErrback(lambda _: None)  # as the connection has ended
+        self.wait(lambda: loading.called)
+        self.network.partition(*(each[0] for each in self.addresses))
+        client.transport.sendMessage(b"by another path")
+        self.wait(lambda: (client.paths and server.paths) or client.lost or server.lost)
+        self.network.join(*(each[0] for each in self.addresses))
+
+
+class RDMATests(IBTests):
+    """C{rdma:} endpoints, between the same hosts."""
+
+    def listenWith(self, factory: Any) -> IListeningPort:
+        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        port: IListeningPort = self.successResultOf(endpoint.listen(factory))
+        return port
+
+    def connectWith(self, factory: Any) -> Deferred[Any]:
+        address = self.addresses[1][0]
+        return RDMAClientEndpoint(self.clock, address, 7471, self.devices[0]).connect(factory)

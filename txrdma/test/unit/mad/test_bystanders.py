@@ -1,0 +1,183 @@
+"""
+A handler, listener, server or callback that raises does not affect other calls and clients of an agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
+from txrdma.interfaces import IMADHandler
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADError
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord
+from txrdma.mad.portwatch import PortEvent
+from txrdma.mad.requests import Server
+from txrdma.mad.server import MADServer
+from txrdma.test.support.mad.faulty import assertEmpty
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
+from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
+
+PERFORMANCE, SA = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM
+
+
+class RaisingAnswers(Answers):
+    """A handler of which one method raises, once."""
+
+    hasRaised = False
+
+
+class OtherServer:
+    """A server that leaves all requests to others."""
+
+    hasRaised = False
+
+    def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
+        """Leave the request."""
+        return False
+
+    def ended(self) -> None:
+        """Nothing is to be forgotten."""
+
+
+class BystanderTests(SynchronousTestCase):
+    """A client at LID 1 calls, and two servers of one agent at LID 2 answer."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=1, retries=0)
+        self.other = MADAgent(self.clock, self.wire.ports[1])
+        self.server = MADServer(self.other)
+        self.handle(Answers(lambda request: request.payload), SA)
+
+    def handle(self, handler: Any, managementClass: int = PERFORMANCE) -> None:
+        """Have a handler answer Get of a class."""
+        self.server.handle(managementClass, handler, (Method.GET,))
+
+    def ask(self) -> Deferred[Any]:
+        """A call to the handler under test."""
+        return self.agent.PerformanceGet(PortCounters, TO_2, 5)
+
+    def askBystander(self) -> Deferred[Any]:
+        """A call to the handler of subnet administration."""
+        return self.agent.SubnAdmGet(NodeRecord.query(lid=LID(7)), TO_2)
+
+    def assertAnswered(self, call: Deferred[Any]) -> None:
+        """Assert that the other call is answered, and that so is the next one."""
+        for each in (call, self.askBystander()):
+            pass_(self.clock, 0.1)
+            self.assertIsInstance(self.successResultOf(each), NodeRecord)
+
+    def finish(self, errors: int = 1) -> None:
+        """Close; the errors were logged, and nothing is left."""
+        for agent in (self.agent, self.other):
+            agent.close()
+        self.assertEqual([each.isClosed for each in self.wire.ports], [True, True])
+        self.assertEqual(len(self.flushLoggedErrors(ApplicationError)), errors)
+        assertEmpty(self, self.agent)
+        assertEmpty(self, self.other)
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_handler(self) -> None:
+        """Each method of a handler raises: its own request is refused."""
+        for name in callbacks(IMADHandler):
+            self.setUp()
+            self.handle(exploding(RaisingAnswers, name)(lambda request: request.payload))
+            first, bystander = self.ask(), self.askBystander()
+            self.assertAnswered(bystander)
+            self.failureResultOf(first, MADError)
+            again = self.ask()
+            pass_(self.clock, 0.1)
+            self.assertIsInstance(self.successResultOf(again), PortCounters)
+            self.finish()
+
+    def test_laterAnswer(self) -> None:
+        """The Deferred of a handler fails later, or its cancellation raises: other requests are answered."""
+
+        def cancel(_: object) -> None:
+            raise ApplicationError("canceller")
+
+        for isCancelled in (False, True):
+            self.setUp()
+            later: Deferred[Any] = Deferred(cancel)
+            self.handle(Answers(lambda request: later))  # noqa: B023
+            first, bystander = self.ask(), self.askBystander()
+            self.assertAnswered(bystander)
+            if isCancelled:
+                pass_(self.clock, 30, 0.01)
+            else:
+                later.errback(ApplicationError("later"))
+            pass_(self.clock, 0.1)
+            self.failureResultOf(first)
+            self.assertAnswered(self.askBystander())
+            self.finish()
+
+    def test_server(self) -> None:
+        """Each method of a server raises: other servers of the agent take the request, and the agent ends."""
+        for name in sorted(each for each in vars(Server) if not each.startswith("_")):
+            self.setUp()
+            self.other.serve(exploding(OtherServer, name)())
+            self.assertAnswered(self.askBystander())
+            self.finish()
+
+    def test_notices(self) -> None:
+        """A listener of notices raises: others are called, and requests are answered."""
+        heard: list[Notice] = []
+
+        def fail(notice: Notice, request: MADRequest) -> None:
+            raise ApplicationError("notice")
+
+        self.server.listen(fail, SA, (Method.REPORT,))
+        self.server.listen(lambda notice, request: heard.append(notice), SA, (Method.REPORT,))
+        reported = self.agent.SubnAdmReport(Notice(), TO_2)
+        bystander = self.askBystander()
+        self.assertAnswered(bystander)
+        self.successResultOf(reported)
+        self.assertEqual(len(heard), 1)
+        self.finish()
+
+    def test_portListeners(self) -> None:
+        """A listener of the port raises: others hear of its changes and of its loss."""
+        heard: list[PortEvent] = []
+
+        def fail(event: PortEvent) -> None:
+            raise ApplicationError("port")
+
+        self.other.watch(fail, False)
+        self.other.watch(heard.append, False)
+        bystander = self.askBystander()
+        self.other.portChanged(False)
+        self.assertAnswered(bystander)
+        self.other.portLost("for the test")
+        self.assertEqual(len(heard), 2)
+        self.finish(2)
+
+    def test_calls(self) -> None:
+        """The callback of a call raises, at its answer, at its timeout and when the agent is closed."""
+
+        def fail(result: Any) -> None:
+            raise ApplicationError("callback")
+
+        for cause in ("answer", "timeout", "close"):
+            self.setUp()
+            self.handle(Answers(lambda request: request.payload if cause == "answer" else None))  # noqa: B023
+            first = self.ask().addBoth(fail)
+            bystander = self.askBystander()
+            self.assertAnswered(bystander)
+            pass_(self.clock, 3 if cause == "timeout" else 0.1, 0.01)
+            last = self.ask()  # is still open when the agent is closed
+            self.agent.close()
+            self.failureResultOf(first, ApplicationError)
+            self.failureResultOf(last, DeviceUnavailable)
+            self.finish(0)

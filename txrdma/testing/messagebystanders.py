@@ -1,0 +1,224 @@
+"""
+Failures of one connection's application leave other connections of messages alone, as a mixin for test cases.
+
+Two connections share a listener and an adapter or module. Each callback of the interfaces of message
+protocols, their factories and producers raises once, at either end of the second connection. The first one
+keeps working, and the error is logged once. L{txrdma.testing.bystanders} has the same for streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IListeningPort, IPushProducer
+from twisted.python.failure import Failure
+
+from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
+from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
+from txrdma.testing.protocols import MessageRecorder
+
+if TYPE_CHECKING:
+    from twisted.trial.unittest import SynchronousTestCase
+
+    Base = SynchronousTestCase
+else:
+    Base = object
+
+_MESSAGES: Final = 2000
+"""Messages of a producer: more than a paused connection takes."""
+
+
+class MessageApplication(MessageRecorder):
+    """An end of a connection that records its messages."""
+
+    hasRaised = False
+
+
+@implementer(IMessageProtocolFactory)
+class MessageApplications:
+    """
+    Builds applications and keeps them.
+
+    @ivar kind: class of the applications.
+    """
+
+    hasRaised = False
+
+    def __init__(self, kind: Callable[[], Any] = MessageApplication) -> None:
+        self.kind = kind
+        self.built: list[Any] = []
+
+    def buildProtocol(self, peer: object) -> Any:
+        """Build an application."""
+        self.built.append(self.kind())
+        return self.built[-1]
+
+
+@implementer(IPushProducer)
+class MessageSource:
+    """A producer of messages, more than a paused peer takes."""
+
+    hasRaised = False
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._left = _MESSAGES
+        self._isPaused = self.isDone = False
+
+    def resumeProducing(self) -> None:
+        """Send messages until C{pauseProducing}."""
+        self._isPaused = False
+        while self._left and not (self._isPaused or self.isDone):
+            self._left -= 1
+            self._transport.sendMessage(bytes(1000))
+        if not self._left and not self.isDone:
+            self.isDone = True
+            self._transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        """Stop sending for now."""
+        self._isPaused = True
+
+    def stopProducing(self) -> None:
+        """Stop sending for good."""
+        self.isDone = True
+
+
+class MessageBystanderContract(Base):
+    """
+    Promises of message endpoints about errors of applications, for a C{SynchronousTestCase}.
+
+    @cvar PROTOCOL: interface of the protocols, whose methods raise.
+    @cvar APPLICATION: class of the applications, which implements it.
+    @cvar NEVER_CALLED: methods that are not called at one end: a name, and whether that is the server's end.
+    """
+
+    PROTOCOL: ClassVar[Any] = IMessageProtocol
+    APPLICATION: ClassVar[type[Any]] = MessageApplication
+    NEVER_CALLED: ClassVar[set[tuple[str, bool]]] = set()
+
+    def listenWith(self, factory: Any) -> IListeningPort:
+        """Listen."""
+        raise NotImplementedError
+
+    def connectWith(self, factory: Any) -> Deferred[Any]:
+        """Connect to the listener."""
+        raise NotImplementedError
+
+    def waitUntil(self, condition: Callable[[], object]) -> None:
+        """Let time pass until a condition is true, and fail where it never is."""
+        raise NotImplementedError
+
+    def assertClean(self) -> None:
+        """Assert that nothing is left of all connections."""
+        raise NotImplementedError
+
+    def exchange(self, client: Any, server: Any) -> None:
+        """Cause each callback of the second connection's protocols, at both ends, but for the last ones."""
+        for here, there in ((client, server), (server, client)):
+            here.transport.sendMessage(b"hello")
+            self.waitUntil(lambda there=there: there.messages or client.lost or server.lost)  # type: ignore[misc]
+
+    def finish(self, client: Any, server: Any) -> None:
+        """Exchange, then end in order."""
+        self.exchange(client, server)
+        client.transport.loseConnection()
+        self.waitUntil(lambda: client.lost and server.lost)
+
+    def check(self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]) -> None:
+        """Play with a connection of which something raises; another one beside it is undisturbed."""
+        kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
+        port = self.listenWith(server)
+        mine = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
+        self.waitUntil(lambda: server.built and server.built[0].isMade)
+        theirs = server.built[0]
+        server.kind, server.hasRaised = kind, False
+        connecting: Deferred[Any] = self.connectWith(client)
+        outcome: list[Any] = []
+        connecting.addBoth(outcome.append)  # errors differ: only the bystander counts
+        self.waitUntil(lambda: outcome and (isinstance(outcome[0], Failure) or server.built[1:]))
+        if not isinstance(outcome[0], Failure):
+            self.waitUntil(lambda: server.built[1].isMade or client.built[0].lost)
+            if not client.built[0].lost and not server.built[1].lost:
+                play(client.built[0], server.built[1])
+        for end in client.built + server.built[1:]:
+            if end.isMade and not end.lost:
+                end.transport.abortConnection()
+        self.waitUntil(lambda: all(end.lost for end in client.built + server.built[1:] if end.isMade))
+        for here, there in ((mine, theirs), (theirs, mine)):
+            here.transport.sendMessage(b"still there")
+            self.waitUntil(lambda there=there: there.messages)  # type: ignore[misc]
+            self.assertEqual(there.messages, [(b"still there", None)], what)
+        mine.transport.loseConnection()
+        self.waitUntil(lambda: mine.lost and theirs.lost)
+        for end in (mine, theirs):
+            self.assertIsInstance(end.lost[0].value, ConnectionDone, what)
+        port.stopListening()
+        self.assertClean()
+
+    def protocolOf(self, connecting: Deferred[Any]) -> Any:
+        """The protocol of a connection that is being made."""
+        self.waitUntil(lambda: connecting.called)
+        return self.successResultOf(connecting)
+
+    def assertLogged(self, what: str) -> None:
+        """Assert that the application's error was logged once, and nothing else was."""
+        errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
+        self.assertEqual(errors, [what.split()[0]], what)
+        self.assertEqual(self.flushLoggedErrors(), [], what)
+
+    def test_bystanderOfProtocol(self) -> None:
+        """Each callback of a protocol raises, at the server's end and at the client's."""
+        for name in callbacks(self.PROTOCOL):
+            for isServer in (True, False):
+                if (name, isServer) in self.NEVER_CALLED:
+                    continue
+                what = f"{name} of the {'server' if isServer else 'client'}'s protocol"
+                server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+                (server if isServer else client).kind = exploding(self.APPLICATION, name)
+                self.check(what, server, client, self.finish)
+                self.assertTrue(any(each.hasRaised for each in server.built + client.built), what)
+                self.assertLogged(what)
+
+    def test_bystanderOfFactory(self) -> None:
+        """Each callback of a factory raises, at the server's end and at the client's."""
+        for name in callbacks(IMessageProtocolFactory):
+            for isServer in (True, False):
+                what = f"{name} of the {'server' if isServer else 'client'}'s factory"
+                kinds = MessageApplications, exploding(MessageApplications, name)
+                server, client = kinds[isServer](self.APPLICATION), kinds[not isServer](self.APPLICATION)
+                self.check(what, server, client, self.finish)
+                self.assertTrue(server.hasRaised if isServer else client.hasRaised, what)
+                self.assertLessEqual(len(self.flushLoggedErrors(ApplicationError)), 1)
+
+    def test_bystanderOfProducer(self) -> None:
+        """Each callback of a producer raises."""
+        for name in callbacks(IPushProducer):
+            what = f"{name} of a producer"
+            made: list[Any] = []
+
+            def produce(client: Any, server: Any, name: str = name, made: list[Any] = made) -> None:
+                server.transport.pauseProducing()
+                source = exploding(MessageSource, name)(client.transport)
+                made.append(source)
+                client.transport.registerProducer(source, True)
+                source.hasRaised = name == "resumeProducing"  # until the transport is the caller
+                source.resumeProducing()
+                source.hasRaised = source.hasRaised and name != "resumeProducing"
+                if name == "stopProducing":
+                    client.transport.abortConnection()
+                server.transport.resumeProducing()
+                self.waitUntil(lambda: source.hasRaised or source.isDone)
+
+            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+            self.check(what, server, client, produce)
+            self.assertTrue(made[0].hasRaised, what)
+            self.assertLogged(what)
+
+
+__all__ = ["MessageBystanderContract"]
