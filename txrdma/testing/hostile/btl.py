@@ -48,22 +48,28 @@ def resized(message: bytes) -> bytes:
     return message[:2] + (len(message) - HEAD_LENGTH & 0xFFFF).to_bytes(2, "big") + message[HEAD_LENGTH:]
 
 
-class _Stream:
-    """A stream endpoint whose connections are sockets in memory."""
+class _ServerStream:
+    """A stream endpoint of a server, whose connections are sockets in memory."""
 
-    def __init__(self, scenario: BTLScenario, client: Host | None = None, pair: Pair | None = None) -> None:
-        self._scenario, self._client, self._pair = scenario, client, pair
+    def __init__(self, scenario: BTLScenario, server: Host) -> None:
+        self._scenario, self._server = scenario, server
 
     def listen(self, factory: Any) -> Deferred[Any]:
-        """Remember the factory of the victim."""
-        self._scenario.accepting = factory
+        """Remember the factory of the server."""
+        self._scenario.accepting[self._server] = factory
         return succeed(self)
 
+
+class _ClientStream:
+    """A stream endpoint of a client, whose connection is a socket in memory."""
+
+    def __init__(self, scenario: BTLScenario, ends: tuple[Host, Host], pair: Pair) -> None:
+        self._scenario, self._ends, self._pair = scenario, ends, pair
+
     def connect(self, factory: Any) -> Deferred[Any]:
-        """Connect to the victim."""
-        assert self._client is not None and self._pair is not None
+        """Connect to the server."""
         protocol = factory.buildProtocol(None)
-        self._scenario.join(self._client, protocol, self._pair)
+        self._scenario.join(*self._ends, protocol, self._pair)
         return succeed(protocol)
 
 
@@ -81,39 +87,39 @@ class BTLScenario(HostileScenario):
     resize = {TCP: resized}
     quiet = 400.0
 
-    accepting: Any
-
     def __init__(self, plan: HostilePlan) -> None:
         super().__init__(plan)
         self.served: dict[int, Pair] = {}
+        self.accepting: dict[Host, Any] = {}
 
     def begin(self) -> None:
-        """Listen at the victim."""
-        stream: Any = _Stream(self)
-        ServerEndpoint(self.victim, stream, self.victim.device).listen(_Serving(self))
+        """Listen at the victim and at the hostile host."""
+        for host in (self.victim, self.hostile):
+            stream: Any = _ServerStream(self, host)
+            ServerEndpoint(host, stream, host.device).listen(_Serving(self, host))
 
-    def connect(self, client: Host) -> Pair:
-        """Begin a connection of a host to the victim."""
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one."""
         pair = Pair(MessageTalker())
-        stream: Any = _Stream(self, client, pair)
+        stream: Any = _ClientStream(self, (client, server), pair)
         endpoint = ClientEndpoint(client, stream, client.device)
-        endpoint.connect(Recorders(lambda: pair.client)).addErrback(lambda _: None)
+        self.watch(client, endpoint.connect(Recorders(lambda: pair.client)))
         return pair
 
-    def join(self, client: Host, protocol: Any, pair: Pair) -> None:
-        """Connect a protocol of a client to one that the victim accepts."""
+    def join(self, client: Host, server: Host, protocol: Any, pair: Pair) -> None:
+        """Connect a protocol of a client to one that the server accepts."""
         port = next(self.numbers)
-        here, there = connectedSockets(self.world, Random(port), client, self.victim, port, _SECONDS)
-        if client is self.hostile:
-            TamperedSocket(here, self.tamper, lengthOf)
+        sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
         self.served[port] = pair
-        accepted = self.accepting.buildProtocol(IPv4Address("TCP", client.address, port))
-        for socket, each in ((there, accepted), (here, protocol)):
+        accepted = self.accepting[server].buildProtocol(IPv4Address("TCP", client.address, port))
+        for socket, each in zip(reversed(sockets), (accepted, protocol), strict=True):
+            if socket.host is self.hostile:
+                TamperedSocket(socket, self.tamper, lengthOf)
             socket.host.callLater(0, MemoryTCP(socket, each).begin)
 
     def judge(self) -> None:
         """Check the listener's tables, and those of the victim's module."""
-        accepting = self.accepting
+        accepting = self.accepting[self.victim]
         check(accepting._opening <= MOST_OPENING, f"{accepting._opening} exchanges")
         for key, module in moduleModule._modules.items():
             if key[0] is self.victim:
@@ -125,7 +131,7 @@ class BTLScenario(HostileScenario):
 
     def end(self) -> None:
         """Check that the listener has forgotten all clients."""
-        accepting = self.accepting
+        accepting = self.accepting[self.victim]
         left = (accepting._opening, *accepting._openingOf, *accepting._othersOf, *accepting.silent)
         check(left == (0,), f"the listener remembers {left}")
 
@@ -139,15 +145,15 @@ class BTLScenario(HostileScenario):
 
 @implementer(IMessageProtocolFactory)
 class _Serving:
-    """Builds the protocols of the victim."""
+    """Builds the protocols of a server."""
 
-    def __init__(self, scenario: BTLScenario) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: BTLScenario, host: Host) -> None:
+        self._scenario, self._host = scenario, host
 
     def buildProtocol(self, peer: Any) -> MessageTalker:
         """Build the server's end of a connection."""
-        talker = self._scenario.served[peer.port].server = self._scenario.accept(MessageTalker())
-        return talker
+        talker = self._scenario.served[peer.port].server = MessageTalker()
+        return self._scenario.accept(talker) if self._host is self._scenario.victim else talker
 
 
 def drawBTL(seed: int) -> HostilePlan:

@@ -52,29 +52,31 @@ class CMScenario(HostileScenario):
     talker: type[Talker] = MessageTalker
 
     def begin(self) -> None:
-        """Listen at the victim."""
-        self._latest: dict[str, Pair] = {}
-        endpoint = self.server(self.victim, PORT, self.victim.device)
-        self._port = self.successOf(endpoint.listen(_Serving(self)))
+        """Listen at the victim and at the hostile host."""
+        self._latest: dict[tuple[Host, str], Pair] = {}
+        self._ports = []
+        for host in (self.victim, self.hostile):
+            endpoint = self.server(host, PORT, host.device)
+            self._ports.append(self.successOf(endpoint.listen(_Serving(self, host))))
 
-    def connect(self, client: Host) -> Pair:
-        """Begin a connection of a host to the victim."""
-        pair = self._latest[client.address] = Pair(self.talker())
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one."""
+        pair = self._latest[server, client.address] = Pair(self.talker())
 
         def begin() -> None:
-            endpoint = self.client(client, self.victim.address, PORT, client.device)
-            endpoint.connect(Recorders(lambda: pair.client)).addErrback(lambda _: None)
+            endpoint = self.client(client, server.address, PORT, client.device)
+            self.watch(client, endpoint.connect(Recorders(lambda: pair.client)))
 
         client.callLater(0, begin)
         return pair
 
-    def serve(self, host: str) -> Talker:
-        """Make the victim's end of a connection of the host that claims to have this address."""
-        talker = self.accept(self.talker())
-        pair = self._latest.get(host)
+    def serve(self, server: Host, address: str) -> Talker:
+        """Make a server's end of a connection of the host that claims to have this address."""
+        talker = self.talker()
+        pair = self._latest.get((server, address))
         if pair is not None and pair.server is None:
             pair.server = talker
-        return talker
+        return self.accept(talker) if server is self.victim else talker
 
     def judge(self) -> None:
         """Check the limits of the victim's manager."""
@@ -84,8 +86,8 @@ class CMScenario(HostileScenario):
                 check(present <= BACKLOG + 8, f"the manager has {present} connections")
 
     def end(self) -> None:
-        """Stop listening."""
-        self._port.stopListening()
+        """Stop listening at the victim; the hostile host is gone."""
+        self._ports[0].stopListening()
 
     def close(self) -> None:
         """Close the adapters that are open: that of a host that was killed, or all after a failure."""
@@ -104,17 +106,17 @@ class RSocketScenario(CMScenario):
 
 
 class _Serving(Factory):
-    """Builds the protocols of the victim."""
+    """Builds the protocols of a server."""
 
     noisy = False
 
-    def __init__(self, scenario: CMScenario) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: CMScenario, host: Host) -> None:
+        self._scenario, self._host = scenario, host
 
     def buildProtocol(self, addr: Any) -> Any:
         """Build the server's end of a connection, from a client that any address is claimed of."""
         address = getattr(addr, "address", addr)
-        return self._scenario.serve(address.host)
+        return self._scenario.serve(self._host, address.host)
 
 
 def drawCM(seed: int) -> HostilePlan:

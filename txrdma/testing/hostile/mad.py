@@ -111,14 +111,14 @@ class MADScenario(HostileScenario):
         reactor: Any = host
         return MADAgent(host, VerbsPort(reactor, host.device, isGSI=True, closesDevice=False))
 
-    def connect(self, client: Host) -> Pair:
-        """Make ends by which a host and the victim ask each other."""
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Make ends by which two hosts ask each other."""
         here, there = (
             Asker(self._agents[one], self._pathBetween(one, other))
-            for one, other in ((client, self.victim), (self.victim, client))
+            for one, other in ((client, server), (server, client))
         )
         here.peer, there.peer = there, here
-        return Pair(here, self.accept(there))
+        return Pair(here, there)
 
     @staticmethod
     def _pathBetween(one: Host, other: Host) -> IBPath:

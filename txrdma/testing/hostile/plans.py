@@ -30,7 +30,7 @@ class Ending(Enum):
     ABORTED = "it aborts the connection"
     KILLED = "its process is killed, and the system closes its sockets"
     VANISHED = "the host is gone without a word"
-    SERVER = "the victim closes the connection"
+    VICTIM = "the victim closes the connection"
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class HostilePlan:
     @ivar ending: how the connection of the hostile host ends.
     @ivar seconds: the time for which it exists.
     @ivar rounds: messages that each end sends on it, of C{size} bytes.
+    @ivar isServer: the victim connects to the hostile host, not that to the victim.
     """
 
     seed: int
@@ -69,6 +70,7 @@ class HostilePlan:
     seconds: float
     rounds: int
     size: int
+    isServer: bool = False
 
 
 _REACH = 12
@@ -108,4 +110,5 @@ def drawHostile(seed: int, channels: tuple[str, ...]) -> HostilePlan:
         seconds=random.choice((0.001, 0.1, 2.0, 45.0)),
         rounds=random.choice((1, 5, 20)),
         size=random.choice((1, 100, 3000, 40_000)),
+        isServer=random.random() < 0.3,
     )

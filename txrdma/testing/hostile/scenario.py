@@ -24,8 +24,9 @@ from unittest import mock
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectError, ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
+from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.soft.queuepair import SoftQueuePair
@@ -48,7 +49,7 @@ _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
 
 _VICTIM, _HONEST, _HOSTILE = "10.0.1.1", "10.0.1.2", "10.0.1.3"
 _T = TypeVar("_T", bound=Talker)
-_later: dict[type[Any], dict[str, list[Message]]] = {}
+_later: dict[tuple[type[Any], bool], dict[str, list[Message]]] = {}
 
 
 @dataclass
@@ -82,12 +83,13 @@ class HostileScenario:
     def __init__(self, plan: HostilePlan) -> None:
         self.plan = plan
         self.world = World(1)
-        self.tamper = Tamper(plan.mutations, _later.get(type(self), {}), self.resize)
+        self.tamper = Tamper(plan.mutations, _later.get((type(self), plan.isServer), {}), self.resize)
         self.hosts = tuple(self._host(address) for address in (_VICTIM, _HONEST, _HOSTILE))
         self.victim, self.honest, self.hostile = self.hosts
         self.pairs: list[Pair] = []
         self.problems: list[str] = []
         self.accepted: list[Talker] = []
+        self.connecting: set[Deferred[Any]] = set()
         self._isTalking = True
         self._outcome = Counter[str]()
         self.numbers = iter(range(40_000, 60_000))
@@ -99,17 +101,17 @@ class HostileScenario:
         return self.world.network.device(host.address)
 
     def begin(self) -> None:
-        """Listen at the victim."""
+        """Listen at the victim and at the hostile host."""
 
-    def connect(self, client: Host) -> Pair:
-        """Begin a connection of a host to the victim."""
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one; one of them is the victim."""
         raise NotImplementedError
 
     def judge(self) -> None:
         """Check the limits of the victim's tables, while the hostile connection exists or afterwards."""
 
     def end(self) -> None:
-        """Stop listening at the victim."""
+        """Stop listening."""
 
     def close(self) -> None:
         """Release what a failed simulation has left open."""
@@ -120,6 +122,20 @@ class HostileScenario:
         """Note an end of the victim, which aborts its connection before the victim stops."""
         self.accepted.append(talker)
         return talker
+
+    def watch(self, client: Host, attempt: Deferred[Any]) -> None:
+        """Note an attempt to connect: it must end, and fail for a reason that programs expect."""
+        if client is self.hostile:
+            attempt.addErrback(lambda _: None)
+            return
+        self.connecting.add(attempt)
+
+        def ended(result: Any) -> None:
+            self.connecting.discard(attempt)
+            if isinstance(result, Failure) and not result.check(*_EXPECTED, ConnectError, ConnectionDone):
+                self.problems.append(f"an attempt to connect fails by {result.getTraceback()}")
+
+        attempt.addBoth(ended)
 
     def successOf(self, answer: Deferred[Any]) -> Any:
         """The result of a Deferred that has fired."""
@@ -154,7 +170,7 @@ class HostileScenario:
     def _play(self) -> None:
         self.begin()
         bystander = self._connected()
-        hostile = self.connect(self.hostile)
+        hostile = self._hostileConnection()
         self._talk(hostile)
         self.run(self.plan.seconds)
         self._exchange(bystander, "while the hostile peer is connected")
@@ -166,6 +182,7 @@ class HostileScenario:
         for pair in (bystander, another):
             self._endInOrder(pair)
         self.run(self.quiet)
+        check(not self.connecting, "an attempt to connect to the hostile host never ends")
         self._note(hostile)
         self.judge()
         for each in self.accepted:
@@ -177,16 +194,27 @@ class HostileScenario:
 
     def _note(self, hostile: Pair) -> None:
         """Count what became of the hostile connection at the victim."""
-        server = hostile.server
+        end, _its = self._ends(hostile)
         self._outcome["seeds"] += 1
-        if server is not None and server.isMade:
+        if end is not None and end.isMade:
             self._outcome["connected"] += 1
-            self._outcome["heard"] += server.heard > 0
-            self._outcome["not ended"] += server.lost is None
+            self._outcome["heard"] += end.heard > 0
+            self._outcome["not ended"] += end.lost is None
+
+    def _hostileConnection(self) -> Pair:
+        if not self.plan.isServer:
+            return self.connect(self.hostile, self.victim)
+        pair = self.connect(self.victim, self.hostile)
+        self.accept(pair.client)
+        return pair
+
+    def _ends(self, pair: Pair) -> tuple[Talker | None, Talker | None]:
+        """The ends of the hostile connection: that of the victim, and that of the hostile host."""
+        return (pair.client, pair.server) if self.plan.isServer else (pair.server, pair.client)
 
     def _connected(self) -> Pair:
         """An established connection of the honest host, which has carried messages."""
-        pair = self.connect(self.honest)
+        pair = self.connect(self.honest, self.victim)
         self.until(lambda: pair.isMade, "an honest client is not connected")
         self._exchange(pair, "at the beginning")
         return pair
@@ -215,26 +243,27 @@ class HostileScenario:
         content = Random(plan.seed).randbytes(plan.size)
         step = min(plan.seconds, 1.0) / (plan.rounds + 1)
 
-        def say(host: Host, end: Callable[[], Talker | None], left: int) -> None:
-            talker = end()
+        def say(host: Host, which: int, left: int) -> None:
+            talker = self._ends(pair)[which]
             if talker is not None and talker.isMade:
                 talker.say(content)
                 left -= 1
             if left and self._isTalking and (talker is None or talker.lost is None):
-                host.callLater(step, say, host, end, left)
+                host.callLater(step, say, host, which, left)
 
-        self.hostile.callLater(0, say, self.hostile, lambda: pair.client, plan.rounds)
-        self.victim.callLater(0, say, self.victim, lambda: pair.server, plan.rounds)
+        for which, host in enumerate((self.victim, self.hostile)):
+            host.callLater(0, say, host, which, plan.rounds)
 
     def _endHostile(self, pair: Pair) -> None:
         self._isTalking = False
         ending = self.plan.ending
-        if ending is Ending.CLOSED:
-            self.hostile.callLater(0, pair.client.close)
-        elif ending is Ending.ABORTED:
-            self.hostile.callLater(0, pair.client.abort)
-        elif ending is Ending.SERVER and pair.server is not None:
-            self.victim.callLater(0, pair.server.close)
+        ours, its = self._ends(pair)
+        if ending is Ending.CLOSED and its is not None:
+            self.hostile.callLater(0, its.close)
+        elif ending is Ending.ABORTED and its is not None:
+            self.hostile.callLater(0, its.abort)
+        elif ending is Ending.VICTIM and ours is not None:
+            self.victim.callLater(0, ours.close)
         if ending in (Ending.KILLED, Ending.VANISHED):
             self.kill(ending is Ending.VANISHED)
         else:
@@ -388,9 +417,10 @@ def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
 
     @raise Violation: a promise was broken.
     """
-    if scenario not in _later:
-        _later[scenario] = {}
-        _later[scenario] = _record(scenario, plan)
+    key = scenario, plan.isServer
+    if key not in _later:
+        _later[key] = {}
+        _later[key] = _record(scenario, plan)
     with _tamed(scenario):
         played = scenario(plan).play()
     _memory.setdefault(scenario, Memory()).played()

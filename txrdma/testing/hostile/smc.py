@@ -82,22 +82,26 @@ class SMCScenario(HostileScenario):
         device.attributes = replace(device.attributes, acknowledgesByProgram=False)
         return device
 
-    def connect(self, client: Host) -> Pair:
-        """Begin a connection of a host to the victim."""
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one."""
         pair = Pair(StreamTalker())
         port = next(self.numbers)
-        here, there = connectedSockets(self.world, Random(port), client, self.victim, port, _SECONDS)
-        if client is self.hostile:
-            TamperedSocket(here, self.tamper, lengthOf)
 
         def build() -> StreamTalker:
-            talker = pair.server = self.accept(StreamTalker())
-            return talker
+            talker = pair.server = StreamTalker()
+            return self.accept(talker) if server is self.victim else talker
 
-        accepting = ServerNegotiation(self.victim, _OPTIONS, Outcomes("server"), build, None, self._crowd)
-        asking = ClientNegotiation(client, _OPTIONS, Outcomes("client"), lambda: pair.client)  # type: ignore[arg-type,return-value]  # a stream's
-        asking.finished().addErrback(lambda _: None)
-        for socket, each in ((there, accepting), (here, asking)):
+        def buildClient() -> Any:
+            return pair.client
+
+        crowd = self._crowd if server is self.victim else Crowd()
+        accepting = ServerNegotiation(server, _OPTIONS, Outcomes("server"), build, None, crowd)
+        asking = ClientNegotiation(client, _OPTIONS, Outcomes("client"), buildClient)
+        self.watch(client, asking.finished())
+        sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
+        for socket, each in zip(reversed(sockets), (accepting, asking), strict=True):
+            if socket.host is self.hostile:
+                TamperedSocket(socket, self.tamper, lengthOf)
             socket.host.callLater(0, MemoryTCP(socket, each).begin)
         return pair
 
