@@ -53,7 +53,7 @@ class CMScenario(HostileScenario):
 
     def begin(self) -> None:
         """Listen at the victim and at the hostile host."""
-        self._latest: dict[tuple[Host, str], Pair] = {}
+        self._pairs: dict[tuple[Host, str], list[Pair]] = {}
         self._ports = []
         for host in (self.victim, self.hostile):
             endpoint = self.server(host, PORT, host.device)
@@ -61,7 +61,8 @@ class CMScenario(HostileScenario):
 
     def connect(self, client: Host, server: Host) -> Pair:
         """Begin a connection of a host to another one."""
-        pair = self._latest[server, client.address] = Pair(self.talker())
+        pair = Pair(self.talker())
+        self._pairs.setdefault((server, client.address), []).append(pair)
 
         def begin() -> None:
             endpoint = self.client(client, server.address, PORT, client.device)
@@ -73,9 +74,10 @@ class CMScenario(HostileScenario):
     def serve(self, server: Host, address: str) -> Talker:
         """Make a server's end of a connection of the host that claims to have this address."""
         talker = self.talker()
-        pair = self._latest.get((server, address))
-        if pair is not None and pair.server is None:
-            pair.server = talker
+        for pair in self._pairs.get((server, address), ()):
+            if pair.server is None:
+                pair.server = talker
+                break
         return self.accept(talker) if server is self.victim else talker
 
     def judge(self) -> None:

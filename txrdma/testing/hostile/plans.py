@@ -61,6 +61,7 @@ class HostilePlan:
     @ivar ending: how the connection of the hostile host ends.
     @ivar seconds: the time for which it exists.
     @ivar rounds: messages that each end sends on it, of C{size} bytes.
+    @ivar connections: how many the hostile host and the victim have; they talk on the last one only.
     @ivar isServer: the victim connects to the hostile host, not that to the victim.
     """
 
@@ -71,6 +72,7 @@ class HostilePlan:
     rounds: int
     size: int
     isServer: bool = False
+    connections: int = 1
 
 
 _REACH = 12
@@ -111,4 +113,5 @@ def drawHostile(seed: int, channels: tuple[str, ...]) -> HostilePlan:
         rounds=random.choice((1, 5, 20)),
         size=random.choice((1, 100, 3000, 40_000)),
         isServer=random.random() < 0.3,
+        connections=random.choice((1, 1, 1, 2, 10)),
     )

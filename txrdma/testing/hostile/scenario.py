@@ -202,10 +202,13 @@ class HostileScenario:
             self._outcome["not ended"] += end.lost is None
 
     def _hostileConnection(self) -> Pair:
-        if not self.plan.isServer:
-            return self.connect(self.hostile, self.victim)
-        pair = self.connect(self.victim, self.hostile)
-        self.accept(pair.client)
+        """The last one of the connections with the hostile host."""
+        for _ in range(self.plan.connections):
+            if self.plan.isServer:
+                pair = self.connect(self.victim, self.hostile)
+                self.accept(pair.client)
+            else:
+                pair = self.connect(self.hostile, self.victim)
         return pair
 
     def _ends(self, pair: Pair) -> tuple[Talker | None, Talker | None]:
@@ -429,7 +432,9 @@ def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
 
 def _record(scenario: type[HostileScenario], plan: HostilePlan) -> dict[str, list[Message]]:
     """The messages of the hostile host when it sends them as they are."""
-    plain = replace(plan, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100)
+    plain = replace(
+        plan, seed=0, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100, connections=1
+    )
     with _tamed(scenario):
         simulation = scenario(plain)
         simulation.play()
