@@ -36,6 +36,7 @@ from txrdma.testing.hostile.tampering import Message, Resize, Tamper
 from txrdma.testing.hostile.wiring import TamperedPairs
 from txrdma.testing.outcome import check, Violation
 from txrdma.testing.smc.hosts import Host, World
+from txrdma.testing.smc.neighbours import ticking
 
 PATIENCE: Final = 30.0
 """Seconds in which an honest connection is established, has carried a message, or has ended."""
@@ -356,7 +357,7 @@ def _ownerOf(call: Any) -> Host | None:
 
 @contextmanager
 def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
-    """Let random numbers depend on a constant, so that a plan does the same in each simulation."""
+    """Let random numbers and busy-polling depend on constants, so that a plan always does the same."""
     random = Random("hostile")
     functions = {
         "randbits": random.getrandbits,
@@ -369,6 +370,7 @@ def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
             patches.enter_context(mock.patch.object(where, name, functions[name]))
         for where, name, value in scenario.constants:
             patches.enter_context(mock.patch.object(where, name, value))
+        patches.enter_context(ticking())
         yield
 
 

@@ -16,7 +16,7 @@ from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.smc import SMCScenario
 from txrdma.testing.hostile.wiring import LINE, RC, TamperedLines, TCP, UD
 from txrdma.testing.smc.hosts import Host
-from txrdma.testing.smc.neighbours import SleepyHost, ticking
+from txrdma.testing.smc.neighbours import SleepyHost
 
 SMC_CHANNELS: Final = (TCP, RC, LINE, LINE)
 CHANNELS: Final = (UD, RC, LINE, LINE, LINE, LINE)
@@ -82,8 +82,7 @@ def playSMCMemory(plan: HostilePlan) -> Played:
 
     @raise Violation: a promise was broken.
     """
-    with ticking():
-        return playHostile(SMCMemoryScenario, plan)
+    return playHostile(SMCMemoryScenario, plan)
 
 
 def drawSoft(seed: int) -> HostilePlan:
@@ -97,5 +96,4 @@ def playSoft(plan: HostilePlan) -> Played:
 
     @raise Violation: a promise was broken.
     """
-    with ticking():
-        return playHostile(MessagesMemoryScenario, plan)
+    return playHostile(MessagesMemoryScenario, plan)
