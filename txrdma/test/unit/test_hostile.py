@@ -89,7 +89,7 @@ class PlanTests(SynchronousTestCase):
         memory, left = Memory(), []
         with self.assertRaisesRegex(Violation, "objects are left"):
             for _ in range(3 * Memory.EVERY):
-                left.append([object() for _ in range(2 * Memory.BLOCKS)])
+                left.append([object() for _ in range(Memory.CACHES // Memory.EVERY + 2 * Memory.BLOCKS)])
                 memory.played()
 
 

@@ -379,12 +379,13 @@ class Memory:
     Watches the memory of this process from one simulation to the next.
 
     @cvar EVERY: simulations between two checks, and before the first.
-    @cvar BLOCKS: objects that each simulation may leave, on the average.
+    @cvar BLOCKS: objects that each simulation may leave, on the average, beside C{CACHES} in all.
     @cvar PEAK: bytes by which the process may grow in all.
     """
 
-    EVERY: Final = 200
+    EVERY: Final = 100
     BLOCKS: Final = 10
+    CACHES: Final = 20_000
     PEAK: Final = 512 << 20
 
     def __init__(self) -> None:
@@ -407,13 +408,14 @@ class Memory:
             self._first, self._firstPeak, self._descriptors = blocks, peak, descriptors
             return
         more = blocks - self._first
-        check(more < self.BLOCKS * self._played, f"{more} objects are left by {self._played} simulations")
+        most = self.CACHES + self.BLOCKS * self._played
+        check(more < most, f"{more} objects are left by {self._played} simulations")
         grown = peak - self._firstPeak
         check(grown < self.PEAK, f"the process has grown by {grown >> 20} MiB")
         check(descriptors <= self._descriptors + 5, f"{descriptors - self._descriptors} more descriptors")
 
 
-_memory: dict[type[Any], Memory] = {}
+_memory = Memory()
 
 
 def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
@@ -428,7 +430,7 @@ def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
         _later[key] = _record(scenario, plan)
     with _tamed(scenario):
         played = scenario(plan).play()
-    _memory.setdefault(scenario, Memory()).played()
+    _memory.played()
     return played
 
 
