@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -130,9 +131,13 @@ class TamperedPair:
     def _retry(self) -> None:
         self._retries -= 1
         if self._retries > 0:
-            self._host.callLater(_RETRY_SECONDS, self._flush)
+            self._host.callLater(_RETRY_SECONDS, self._flushLater)
         else:
             self._waiting.clear()
+
+    def _flushLater(self) -> None:
+        with suppress(RDMAError):  # the host's own call of postSend has returned
+            self._flush()
 
 
 class TamperedPairs:

@@ -111,8 +111,6 @@ class World:
 
     @ivar turns: how many there have been.
     @ivar complaints: what protocols have to say.
-    @ivar acting: the host whose code runs; after an exception, the one whose code has raised it. It is None
-        while the network or the system act.
     """
 
     def __init__(self, seed: int) -> None:
@@ -121,27 +119,22 @@ class World:
         self.hosts: list[Host] = []
         self.turns = 0
         self.complaints: list[Exception] = []
-        self.acting: Host | None = None
         self._selector = selectors.DefaultSelector()
         self._count = 0
 
     def turn(self) -> bool:
         """Run one turn of all reactors; False when nothing would ever happen any more."""
         self.turns += 1
-        self.acting = None
         busy = self.clock.turn()
         ready = [key.data for key, _ in self._selector.select(0)]
         ready.sort(key=lambda each: each[0])
         for _number, host, reader in ready:
             if reader in host.readers and host.isAwake:
                 busy = True
-                self.acting = host
                 host.served(reader, reader.doRead(), True)
         for host in self.hosts:
             if host.isAwake:
-                self.acting = host
                 busy |= host.look()
-        self.acting = None
         return busy or self.clock.jump()
 
     def add(self, host: Host, reader: Any) -> None:
@@ -362,10 +355,7 @@ class _HostCall:
         elif self._isActive:
             self._isActive = False
             if not self._host.isDead:
-                world = self._host.world
-                world.acting = self._host
                 self._do()
-                world.acting = None
 
     def active(self) -> bool:
         """Whether it is still to be made."""
