@@ -13,6 +13,8 @@
 #   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
 #   make conversations   pairs of processes over tcp: and over ours, which must see the same; DOCS=1 writes the table
 #   make simulate   random simulations: make simulate SEEDS=10000 (or MINUTES=5) [FIRST=seed] [GENERATORS="smc btl"]
+#   make hostile    peers that break each protocol's rules: make hostile SEEDS=10000 (or MINUTES=1) [FIRST=seed]
+#                   [PROTOCOLS="btl smc smc-shared-memory rdma rsocket mad soft"]
 #   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600
 #   make mutants    how many mutants of the protocol cores the fast tests kill
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
@@ -26,6 +28,7 @@ SEED ?=
 SEEDS ?= 1000
 FIRST ?=
 GENERATORS ?=
+PROTOCOLS ?= btl smc smc-shared-memory rdma rsocket mad soft
 SECONDS ?= 30
 MINUTES ?=
 TESTS ?= txrdma.test.unit txrdma.test.integration
@@ -55,7 +58,7 @@ PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
 .PHONY: demo test test-all test-lowest test-trunk test-compiled test-kernel test-kernel-ci test-container soak mutants \
-	vendor conversations check lint format types docs bench bench-compiled simulate fuzz clean
+	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -136,6 +139,10 @@ bench-compiled: $(COMPILED)/.has-bench
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
 		$(if $(FIRST),--first $(FIRST)) $(GENERATORS)
+
+hostile: $(VENV)/.has-test
+	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(PROTOCOLS:%=hostile-%)
 
 mutants: $(VENV)/.has-mutants
 	@$(BIN)/python tools/mutants.py run fast $(MUTANT_TESTS)

@@ -20,8 +20,11 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import MTU, ROCE_PORT
+from txrdma.soft._route import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.rc.udp import Carrier
 from txrdma.soft.shared._layout import RING_BYTES
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
@@ -67,17 +70,26 @@ class SimulatedMemory:
         self._processes = 0
 
     def device(
-        self, reactor: SharingReactor, address: str, mtu: MTU | None = None, ring: int = RING_BYTES
+        self,
+        reactor: SharingReactor,
+        address: str,
+        mtu: MTU | None = None,
+        ring: int = RING_BYTES,
+        carrier: Carrier | None = None,
     ) -> SoftDevice:
         """
         A software device of the process that this is the reactor of.
 
         @param ring: bytes of the ring of each queue pair.
+        @param carrier: the UDP socket of datagrams; without one the device has reliable connections only.
         """
         self._processes += 1
         meetings = _ProcessMeetings(self, reactor, self._processes)
         route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, meetings=meetings)
-        return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, [route], mtu)], name=f"sim:{address}")
+        routes: list[RoutePort] = [route]
+        if carrier is not None:
+            routes.append(RoCEPort(reactor, carrier, None, mtu or MTU.MTU_1024, route.datagrams))
+        return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, routes, mtu)], name=f"sim:{address}")
 
     def kill(self, reactor: object) -> None:
         """Let the process of this reactor die: its sockets are closed, and all memory stays as it is."""

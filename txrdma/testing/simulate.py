@@ -2,8 +2,8 @@
 Random simulations of this package's protocols: a command that draws plans by seeds, and plays them.
 
 C{python -m txrdma.testing.simulate --seeds 10000 smc} plays so many simulations of one generator; without a
-name, of all generators. The clock draws the first seed, so each run plays others. The plan of each simulation
-that fails is written to a file; see L{txrdma.testing.plans}.
+name, of all but those with a hostile peer (C{make hostile}). The clock draws the first seed, so each run
+plays others. The plan of each simulation that fails is written to a file; see L{txrdma.testing.plans}.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from twisted.logger import globalLogBeginner
 from twisted.python.usage import Options, UsageError
 
 from txrdma.testing.btl.plans import drawModules, ModulesPlan
 from txrdma.testing.btl.scenario import playModules
+from txrdma.testing.hostile.btl import drawBTL, playBTL
+from txrdma.testing.hostile.cm import drawCM, playMessages, playRSockets
+from txrdma.testing.hostile.mad import drawMAD, playMAD
+from txrdma.testing.hostile.plans import HostilePlan
+from txrdma.testing.hostile.smc import drawSMC, playSMC
+from txrdma.testing.hostile.soft import drawSMCMemory, drawSoft, playSMCMemory, playSoft
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plans import Misfit, readPlan, StoredPlan
 from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
@@ -66,7 +73,16 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "smc": Generator(StreamPlan, drawStreams, playStreams),
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
+    "hostile-btl": Generator(HostilePlan, drawBTL, playBTL),
+    "hostile-mad": Generator(HostilePlan, drawMAD, playMAD),
+    "hostile-rdma": Generator(HostilePlan, drawCM, playMessages),
+    "hostile-rsocket": Generator(HostilePlan, drawCM, playRSockets),
+    "hostile-smc": Generator(HostilePlan, drawSMC, playSMC),
+    "hostile-smc-shared-memory": Generator(HostilePlan, drawSMCMemory, playSMCMemory),
+    "hostile-soft": Generator(HostilePlan, drawSoft, playSoft),
 }
+
+_USUAL: Final = tuple(name for name in GENERATORS if not name.startswith("hostile-"))
 
 
 def readStored(path: Path) -> StoredPlan:
@@ -226,7 +242,7 @@ class SimulateOptions(Options):
         for name in names:
             if name not in GENERATORS:
                 raise UsageError(f"{name} is none of {', '.join(GENERATORS)}")
-        self["names"] = names or tuple(GENERATORS)
+        self["names"] = names or _USUAL
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,4 +276,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    globalLogBeginner.beginLoggingTo((), redirectStandardIO=False)  # else events and their objects are kept
     raise SystemExit(main(sys.argv[1:]))

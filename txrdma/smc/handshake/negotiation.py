@@ -59,6 +59,9 @@ def _resumed(
         while True:
             try:
                 result = yield waited
+            except GeneratorExit:  # nobody waits any more, as when a reactor is abandoned
+                steps.close()
+                raise
             except BaseException as error:
                 waited = steps.throw(error)
             else:

@@ -280,11 +280,14 @@ class SharedDatagrams:
     def arm(self) -> None:
         """Have peers ring for what they write from now on; whoever asks looks once more after this."""
         if not self._isArmed:
-            self._isArmed = True
-            for mailbox in self._mailboxes:
-                mailbox.lane.arm()
+            self._armLanes()
             if len(self._mailboxes) > len(self._lookedAt):
                 self._ring()  # who asks does not look at all of them
+
+    def _armLanes(self) -> None:
+        self._isArmed = True
+        for mailbox in self._mailboxes:
+            mailbox.lane.arm()
 
     def woken(self) -> None:
         """
@@ -297,7 +300,7 @@ class SharedDatagrams:
         self._isArmed = False
         self._seek()
         if not self._cameSince:
-            self.arm()
+            self._armLanes()
             self._seek()
         elif self._bell is not None and (self._timer is None or not self._timer.active()):
             self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
@@ -323,7 +326,7 @@ class SharedDatagrams:
         if cameSince:
             self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
         else:
-            self.arm()
+            self._armLanes()
             self._seek()
 
     def _drop(self, lane: DatagramLane, reason: str) -> None:

@@ -158,7 +158,7 @@ class MemoryScenario(StreamScenario):
 
 
 @contextmanager
-def _ticking() -> Iterator[None]:
+def ticking() -> Iterator[None]:
     """Readers that look on for a while see time go by as often as they look at the clock, and owe none."""
     ticks = 0
 
@@ -193,7 +193,7 @@ def playMemory(plan: MemoryPlan) -> Outcome:
     @raise Violation: a promise was broken.
     """
     before = _descriptors()
-    with _ticking():
+    with ticking():
         outcome = playScenario(MemoryScenario, plan)
     left = _descriptors() - before
     if left:

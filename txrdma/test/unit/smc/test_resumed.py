@@ -1,0 +1,38 @@
+"""
+The steps of a negotiation, which wait for something while other events come.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.handshake.negotiation import _resumed
+
+
+class ResumedTests(SynchronousTestCase):
+    """Steps that wait end with whoever waits for them."""
+
+    def setUp(self) -> None:
+        self.waited: Deferred[None] = Deferred()
+        self.ended: list[str] = []
+        self.steps = self.wait()
+        self.rest = _resumed(self.steps, self.steps.send(None))
+        next(self.rest)
+
+    async def wait(self) -> None:
+        try:
+            await self.waited
+        finally:
+            self.ended.append("ended")
+
+    def test_abandoned(self) -> None:
+        """The end of who waits is that of the steps."""
+        self.rest.close()
+        self.assertEqual(self.ended, ["ended"])
+
+    def test_collected(self) -> None:
+        """Steps that were collected before who waits are no error."""
+        self.steps.close()
+        self.rest.close()
+        self.assertEqual(self.ended, ["ended"])

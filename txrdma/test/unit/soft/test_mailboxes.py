@@ -1,0 +1,52 @@
+"""
+Lanes of datagrams between processes of one host, and the bell that wakes their reactor.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.soft.shared.datagrams import SharedDatagrams
+from txrdma.testing.reactors import ReactorClock
+
+
+class SilentNeighbour:
+    """A process that is found, and never answers."""
+
+    name = ("10.0.0.2", 4791)
+
+    def bellOf(self, channel: object) -> int:
+        return 1
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        pass
+
+
+class BellTests(SynchronousTestCase):
+    """The bell is silent while nothing has come."""
+
+    def setUp(self) -> None:
+        self.reactor = ReactorClock()
+        reactor: Any = self.reactor
+        meetings: Any = None
+        self.datagrams = SharedDatagrams(reactor, meetings, lambda name: None)
+        self.addCleanup(self.datagrams.close)
+        neighbour: Any = SilentNeighbour()
+        self.datagrams.open(neighbour)
+
+    def isRung(self) -> bool:
+        """Whether the reactor would read the bell."""
+        return bool(select.select(self.reactor.readers, [], [], 0)[0])
+
+    def test_silentPeer(self) -> None:
+        """A peer that never answers an invitation does not keep the reactor busy."""
+        self.datagrams.arm()
+        self.assertTrue(self.isRung())
+        for reader in self.reactor.readers:
+            reader.doRead()
+        self.assertFalse(self.isRung())
+        self.datagrams.arm()
+        self.assertFalse(self.isRung())

@@ -1,0 +1,140 @@
+"""
+Hostile peers: mutations of messages, and simulations of fixed seeds for each protocol.
+"""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import lifeline as lifelineModule
+from txrdma.error import WireError
+from txrdma.testing.hostile.btl import drawBTL, playBTL, resized
+from txrdma.testing.hostile.plans import HostilePlan, Kind, Mutation
+from txrdma.testing.hostile.scenario import Memory
+from txrdma.testing.hostile.tampering import Message, Tamper
+from txrdma.testing.outcome import Violation
+from txrdma.testing.plans import decodePlan, encodePlan
+from txrdma.testing.plantests import playingStored, playSeeds
+
+
+class TamperTests(SynchronousTestCase):
+    """Each kind of mutation replaces one message of a channel."""
+
+    def sent(self, kind: Kind, count: int = 1, offset: int = 0, value: int = 0) -> list[bytes]:
+        """What is sent of five messages, of which the third is mutated."""
+        usual = {"TCP": [Message(b"%d usual" % number) for number in range(5)]}
+        mutation = Mutation("TCP", 2, kind, count, offset, value)
+        tamper = Tamper((mutation,), usual, {"TCP": lambda message: b"%d:" % len(message) + message})
+        messages = [Message(b"message %d" % number) for number in range(5)]
+        found = [each.content for one in messages for each in tamper.replaced("TCP", one)]
+        self.assertEqual(tamper.applied[kind.name], 1)
+        self.assertEqual(found[:2], [b"message 0", b"message 1"])
+        self.assertEqual(found[-1], b"message 4")
+        return found[2:-1]
+
+    def test_kinds(self) -> None:
+        """Messages are left out, repeated, reordered and changed."""
+        second, third = b"message 2", b"message 3"
+        self.assertEqual(self.sent(Kind.NEVER), [third])
+        self.assertEqual(self.sent(Kind.TWICE), [second, second, third])
+        self.assertEqual(self.sent(Kind.MANY, 4), [second] * 4 + [third])
+        self.assertEqual(self.sent(Kind.SWAPPED), [third, second])
+        self.assertEqual(self.sent(Kind.EARLY), [b"3 usual", second, third])
+        self.assertEqual(self.sent(Kind.AGAIN), [second, b"message 1", third])
+        self.assertEqual(self.sent(Kind.LONGER, 2, value=0), [second + b"\0\0", third])
+        self.assertEqual(self.sent(Kind.SHORTER, 2), [b"message", third])
+        self.assertEqual(self.sent(Kind.CHANGED, 1, offset=1, value=ord("i")), [b"missage 2", third])
+
+    def test_lengths(self) -> None:
+        """With an odd value the length in a message is adjusted."""
+        self.assertEqual(self.sent(Kind.LONGER, 1, value=1)[0], b"10:message 2\1")
+
+    def test_otherChannel(self) -> None:
+        """Messages of other channels are counted on their own, and stay."""
+        tamper = Tamper((Mutation("TCP", 0, Kind.NEVER, 1, 0, 0),), {}, {})
+        message = Message(b"message")
+        self.assertEqual(tamper.replaced("UD", message), [message])
+        self.assertEqual(tamper.replaced("TCP", message), [])
+
+    def test_frames(self) -> None:
+        """The head of a btl frame says how long the frame is after its length has been adjusted."""
+        self.assertEqual(resized(b"\1\0\0\0abc"), b"\1\0\0\3abc")
+
+
+class PlanTests(SynchronousTestCase):
+    """Plans can be stored, and failures are found."""
+
+    def test_stored(self) -> None:
+        """A plan is the same after it was stored."""
+        plan = drawBTL(3)
+        self.assertEqual(decodePlan(HostilePlan, encodePlan(plan)), plan)
+
+    def test_same(self) -> None:
+        """A plan does the same each time."""
+        plan = drawBTL(5)
+        self.assertEqual(playBTL(plan), playBTL(plan))
+
+    def test_defect(self) -> None:
+        """A listener that does not expect malformed messages fails the simulation."""
+        mutations = (Mutation("TCP", 0, Kind.CHANGED, 1, 0, 0xFF),)
+        plan = HostilePlan(**{**vars(drawBTL(1)), "mutations": mutations})
+        playBTL(plan)
+        with mock.patch.object(lifelineModule, "RDMAError", ZeroDivisionError):
+            self.assertRaises(WireError, playBTL, plan)
+
+    def test_memory(self) -> None:
+        """Memory that each simulation leaves is found."""
+        memory, left = Memory(), []
+        with self.assertRaisesRegex(Violation, "objects are left"):
+            for _ in range(3 * Memory.EVERY):
+                left.append([object() for _ in range(Memory.CACHES // Memory.EVERY + 2 * Memory.BLOCKS)])
+                memory.played()
+
+
+@playingStored("hostile-btl")
+class BTLTests(SynchronousTestCase):
+    """A hostile peer of a module of the byte transfer layer."""
+
+    def test_seeds(self) -> None:
+        """Peers of fixed seeds disturb nobody."""
+        self.assertTrue(playSeeds("hostile-btl", range(3))["heard"])
+
+
+@playingStored("hostile-soft")
+class SoftTests(SynchronousTestCase):
+    """A hostile process with which software devices share memory."""
+
+    def test_seeds(self) -> None:
+        """Peers of fixed seeds disturb nobody."""
+        self.assertTrue(playSeeds("hostile-soft", range(3))["heard"])
+
+
+@playingStored("hostile-rdma")
+class MessagesTests(SynchronousTestCase):
+    """A hostile peer of a listener for messages by the communication manager."""
+
+    def test_seeds(self) -> None:
+        """Peers of fixed seeds disturb nobody."""
+        self.assertTrue(playSeeds("hostile-rdma", range(3))["heard"])
+
+
+@playingStored("hostile-rsocket")
+class RSocketTests(SynchronousTestCase):
+    """A hostile peer of a listener for rsockets."""
+
+    def test_seeds(self) -> None:
+        """Peers of fixed seeds disturb nobody."""
+        self.assertTrue(playSeeds("hostile-rsocket", range(3))["heard"])
+
+
+@playingStored("hostile-mad")
+class MADTests(SynchronousTestCase):
+    """A hostile peer of an agent with a server for management datagrams."""
+
+    slowBecause = "tables of many datagrams are sent by all three hosts"
+
+    def test_seeds(self) -> None:
+        """Peers of fixed seeds disturb nobody."""
+        self.assertTrue(playSeeds("hostile-mad", range(1))["heard"])

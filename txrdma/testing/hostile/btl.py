@@ -1,0 +1,170 @@
+"""
+Hostile peers of the byte transfer layer: the exchange by TCP, and its datagrams.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, succeed
+
+from txrdma.btl import module as moduleModule
+from txrdma.btl import rails as railsModule
+from txrdma.btl._expected import MOST_NAMES
+from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
+from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
+from txrdma.messages import IMessageProtocolFactory
+from txrdma.soft import device as deviceModule
+from txrdma.soft import memory as memoryModule
+from txrdma.testing.hostile.plans import drawHostile, HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.talkers import MessageTalker, Pair
+from txrdma.testing.hostile.wiring import TamperedSocket, TCP, UD
+from txrdma.testing.outcome import check
+from txrdma.testing.protocols import Recorders
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
+
+CHANNELS: Final = (TCP, UD)
+_SECONDS: Final = 50e-6
+
+
+def lengthOf(data: bytes) -> int:
+    """Bytes of the introduction or the frame that begins here; 0 while that is not known."""
+    if len(data) < HEAD_LENGTH:
+        return 0
+    if data[:3] == MAGIC.to_bytes(3, "big"):
+        return INTRODUCTION_LENGTH
+    return HEAD_LENGTH + FrameHead.decode(data[:HEAD_LENGTH]).length
+
+
+def resized(message: bytes) -> bytes:
+    """A frame whose head says how long it is."""
+    if len(message) < HEAD_LENGTH or message[:3] == MAGIC.to_bytes(3, "big"):
+        return message
+    return message[:2] + (len(message) - HEAD_LENGTH & 0xFFFF).to_bytes(2, "big") + message[HEAD_LENGTH:]
+
+
+class _ServerStream:
+    """A stream endpoint of a server, whose connections are sockets in memory."""
+
+    def __init__(self, scenario: BTLScenario, server: Host) -> None:
+        self._scenario, self._server = scenario, server
+
+    def listen(self, factory: Any) -> Deferred[Any]:
+        """Remember the factory of the server."""
+        self._scenario.accepting[self._server] = factory
+        return succeed(self)
+
+
+class _ClientStream:
+    """A stream endpoint of a client, whose connection is a socket in memory."""
+
+    def __init__(self, scenario: BTLScenario, ends: tuple[Host, Host], pair: Pair) -> None:
+        self._scenario, self._ends, self._pair = scenario, ends, pair
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """Connect to the server."""
+        protocol = factory.buildProtocol(None)
+        self._scenario.join(*self._ends, protocol, self._pair)
+        return succeed(protocol)
+
+
+class BTLScenario(HostileScenario):
+    """A simulation in which a peer of a module is hostile."""
+
+    chance = (
+        (moduleModule, "randbits"),
+        (railsModule, "randbits"),
+        (railsModule, "token_bytes"),
+        (memoryModule, "randbits"),
+        (deviceModule, "randbelow"),
+    )
+    constants = ((moduleModule, "COMMAND_DEPTHS", (64, 256)), (moduleModule, "DATA_DEPTHS", (64, 256)))
+    resize = {TCP: resized}
+    quiet = 400.0
+
+    def __init__(self, plan: HostilePlan) -> None:
+        super().__init__(plan)
+        self.served: dict[int, Pair] = {}
+        self.accepting: dict[Host, Any] = {}
+
+    def begin(self) -> None:
+        """Listen at the victim and at the hostile host."""
+        for host in (self.victim, self.hostile):
+            stream: Any = _ServerStream(self, host)
+            ServerEndpoint(host, stream, host.device).listen(_Serving(self, host))
+
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one."""
+        pair = Pair(MessageTalker())
+        stream: Any = _ClientStream(self, (client, server), pair)
+        endpoint = ClientEndpoint(client, stream, client.device)
+        self.watch(client, endpoint.connect(Recorders(lambda: pair.client)))
+        return pair
+
+    def join(self, client: Host, server: Host, protocol: Any, pair: Pair) -> None:
+        """Connect a protocol of a client to one that the server accepts."""
+        port = next(self.numbers)
+        sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
+        self.served[port] = pair
+        accepted = self.accepting[server].buildProtocol(IPv4Address("TCP", client.address, port))
+        for socket, each in zip(reversed(sockets), (accepted, protocol), strict=True):
+            if socket.host is self.hostile:
+                TamperedSocket(socket, self.tamper, lengthOf)
+            socket.host.callLater(0, MemoryTCP(socket, each).begin)
+
+    def judge(self) -> None:
+        """Check the listener's tables, and those of the victim's module."""
+        accepting = self.accepting[self.victim]
+        check(accepting._opening <= MOST_OPENING, f"{accepting._opening} exchanges")
+        for key, module in moduleModule._modules.items():
+            if key[0] is self.victim:
+                core = module.core
+                check(len(core.expected._packets) <= MOST_NAMES, "too many expected peers")
+                check(
+                    0 <= core._budget.used <= core._budget.most, f"{core._budget.used} bytes are incomplete"
+                )
+
+    def end(self) -> None:
+        """Check that the listener has forgotten all clients."""
+        accepting = self.accepting[self.victim]
+        left = (accepting._opening, *accepting._openingOf, *accepting._othersOf, *accepting.silent)
+        check(left == (0,), f"the listener remembers {left}")
+
+    def close(self) -> None:
+        """Close the modules that are open: that of a host that was killed, or all after a failure."""
+        for key, module in list(moduleModule._modules.items()):
+            if key[0] in self.hosts:
+                module._isClosed = True
+                module._closing.close()
+
+
+@implementer(IMessageProtocolFactory)
+class _Serving:
+    """Builds the protocols of a server."""
+
+    def __init__(self, scenario: BTLScenario, host: Host) -> None:
+        self._scenario, self._host = scenario, host
+
+    def buildProtocol(self, peer: Any) -> MessageTalker:
+        """Build the server's end of a connection."""
+        talker = self._scenario.served[peer.port].server = MessageTalker()
+        return self._scenario.accept(talker) if self._host is self._scenario.victim else talker
+
+
+def drawBTL(seed: int) -> HostilePlan:
+    """Draw the plan of a simulation."""
+    return drawHostile(seed, CHANNELS)
+
+
+def playBTL(plan: HostilePlan) -> Played:
+    """
+    Play the plan of a simulation.
+
+    @raise Violation: a promise was broken.
+    """
+    return playHostile(BTLScenario, plan)

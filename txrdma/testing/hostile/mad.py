@@ -1,0 +1,172 @@
+"""
+Hostile peers of management: questions to a server, answers to an agent, and long messages of both (RMPP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionDone
+
+from txrdma.iba.path import GMP_QKEY, IBPath
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.interfaces import IMADHandler
+from txrdma.mad import agent as agentModule
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.transfers import MOST_ANSWERS, MOST_QUESTIONS
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.ports import verbsport as verbsportModule
+from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.mad.server import MADServer, MOST_PENDING
+from txrdma.soft import device as deviceModule
+from txrdma.soft import memory as memoryModule
+from txrdma.testing.hostile.plans import drawHostile, HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.talkers import Pair, Talker
+from txrdma.testing.hostile.wiring import UD
+from txrdma.testing.outcome import check
+from txrdma.testing.smc.hosts import Host
+
+CHANNELS: Final = (UD,)
+_LONGEST_TABLE: Final = 150
+_BYTES_OF_RECORD: Final = 100
+_METHODS: Final = (Method.GET, Method.GET_TABLE, Method.GET_MULTI)
+_SOME: Final = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in range(100)]
+
+
+@implementer(IMADHandler)
+class Tables:
+    """Answers a question for node records by as many as its LID says, and one for paths by some."""
+
+    def handle(self, request: MADRequest) -> Sequence[NodeRecord | PathRecord] | NodeRecord:
+        """Answer a question."""
+        payload = request.payload
+        if request.header.method == Method.GET:
+            return NodeRecord(lid=LID(1))
+        if isinstance(payload, NodeRecord):
+            return [NodeRecord(lid=LID(1 + number)) for number in range(min(payload.lid, _LONGEST_TABLE))]
+        return [PathRecord(dlid=LID(1 + number)) for number in range(_LONGEST_TABLE)]
+
+
+class Asker(Talker):
+    """
+    An end that asks the other one; what is C{heard} there is the size of what was answered.
+
+    @ivar peer: the other end.
+    """
+
+    isMade = True
+    peer: Asker
+
+    def __init__(self, agent: MADAgent, path: IBPath) -> None:
+        self._agent, self._path = agent, path
+        self._asked = 0
+
+    def say(self, data: bytes) -> None:
+        """Ask for a table of about this size, and now and then by a long question."""
+        self._asked += 1
+        agent, path = self._agent, self._path
+        if self._asked % 4 == 2:
+            question = MultiPathRecord.between(_SOME[:40], _SOME[40:], numbPath=7, reversible=True)
+            answer = agent.call("SubnAdmGetMulti", question, path)
+        else:
+            count = min(_LONGEST_TABLE, 1 + len(data) // _BYTES_OF_RECORD)
+            answer = agent.call("SubnAdmGetTable", NodeRecord(lid=LID(count)), path)
+        answer.addCallbacks(lambda _: self._answered(len(data)), lambda _: None)
+
+    def _answered(self, size: int) -> None:
+        self.peer.heard += size
+
+    def close(self) -> None:
+        """End: nothing is asked any more."""
+        for each in (self, self.peer):
+            each.lost = each.lost or ConnectionDone()
+
+    def abort(self) -> None:
+        """End."""
+        self.close()
+
+
+class MADScenario(HostileScenario):
+    """A simulation in which a peer of an agent with a server is hostile."""
+
+    chance = ((agentModule, "urandom"), (memoryModule, "randbits"), (deviceModule, "randbelow"))
+    constants = ((verbsportModule, "RECEIVES", 256),)
+    quiet = 300.0
+
+    def begin(self) -> None:
+        """Open an agent and a server at each host."""
+        self._agents = {host: self._agentOf(host) for host in self.hosts}
+        self._servers = {host: MADServer(agent) for host, agent in self._agents.items()}
+        for server in self._servers.values():
+            server.handle(ManagementClass.SUBN_ADM, Tables(), _METHODS)
+
+    def _agentOf(self, host: Host) -> MADAgent:
+        reactor: Any = host
+        return MADAgent(host, VerbsPort(reactor, host.device, isGSI=True, closesDevice=False))
+
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Make ends by which two hosts ask each other."""
+        here, there = (
+            Asker(self._agents[one], self._pathBetween(one, other))
+            for one, other in ((client, server), (server, client))
+        )
+        here.peer, there.peer = there, here
+        return Pair(here, there)
+
+    @staticmethod
+    def _pathBetween(one: Host, other: Host) -> IBPath:
+        return IBPath(
+            sgid=GID.fromIP(one.address),
+            dgid=GID.fromIP(other.address),
+            hopLimit=64,
+            dqpn=QPN(1),
+            sqpn=QPN(1),
+            qkey=GMP_QKEY,
+            packetLifeTime=10,
+        )
+
+    def judge(self) -> None:
+        """Check the limits of the victim's agent and server."""
+        agent, server = self._agents[self.victim], self._servers[self.victim]
+        transfers = agent._core._long
+        check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} questions are pending")
+        check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long answers")
+        check(transfers._questions <= MOST_QUESTIONS, f"{transfers._questions} long questions")
+
+    def end(self) -> None:
+        """Check that the agent has forgotten everything, and close it."""
+        for host in (self.victim, self.honest):
+            agent = self._agents[host]
+            transfers = agent._core._long
+            left = (len(agent._core._transactions), transfers._incoming, transfers._outgoing)
+            check(left == (0, {}, {}), f"{agent!r} remembers {left}")
+            check(not self._servers[host]._pending, f"{self._servers[host]._pending} are pending")
+        self.close()
+
+    def close(self) -> None:
+        """Close all agents."""
+        for host in self.hosts:
+            with suppress(Exception):  # of a host that has failed
+                self._servers[host].stop()
+                self._agents[host].close()
+
+
+def drawMAD(seed: int) -> HostilePlan:
+    """Draw the plan of a simulation."""
+    return drawHostile(seed, CHANNELS)
+
+
+def playMAD(plan: HostilePlan) -> Played:
+    """
+    Play the plan of a simulation.
+
+    @raise Violation: a promise was broken.
+    """
+    return playHostile(MADScenario, plan)

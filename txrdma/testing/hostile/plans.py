@@ -1,0 +1,117 @@
+"""
+Plans of hostile peers: the mutations that a seed draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+
+class Kind(Enum):
+    """What becomes of a message."""
+
+    NEVER = "it is not sent"
+    TWICE = "it is sent twice"
+    MANY = "it is sent many times"
+    SWAPPED = "it is sent behind the following message"
+    EARLY = "a message that is due later is sent before it"
+    AGAIN = "a message that was sent before is sent behind it"
+    LONGER = "bytes are appended"
+    SHORTER = "bytes are cut off"
+    CHANGED = "bytes have other values"
+
+
+class Ending(Enum):
+    """How the hostile host ends its connection."""
+
+    CLOSED = "it closes the connection"
+    ABORTED = "it aborts the connection"
+    KILLED = "its process is killed, and the system closes its sockets"
+    VANISHED = "the host is gone without a word"
+    VICTIM = "the victim closes the connection"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """
+    A change of one message of the hostile host.
+
+    @ivar channel: the kind of messages that are counted; see L{txrdma.testing.hostile.wiring}.
+    @ivar at: number of the message in its channel, modulo the number of those that it usually has.
+    @ivar count: how often it is sent, how many bytes change, or how far away the other message is.
+    @ivar offset: where bytes change.
+    @ivar value: the new value of these; when it is odd, the length in the message is adjusted.
+    """
+
+    channel: str
+    at: int
+    kind: Kind
+    count: int
+    offset: int
+    value: int
+
+
+@dataclass(frozen=True)
+class HostilePlan:
+    """
+    The plan of a simulation.
+
+    @ivar ending: how the connection of the hostile host ends.
+    @ivar seconds: the time for which it exists.
+    @ivar rounds: messages that each end sends on it, of C{size} bytes.
+    @ivar connections: how many the hostile host and the victim have; they talk on the last one only.
+    @ivar isServer: the victim connects to the hostile host, not that to the victim.
+    """
+
+    seed: int
+    mutations: tuple[Mutation, ...]
+    ending: Ending
+    seconds: float
+    rounds: int
+    size: int
+    isServer: bool = False
+    connections: int = 1
+
+
+_REACH = 12
+"""Messages that are mutated most often: the first ones of a channel."""
+
+
+def _drawMutation(random: Random, channels: tuple[str, ...]) -> Mutation:
+    kind = random.choice(list(Kind))
+    reach = random.choice((3, _REACH, _REACH, 40))
+    count = random.choice((1, 1, 2, 4, 16))
+    if kind is Kind.MANY:
+        count = random.choice((3, 20, 150, 150, 1500))
+    elif kind is Kind.LONGER:
+        count = random.choice((1, 2, 4, 64, 1000, 70_000))
+    return Mutation(
+        channel=random.choice(channels),
+        at=random.randrange(reach),
+        kind=kind,
+        count=count,
+        offset=random.randrange(random.choice((4, 16, 64, 1500))),
+        value=random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256))),
+    )
+
+
+def drawHostile(seed: int, channels: tuple[str, ...]) -> HostilePlan:
+    """
+    Draw the plan of a simulation.
+
+    @param channels: the channels of the protocol, some of them more than once where they matter more.
+    """
+    random = Random(f"hostile {seed}")
+    count = random.choice((1, 1, 2, 3, 6, 10))
+    return HostilePlan(
+        seed=seed,
+        mutations=tuple(_drawMutation(random, channels) for _ in range(count)),
+        ending=random.choice(list(Ending)),
+        seconds=random.choice((0.001, 0.1, 2.0, 45.0)),
+        rounds=random.choice((1, 5, 20)),
+        size=random.choice((1, 100, 3000, 40_000)),
+        isServer=random.random() < 0.3,
+        connections=random.choice((1, 1, 1, 2, 10)),
+    )

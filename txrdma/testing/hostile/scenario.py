@@ -1,0 +1,439 @@
+"""
+Simulations with a hostile peer: three hosts, the course of their connections, and what must hold.
+
+A connection of the honest host exists all the time. The hostile host connects, sends what its plan has made
+of its messages, and ends. Then the honest host connects once more. Its connections carry messages throughout
+and end in order, and at last the victim has released everything.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError, ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.testing.hostile.plans import Ending, HostilePlan
+from txrdma.testing.hostile.talkers import Pair, Talker
+from txrdma.testing.hostile.tampering import Message, Resize, Tamper
+from txrdma.testing.hostile.wiring import TamperedPairs
+from txrdma.testing.outcome import check, Violation
+from txrdma.testing.smc.hosts import Host, World
+from txrdma.testing.smc.neighbours import ticking
+
+PATIENCE: Final = 30.0
+"""Seconds in which an honest connection is established, has carried a message, or has ended."""
+
+_EXCHANGED: Final = 3000
+"""Bytes that an honest connection carries each way, in one message."""
+
+_MOST_TURNS: Final = 400_000
+_EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
+"""Exceptions that report a failed peer; these may be logged."""
+
+_VICTIM, _HONEST, _HOSTILE = "10.0.1.1", "10.0.1.2", "10.0.1.3"
+_T = TypeVar("_T", bound=Talker)
+_later: dict[tuple[type[Any], bool], dict[str, list[Message]]] = {}
+
+
+@dataclass
+class Played:
+    """The outcome of a simulation: how many mutations were applied, by kind, and what became of the peer."""
+
+    kinds: Counter[str]
+
+    def counts(self) -> Counter[str]:
+        """Counts for the totals of many simulations."""
+        return self.kinds
+
+
+class HostileScenario:
+    """
+    A simulation with a hostile peer, as its plan says; subclasses connect by their protocols.
+
+    @cvar chance: modules and names in them that draw random numbers, which then depend on a constant.
+    @cvar constants: modules, names in them, and other values for these, so that simulations are quick.
+    @cvar resize: see L{Tamper}.
+    @cvar quiet: seconds after which the victim knows of the end of every peer, and has released all.
+    @ivar hosts: the victim, the honest host and the hostile one.
+    """
+
+    chance: Sequence[tuple[Any, str]] = ()
+    constants: Sequence[tuple[Any, str, object]] = ()
+    resize: dict[str, Resize] = {}
+    hostClass: type[Host] = Host
+    quiet = 100.0
+
+    def __init__(self, plan: HostilePlan) -> None:
+        self.plan = plan
+        self.world = World(1)
+        self.tamper = Tamper(plan.mutations, _later.get((type(self), plan.isServer), {}), self.resize)
+        self.hosts = tuple(self._host(address) for address in (_VICTIM, _HONEST, _HOSTILE))
+        self.victim, self.honest, self.hostile = self.hosts
+        self.pairs: list[Pair] = []
+        self.problems: list[str] = []
+        self.accepted: list[Talker] = []
+        self.connecting: set[Deferred[Any]] = set()
+        self._isTalking = True
+        self._outcome = Counter[str]()
+        self.numbers = iter(range(40_000, 60_000))
+
+    # For subclasses
+
+    def makeDevice(self, host: Host) -> Any:
+        """Make the device of a host."""
+        return self.world.network.device(host.address)
+
+    def begin(self) -> None:
+        """Listen at the victim and at the hostile host."""
+
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one; one of them is the victim."""
+        raise NotImplementedError
+
+    def judge(self) -> None:
+        """Check the limits of the victim's tables, while the hostile connection exists or afterwards."""
+
+    def end(self) -> None:
+        """Stop listening."""
+
+    def close(self) -> None:
+        """Release what a failed simulation has left open."""
+
+    # For these to use
+
+    def accept(self, talker: _T) -> _T:
+        """Note an end of the victim, which aborts its connection before the victim stops."""
+        self.accepted.append(talker)
+        return talker
+
+    def watch(self, client: Host, attempt: Deferred[Any]) -> None:
+        """Note an attempt to connect: it must end, and fail for a reason that programs expect."""
+        if client is self.hostile:
+            attempt.addErrback(lambda _: None)
+            return
+        self.connecting.add(attempt)
+
+        def ended(result: Any) -> None:
+            self.connecting.discard(attempt)
+            if isinstance(result, Failure) and not result.check(*_EXPECTED, ConnectError, ConnectionDone):
+                self.problems.append(f"an attempt to connect fails by {result.getTraceback()}")
+
+        attempt.addBoth(ended)
+
+    def successOf(self, answer: Deferred[Any]) -> Any:
+        """The result of a Deferred that has fired."""
+        results: list[Any] = []
+        answer.addCallback(results.append)
+        (result,) = results
+        return result
+
+    # The course of the simulation
+
+    def _host(self, address: str) -> Host:
+        host = self.hostClass(self.world, address, lambda: self.makeDevice(host))
+        host.openDevice()
+        return host
+
+    def play(self) -> Played:
+        """
+        Play the simulation.
+
+        @raise Violation: the honest host was disturbed, or the victim has failed.
+        """
+        pairs = TamperedPairs(self.hostile, self.tamper)
+        with mock.patch.object(SoftQueuePair, "postSend", pairs.method()), self._watched():
+            try:
+                self._play()
+            finally:
+                self.close()
+                self.hostile.device.close()
+                self.world.close()
+        return Played(self.tamper.applied + self._outcome)
+
+    def _play(self) -> None:
+        self.begin()
+        bystander = self._connected()
+        hostile = self._hostileConnection()
+        self._talk(hostile)
+        self.run(self.plan.seconds)
+        self._exchange(bystander, "while the hostile peer is connected")
+        self.judge()
+        self._endHostile(hostile)
+        self.run(1.0)
+        self._exchange(bystander, "after the end of the hostile peer")
+        another = self._connected()
+        for pair in (bystander, another):
+            self._endInOrder(pair)
+        self.run(self.quiet)
+        check(not self.connecting, "an attempt to connect to the hostile host never ends")
+        self._note(hostile)
+        self.judge()
+        for each in self.accepted:
+            self.victim.callLater(0, each.abort)
+        self.run(1.0)
+        self.end()
+        self.run(self.quiet)
+        self._checkNothingLeft()
+
+    def _note(self, hostile: Pair) -> None:
+        """Count what became of the hostile connection at the victim."""
+        end, _its = self._ends(hostile)
+        self._outcome["seeds"] += 1
+        if end is not None and end.isMade:
+            self._outcome["connected"] += 1
+            self._outcome["heard"] += end.heard > 0
+            self._outcome["not ended"] += end.lost is None
+
+    def _hostileConnection(self) -> Pair:
+        """The last one of the connections with the hostile host."""
+        for _ in range(self.plan.connections):
+            if self.plan.isServer:
+                pair = self.connect(self.victim, self.hostile)
+                self.accept(pair.client)
+            else:
+                pair = self.connect(self.hostile, self.victim)
+        return pair
+
+    def _ends(self, pair: Pair) -> tuple[Talker | None, Talker | None]:
+        """The ends of the hostile connection: that of the victim, and that of the hostile host."""
+        return (pair.client, pair.server) if self.plan.isServer else (pair.server, pair.client)
+
+    def _connected(self) -> Pair:
+        """An established connection of the honest host, which has carried messages."""
+        pair = self.connect(self.honest, self.victim)
+        self.until(lambda: pair.isMade, "an honest client is not connected")
+        self._exchange(pair, "at the beginning")
+        return pair
+
+    def _exchange(self, pair: Pair, when: str) -> None:
+        """Send a message each way on an honest connection."""
+        server = pair.server
+        assert server is not None
+        for one, other in ((pair.client, server), (server, pair.client)):
+            check(one.lost is None, f"an honest connection has ended by {one.lost!r}, {when}")
+            heard = other.heard
+            one.say(bytes(_EXCHANGED))
+            hasHeard = partial(_hasHeard, other, heard + _EXCHANGED)
+            self.until(hasHeard, f"an honest connection carries nothing {when}")
+
+    def _endInOrder(self, pair: Pair) -> None:
+        pair.client.close()
+        self.until(lambda: pair.isOver, "an honest connection does not end")
+        for each in (pair.client, pair.server):
+            assert each is not None
+            check(isinstance(each.lost, ConnectionDone), f"an honest connection ends by {each.lost!r}")
+
+    def _talk(self, pair: Pair) -> None:
+        """Have both ends of the hostile connection send messages, once it is established."""
+        plan = self.plan
+        content = Random(plan.seed).randbytes(plan.size)
+        step = min(plan.seconds, 1.0) / (plan.rounds + 1)
+
+        def say(host: Host, which: int, left: int) -> None:
+            talker = self._ends(pair)[which]
+            if talker is not None and talker.isMade:
+                talker.say(content)
+                left -= 1
+            if left and self._isTalking and (talker is None or talker.lost is None):
+                host.callLater(step, say, host, which, left)
+
+        for which, host in enumerate((self.victim, self.hostile)):
+            host.callLater(0, say, host, which, plan.rounds)
+
+    def _endHostile(self, pair: Pair) -> None:
+        self._isTalking = False
+        ending = self.plan.ending
+        ours, its = self._ends(pair)
+        if ending is Ending.CLOSED and its is not None:
+            self.hostile.callLater(0, its.close)
+        elif ending is Ending.ABORTED and its is not None:
+            self.hostile.callLater(0, its.abort)
+        elif ending is Ending.VICTIM and ours is not None:
+            self.victim.callLater(0, ours.close)
+        if ending in (Ending.KILLED, Ending.VANISHED):
+            self.kill(ending is Ending.VANISHED)
+        else:
+            self.run(1.0)
+            self.kill(False)
+
+    def kill(self, silently: bool) -> None:
+        """Kill the process of the hostile host, or the host."""
+        self.hostile.die(silently)
+        if silently:  # TCP's keepalive reports the end, some minutes later
+            self.victim.callLater(10.0, self._reset)
+
+    def _reset(self) -> None:
+        for socket in list(self.victim.sockets):
+            if socket.peer.host is self.hostile:
+                socket.wire.cut()
+
+    # Time
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self._run(lambda: False, self.world.clock.seconds() + seconds)
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Let time pass until a condition is true."""
+        self._run(condition, self.world.clock.seconds() + PATIENCE)
+        check(bool(condition()), what)
+
+    def _run(self, condition: Callable[[], Any], until: float) -> None:
+        world = self.world
+        world.clock.callLater(until - world.clock.seconds(), lambda: None)
+        while not condition() and world.clock.seconds() < until:
+            world.turn()
+            if self.problems:
+                raise Violation(self.problems[0])
+            check(world.turns < _MOST_TURNS, "it never ends")
+
+    # What must hold
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Collect what is logged of exceptions, at any host: the hostile one differs by its messages only."""
+
+        @implementer(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            failure = event.get("log_failure")
+            isError = event.get("log_level") in (LogLevel.error, LogLevel.critical)
+            isExpected = failure is not None and failure.check(*_EXPECTED)
+            if (failure is None and not isError) or isExpected:
+                return
+            trace = "" if failure is None else failure.getTraceback()
+            self.problems.append(f"an exception was logged: {formatEvent(event)} {trace}")
+
+        globalLogPublisher.addObserver(observe)
+        try:
+            yield
+        finally:
+            globalLogPublisher.removeObserver(observe)
+
+    def _checkNothingLeft(self) -> None:
+        """Check that queue pairs, memory, descriptors and timers of the victim are gone."""
+        for host in (self.victim, self.honest):
+            device = host.device
+            parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
+            check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
+            device.close()
+            left = [*host.readers, *host.writers, *host.sockets]
+            check(not left, f"{host!r} still watches {left}")
+        calls = [str(call) for call in self.world.clock.calls if _ownerOf(call) in (self.victim, self.honest)]
+        check(not calls, f"there are still delayed calls: {calls[:5]}")
+
+
+def _hasHeard(talker: Talker, total: int) -> bool:
+    return talker.heard >= total
+
+
+def _ownerOf(call: Any) -> Host | None:
+    """The host of a delayed call."""
+    return getattr(getattr(call.func, "__self__", None), "_host", None)
+
+
+@contextmanager
+def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
+    """Let random numbers and busy-polling depend on constants, so that a plan always does the same."""
+    random = Random("hostile")
+    functions = {
+        "randbits": random.getrandbits,
+        "randbelow": random.randrange,
+        "token_bytes": random.randbytes,
+        "urandom": random.randbytes,
+    }
+    with ExitStack() as patches:
+        for where, name in scenario.chance:
+            patches.enter_context(mock.patch.object(where, name, functions[name]))
+        for where, name, value in scenario.constants:
+            patches.enter_context(mock.patch.object(where, name, value))
+        patches.enter_context(ticking())
+        yield
+
+
+class Memory:
+    """
+    Watches the memory of this process from one simulation to the next.
+
+    @cvar EVERY: simulations between two checks, and before the first.
+    @cvar BLOCKS: objects that each simulation may leave, on the average, beside C{CACHES} in all.
+    @cvar PEAK: bytes by which the process may grow in all.
+    """
+
+    EVERY: Final = 100
+    BLOCKS: Final = 10
+    CACHES: Final = 20_000
+    PEAK: Final = 512 << 20
+
+    def __init__(self) -> None:
+        self._played = self._first = self._firstPeak = self._descriptors = 0
+
+    def played(self) -> None:
+        """
+        Note the end of a simulation.
+
+        @raise Violation: memory or descriptors grow.
+        """
+        self._played += 1
+        if self._played % self.EVERY:
+            return
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        descriptors = len(os.listdir("/proc/self/fd"))
+        if not self._first:
+            self._first, self._firstPeak, self._descriptors = blocks, peak, descriptors
+            return
+        more = blocks - self._first
+        most = self.CACHES + self.BLOCKS * self._played
+        check(more < most, f"{more} objects are left by {self._played} simulations")
+        grown = peak - self._firstPeak
+        check(grown < self.PEAK, f"the process has grown by {grown >> 20} MiB")
+        check(descriptors <= self._descriptors + 5, f"{descriptors - self._descriptors} more descriptors")
+
+
+_memory = Memory()
+
+
+def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
+    """
+    Play a plan by a protocol.
+
+    @raise Violation: a promise was broken.
+    """
+    key = scenario, plan.isServer
+    if key not in _later:
+        _later[key] = {}
+        _later[key] = _record(scenario, plan)
+    with _tamed(scenario):
+        played = scenario(plan).play()
+    _memory.played()
+    return played
+
+
+def _record(scenario: type[HostileScenario], plan: HostilePlan) -> dict[str, list[Message]]:
+    """The messages of the hostile host when it sends them as they are."""
+    plain = replace(
+        plan, seed=0, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100, connections=1
+    )
+    with _tamed(scenario):
+        simulation = scenario(plain)
+        simulation.play()
+    return dict(simulation.tamper.sent)

@@ -1,0 +1,149 @@
+"""
+Hostile peers of SMC-R: the CLC handshake by TCP; LLC, CDC and RDMA writes on queue pairs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from txrdma.error import WireError
+from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group import ports as portsModule
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import closeLinkGroups, hasLinkGroups, linkGroups, useDevice
+from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.wire.clc import decodeFirst, HEADER_LENGTH
+from txrdma.soft import device as deviceModule
+from txrdma.soft import memory as memoryModule
+from txrdma.testing.hostile.plans import drawHostile, HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.talkers import Pair, StreamTalker
+from txrdma.testing.hostile.wiring import RC, TamperedSocket, TCP
+from txrdma.testing.outcome import check
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
+
+DEVICE: Final = "hostile"
+CHANNELS: Final = (TCP, TCP, RC)
+_SECONDS: Final = 50e-6
+_RING_BYTES: Final = 16384
+_OPTIONS: Final = Options(device=DEVICE, agreed=True)
+
+
+def lengthOf(data: bytes) -> int:
+    """Bytes of the CLC message that begins here; all bytes where there is none; 0 while that is not known."""
+    try:
+        length, message = decodeFirst(data)
+    except WireError:
+        return len(data)
+    return length if message is not None else 0
+
+
+def resized(message: bytes) -> bytes:
+    """A CLC message whose header says how long it is."""
+    if len(message) < HEADER_LENGTH:
+        return message
+    return message[:5] + (len(message) & 0xFFFF).to_bytes(2, "big") + message[7:]
+
+
+class SMCScenario(HostileScenario):
+    """A simulation in which a peer of a listener is hostile, over RoCE."""
+
+    chance = (
+        (secrets, "randbits"),
+        (secrets, "token_bytes"),
+        (memoryModule, "randbits"),
+        (deviceModule, "randbelow"),
+    )
+    constants = (
+        (portsModule, "_instance", lambda pid: b"ID"),
+        (groupsModule, "PARTING_SECONDS", 0.0),  # of real time
+    )
+    resize = {TCP: resized}
+    quiet = 200.0
+
+    def begin(self) -> None:
+        """Use SMC on all hosts, as services do that listen."""
+        self._crowd = Crowd()
+        self._uses = [presenceOn(host).hold() for host in self.hosts]
+        for host in self.hosts:
+            groups = useDevice(host, DEVICE, host.device)
+            groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small ones are made quickly
+
+    def makeDevice(self, host: Host) -> Any:
+        """Make the device of a host, whose messages its adapter acknowledges."""
+        device = self.world.network.device(host.address)
+        device.attributes = replace(device.attributes, acknowledgesByProgram=False)
+        return device
+
+    def connect(self, client: Host, server: Host) -> Pair:
+        """Begin a connection of a host to another one."""
+        pair = Pair(StreamTalker())
+        port = next(self.numbers)
+
+        def build() -> StreamTalker:
+            talker = pair.server = StreamTalker()
+            return self.accept(talker) if server is self.victim else talker
+
+        def buildClient() -> Any:
+            return pair.client
+
+        crowd = self._crowd if server is self.victim else Crowd()
+        accepting = ServerNegotiation(server, _OPTIONS, Outcomes("server"), build, None, crowd)
+        asking = ClientNegotiation(client, _OPTIONS, Outcomes("client"), buildClient)
+        self.watch(client, asking.finished())
+        sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
+        for socket, each in zip(reversed(sockets), (accepting, asking), strict=True):
+            if socket.host is self.hostile:
+                TamperedSocket(socket, self.tamper, lengthOf)
+            socket.host.callLater(0, MemoryTCP(socket, each).begin)
+        return pair
+
+    def groups(self) -> list[Group]:
+        """The link groups of the victim."""
+        return linkGroups(self.victim, DEVICE).groups() if hasLinkGroups(self.victim) else []
+
+    def judge(self) -> None:
+        """Check the limits of the victim's link groups."""
+        check(self._crowd.present <= _OPTIONS.handshakes, f"{self._crowd.present} handshakes")
+        check(len(self.groups()) <= _OPTIONS.maxgroups, f"{len(self.groups())} link groups")
+
+    def end(self) -> None:
+        """Check that no connection is left, and close the link groups."""
+        check(self._crowd.present == 0, f"{self._crowd.present} handshakes remain")
+        for group in self.groups():
+            check(not group.core.connections, f"{group!r} still has {group.core.connections}")
+            held = group.flows or group._lingering
+            check(not held, f"{group!r} remembers {held}")
+            check(all(buffer.isIdle for buffer in group.pool), f"{group!r} still uses a ring")
+        self.close()
+
+    def close(self) -> None:
+        """Close all link groups, and devices with them."""
+        for host in self.hosts:
+            closeLinkGroups(host)
+        for use in (
+            *self._uses,
+            *presenceOn(self.hostile)._uses,
+        ):  # a host that was killed does not end its own
+            use.release()
+
+
+def drawSMC(seed: int) -> HostilePlan:
+    """Draw the plan of a simulation over RoCE."""
+    return drawHostile(seed, CHANNELS)
+
+
+def playSMC(plan: HostilePlan) -> Played:
+    """
+    Play the plan of a simulation over RoCE.
+
+    @raise Violation: a promise was broken.
+    """
+    return playHostile(SMCScenario, plan)

@@ -1,0 +1,99 @@
+"""
+Hostile processes on the same host: the messages by which software devices share memory.
+
+The protocols above are SMC-R and connections for messages: the one uses reliable connections only, and the
+other datagrams besides.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txrdma.sim.sharedmemory import SimulatedMemory
+from txrdma.testing.hostile.cm import CMScenario
+from txrdma.testing.hostile.plans import drawHostile, HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.smc import SMCScenario
+from txrdma.testing.hostile.wiring import LINE, RC, TamperedLines, TCP, UD
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.smc.neighbours import SleepyHost
+
+SMC_CHANNELS: Final = (TCP, RC, LINE, LINE)
+CHANNELS: Final = (UD, RC, LINE, LINE, LINE, LINE)
+_RING_BYTES: Final = 16384
+
+
+class _Processes(HostileScenario):
+    """
+    A simulation whose hosts are processes on one host, which share memory.
+
+    @cvar hasDatagrams: their devices have unreliable datagrams, too.
+    """
+
+    hostClass = SleepyHost
+    hasDatagrams = False
+
+    _lines: TamperedLines
+
+    def __init__(self, plan: HostilePlan) -> None:
+        self._memory: SimulatedMemory | None = None
+        super().__init__(plan)
+        assert self._memory is not None
+        self._lines = TamperedLines(self._memory, self.hostile, self.tamper)
+
+    def makeDevice(self, host: Host) -> Any:
+        """Make the device of a process."""
+        if self._memory is None:
+            self._memory = SimulatedMemory(self.world.clock, 1)
+        reactor: Any = host
+        carrier = self.world.network.carrier(host.address) if self.hasDatagrams else None
+        return self._memory.device(reactor, host.address, ring=_RING_BYTES, carrier=carrier)
+
+    def kill(self, silently: bool) -> None:
+        """Kill the hostile process; the system closes its sockets, as it always does."""
+        super().kill(False)
+        assert self._memory is not None
+        self._memory.kill(self.hostile)
+
+    def close(self) -> None:
+        """Release everything, the descriptors of messages included."""
+        super().close()
+        self._lines.close()
+
+
+class SMCMemoryScenario(_Processes, SMCScenario):
+    """A simulation of SMC-R connections by shared memory."""
+
+
+class MessagesMemoryScenario(_Processes, CMScenario):
+    """A simulation of connections for messages by shared memory."""
+
+    hasDatagrams = True
+
+
+def drawSMCMemory(seed: int) -> HostilePlan:
+    """Draw the plan of a simulation of SMC-R."""
+    return drawHostile(seed, SMC_CHANNELS)
+
+
+def playSMCMemory(plan: HostilePlan) -> Played:
+    """
+    Play the plan of a simulation of SMC-R.
+
+    @raise Violation: a promise was broken.
+    """
+    return playHostile(SMCMemoryScenario, plan)
+
+
+def drawSoft(seed: int) -> HostilePlan:
+    """Draw the plan of a simulation of connections for messages."""
+    return drawHostile(seed, CHANNELS)
+
+
+def playSoft(plan: HostilePlan) -> Played:
+    """
+    Play the plan of a simulation of connections for messages.
+
+    @raise Violation: a promise was broken.
+    """
+    return playHostile(MessagesMemoryScenario, plan)

@@ -1,0 +1,112 @@
+"""
+Ends of connections in simulations with a hostile peer: of streams, and of messages.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections.protocol import MessageProtocol
+from txrdma.error import RDMAError
+
+
+class Talker:
+    """
+    An end of a connection.
+
+    @ivar heard: bytes that have arrived.
+    @ivar lost: why the connection has ended; None while it has not.
+    """
+
+    transport: Any = None
+    isMade = False
+    heard = 0
+    lost: BaseException | None = None
+
+    def say(self, data: bytes) -> None:
+        """Send bytes, if the connection has not ended."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connection in order."""
+        if self.isMade and self.lost is None:
+            self.transport.loseConnection()
+
+    def abort(self) -> None:
+        """Abort the connection."""
+        if self.isMade and self.lost is None:
+            self.transport.abortConnection()
+
+
+class StreamTalker(Talker, Protocol):
+    """An end of a stream."""
+
+    transport: Any = None
+
+    def connectionMade(self) -> None:
+        """Note that the connection is established."""
+        self.isMade = True
+
+    def dataReceived(self, data: bytes) -> None:
+        """Count the bytes."""
+        self.heard += len(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Note the reason."""
+        self.lost = reason.value
+
+    def say(self, data: bytes) -> None:
+        """Write bytes, if the connection has not ended."""
+        if self.isMade and self.lost is None:
+            self.transport.write(data)
+
+
+class MessageTalker(Talker, MessageProtocol):
+    """An end of a connection for messages."""
+
+    transport: Any = None
+
+    def connectionMade(self) -> None:
+        """Note that the connection is established."""
+        self.isMade = True
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        """Count the bytes."""
+        self.heard += len(data)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Note the reason."""
+        self.lost = reason.value
+
+    def say(self, data: bytes) -> None:
+        """Send a message, if the connection has not ended."""
+        if self.isMade and self.lost is None:
+            with suppress(RDMAError):
+                self.transport.sendMessage(data)
+
+
+@dataclass
+class Pair:
+    """
+    The two ends of a connection.
+
+    @ivar server: the victim's end, which exists from some time on.
+    """
+
+    client: Talker
+    server: Talker | None = None
+
+    @property
+    def isMade(self) -> bool:
+        """Whether both ends are connected."""
+        return self.client.isMade and self.server is not None and self.server.isMade
+
+    @property
+    def isOver(self) -> bool:
+        """Whether both ends have ended."""
+        return self.client.lost is not None and self.server is not None and self.server.lost is not None
