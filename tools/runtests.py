@@ -36,7 +36,7 @@ _DURATIONS: Final = CHECKOUT / "tools" / "durations.json"
 _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
 _QUIET_SECONDS: Final = 30.0  # between progress lines where there is no terminal
-STALL_SECONDS: Final = 0.5
+STALL_SECONDS: Final = 1.0
 """
 Seconds for which one event may keep the reactor from all others (L{testworker.Stalls}), unless the class of
 the test gives a reason (attribute C{blocksBecause}).

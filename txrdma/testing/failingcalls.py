@@ -262,6 +262,8 @@ class FailingCallContract:
         await self.until(lambda: near.lost and far.lost, "the end")
         with suppress(Exception):
             await listening.stopListening()
+        own = set(reactor._internalReaders)
+        await self.until(lambda: set(reactor.getReaders()) <= own, "the end of the devices")
 
     async def settled(self: Any) -> dict[str, int]:
         """What is in use when nothing changes any more."""

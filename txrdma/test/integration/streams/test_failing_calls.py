@@ -9,13 +9,6 @@ from twisted.trial.unittest import TestCase
 from txrdma.testing.failingcalls import FailingCallContract
 
 
-class RDMATests(FailingCallContract, TestCase):
-    """C{rdma:}, by shared memory."""
-
-    slowBecause = "each call fails in a connection of its own on the real reactor"
-    LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
-
-
 class BTLTests(FailingCallContract, TestCase):
     """C{btl:}, by shared memory."""
 

@@ -18,6 +18,8 @@ class SilentNeighbour:
 
     name = ("10.0.0.2", 4791)
 
+    isLost = False
+
     def bellOf(self, channel: object) -> int:
         return 1
 

@@ -1,0 +1,16 @@
+"""
+A verb or a system call that fails, at whatever step of a connection, leaves nothing and harms no other one.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from txrdma.testing.failingcalls import FailingCallContract
+
+
+class RDMATests(FailingCallContract, TestCase):
+    """C{rdma:}, by shared memory."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
