@@ -229,6 +229,21 @@ LIMITS: Final = (
         "The connection is closed: a peer of ours waits before that.",
         "unit.btl.test_stripes.LiarTests.test_violations",
     ),
+    # rdma:, ib:, rsocket:
+    Limit(
+        "rdma:",
+        "connections of a listener that are asked for and not established (ib: and rsocket: likewise)",
+        "txrdma.cm._manager.BACKLOG",
+        "The next REQ is dropped; its sender repeats it.",
+        "unit.cm.test_badinput.StrangerTests.test_flood",
+    ),
+    Limit(
+        "rdma:",
+        "SIDR requests that are kept with their answers",
+        "txrdma.cm._manager.MOST_QUESTIONS",
+        "The next one is dropped; its sender repeats it.",
+        "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
+    ),
     # mad
     Limit(
         "mad",

@@ -11,6 +11,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from txrdma.smc.group import groups
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.testing.protocols import Recorder, Recorders
 
@@ -23,6 +24,7 @@ class EndsTestCase(TestCase):
     timeout = 20
 
     def setUp(self) -> None:
+        self.patch(groups, "PARTING_SECONDS", 0.5)  # peers in processes that were killed do not answer
         self.addCleanup(self._finish)
         self._ended: list[Recorder] = []
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, cast
 
 from txrdma.cm._connection import Connection
+from txrdma.cm._manager import MOST_QUESTIONS
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.manager import CMConnection
@@ -175,6 +176,16 @@ class StrangerTests(StrangerCase):
                 self.pause(0.002)
         self.assertEqual(len(self.manager._core._asked), 0)
         self.assertGreater(self.manager.counters["sent SIDRREP"], 1000)
+        self.assertUndisturbed()
+        self.end()
+
+    def test_manyQuestions(self) -> None:
+        """Of a flood of SIDR_REQs for a service that is there only so many are kept, with their answers."""
+        core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
+        for number in range(1, MOST_QUESTIONS + 100):
+            core._ofQuestion(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
+        self.assertEqual(len(core._asked), MOST_QUESTIONS)
+        core._asked.clear()
         self.assertUndisturbed()
         self.end()
 
