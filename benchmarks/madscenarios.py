@@ -24,6 +24,7 @@ from benchmarks.scenarios import Result
 from txrdma.commands.common.attributefields import attributesOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
+from txrdma.kit.wire import Layout
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts import messages
 from txrdma.mad.layouts.attributes import allAttributes
@@ -34,7 +35,6 @@ from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.wire import Layout
 
 WARMING: Final = 0.3
 """Seconds that are not counted."""

@@ -11,8 +11,8 @@ from harness import decoder, Target
 from txrdma.iba.headers import AETH, AtomicETH, BTH, GRH, NAKCode
 from txrdma.iba.roce import Flow, RoCEPacket
 from txrdma.iba.types import GID, RKey
+from txrdma.kit.wire import Layout
 from txrdma.test.support.captures import names, packets
-from txrdma.wire import Layout
 
 _FLOW = Flow("10.77.0.1", 49152, "10.77.0.2", 4791)
 _GID = GID.fromIP("10.77.0.1")

@@ -31,7 +31,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 if TYPE_CHECKING:
     from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports

@@ -132,7 +132,7 @@ def connectionGraph(part: str) -> str:
 
 def handshakeGraph(isServer: bool) -> str:
     """One end's handshake as it is declared, in the DOT language, without inputs that change nothing."""
-    from txrdma.machines import Machines
+    from txrdma.kit.machines import Machines
     from txrdma.smc.handshake._machine import _machine
 
     machines = cast(Machines, _machine(isServer))
@@ -216,7 +216,7 @@ class Limits(FromCode):
     """Every limit of what peers can make a process keep, do or wait for."""
 
     def lines(self) -> list[str]:
-        from txrdma.limits import LIMITS
+        from txrdma.kit.limits import LIMITS
 
         cells = [
             [

@@ -9,7 +9,7 @@ from typing import Union
 from typing_extensions import NamedTuple
 
 from txrdma.btl._peer import Peer
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 
 class Packet(NamedTuple):

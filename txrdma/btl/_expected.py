@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 MOST_NAMES: Final = 128
 """Names that are expected at a time; the oldest one is forgotten for another one."""

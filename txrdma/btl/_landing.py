@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 FULL: Final = -1
 """The place of a piece for which there is no room before others were acknowledged."""

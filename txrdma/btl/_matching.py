@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from txrdma.iba.types import GID
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 MOST_INTERFACES: Final = 8
 """Interfaces that a process may offer for one connection: the best assignment is found by trying all."""

@@ -52,7 +52,7 @@ from txrdma.btl.wire import (
     VOID,
 )
 from txrdma.error import InvalidRequest, WireError
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 COMMAND_MTU: Final = 768
 """Bytes of the longest packet on the command channel; the component's C{priority_limit}."""

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from txrdma.btl._receiving import difference, ReceiveWindow
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 MOST_HELD: Final = 64 << 20
 """

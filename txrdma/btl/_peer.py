@@ -33,7 +33,7 @@ from txrdma.btl.wire import (
     PUT_LENGTH,
     Segment,
 )
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 OPEN: Final = 0
 """State of a peer in which messages go both ways."""

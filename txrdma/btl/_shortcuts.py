@@ -21,7 +21,7 @@ from txrdma.btl._roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl._timetable import Timetable
 from txrdma.btl._window import COMMAND, DATA, Message, Sent
 from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 
 class Probation:

@@ -27,7 +27,7 @@ from txrdma.btl._ordering import Order
 from txrdma.btl._peer import CLOSING, ENDED, LEFT, OPEN
 from txrdma.btl.wire import LONGEST_MESSAGE
 from txrdma.error import InvalidRequest
-from txrdma.wire import bits, Buffer, Code, Layout, reserved, wire
+from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
 
 EAGER: Final = 25 << 10
 """Bytes of the longest message that goes whole by one module; the component's eager limit with several."""

@@ -19,7 +19,7 @@ from txrdma.btl._counters import Counters
 from txrdma.btl._receiving import difference, WINDOW
 from txrdma.btl._roundtrip import RoundTrip
 from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 COMMAND: Final = 0
 """The channel of acknowledgements and of very small messages."""

@@ -39,7 +39,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomain, IVerbsDevice
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 _seldom = Seldom(Logger())

@@ -28,7 +28,7 @@ from txrdma.btl.introductions import INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import DevicePlaces, Lifeline
 from txrdma.btl.transport import MessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.messages import (
     IMessageClientEndpoint,
     IMessageProtocol,

@@ -1,7 +1,7 @@
 """
 Counters of this process's modules, and a socket by which tools of the same user ask for them.
 
-A process that has a module on a running reactor answers as L{txrdma.unixanswers} has it.
+A process that has a module on a running reactor answers as L{txrdma.unix.answers} has it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, Final, Protocol
 
 from txrdma.btl._module import Module
-from txrdma.unixanswers import Disclosure
+from txrdma.unix.answers import Disclosure
 
 NAMESPACE: Final = "txrdma/btl"
 """The beginning of the abstract names on which processes answer."""

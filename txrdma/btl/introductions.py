@@ -17,7 +17,7 @@ from txrdma.btl._matching import Interface, MOST_INTERFACES
 from txrdma.btl.module import Place
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.wire import bits, Code, data, Layout, reserved, wire
+from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 
 MAGIC: Final = 0x62746C
 """The first bytes of an introduction: C{btl}."""

@@ -28,7 +28,7 @@ from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import Access, Capacity, QPAttributes, QPKind, QPState
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IPlacing, IQueuePair
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 _log = Logger()
 

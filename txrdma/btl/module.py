@@ -26,7 +26,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DevicePlace, oneOf
 from txrdma.verbs.pinning import shareOf
 

@@ -28,9 +28,9 @@ from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, Lifeline
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.messages import IMessageProtocol, IMessageTransport
-from txrdma.stopping import Stopping
+from txrdma.streams.shutdown import Stopping
 
 _log = Logger()
 _seldom = Seldom(_log)

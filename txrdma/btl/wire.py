@@ -15,7 +15,7 @@ from typing import Final
 from typing_extensions import NamedTuple
 
 from txrdma.error import WireError
-from txrdma.wire import bits, Buffer, Code, Layout, reserved, wire
+from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
 
 VERSION: Final = 2
 """The version of the header that is spoken here; packets of another one are dropped."""

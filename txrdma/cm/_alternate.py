@@ -32,9 +32,9 @@ from txrdma.cm.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP,
 from txrdma.cm.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
-from txrdma.machines import Row, Table
-from txrdma.values import frozen
-from txrdma.wire import Layout
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
 
 _NO_LAP: Final = LAP()
 _NO_APR: Final = APR()

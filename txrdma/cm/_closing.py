@@ -13,8 +13,8 @@ from txrdma.cm._exchange import Core, Patience
 from txrdma.cm.events import ConnectionRejected, Disconnected, TimewaitOver
 from txrdma.cm.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
 from txrdma.iba.types import QPN
-from txrdma.machines import Row, Table
-from txrdma.wire import Layout
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.wire import Layout
 
 
 class Inputs(Protocol):

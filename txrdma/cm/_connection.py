@@ -28,7 +28,7 @@ from txrdma.cm.paths import isPath, lifeTimeOf, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
-from txrdma.wire import Layout
+from txrdma.kit.wire import Layout
 
 
 class Connection:

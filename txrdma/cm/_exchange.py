@@ -14,9 +14,9 @@ from txrdma.cm.messages import CMPath
 from txrdma.cm.paths import lifeTimeOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
-from txrdma.machines import Table
-from txrdma.values import frozen
-from txrdma.wire import Layout
+from txrdma.kit.machines import Table
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
 
 LONGEST_SERVICE: Final = 24
 """The longest time that an MRA can make us wait, a time's code: 68.7 seconds, as Linux's rdma_cm asks for."""

@@ -38,9 +38,9 @@ from txrdma.cm.paths import pathOf
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
-from txrdma.values import frozen
-from txrdma.wheel import Notch, Wheel
-from txrdma.wire import Layout
+from txrdma.kit.deadlines import Notch, Wheel
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
 
 BACKLOG: Final = 1024
 """Connections of a listener that are asked for and not established yet, unless it has another number."""

@@ -22,8 +22,8 @@ from txrdma.cm.events import (
 from txrdma.cm.messages import checkFits, checkRoom, MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
 from txrdma.cm.paths import lifeTimeOf
 from txrdma.iba.types import GUID
-from txrdma.machines import Row, Table
-from txrdma.wire import Layout
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.wire import Layout
 
 _NO_REJECTION = REJ()
 

@@ -12,8 +12,8 @@ from typing import Protocol
 from txrdma.cm._exchange import Core, Patience
 from txrdma.cm.events import ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.messages import SIDRREP, SIDRREQ
-from txrdma.machines import Row, Table
-from txrdma.wire import Layout
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.wire import Layout
 
 
 class Inputs(Protocol):

@@ -13,8 +13,8 @@ from typing import Final, Union
 from txrdma.cm.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import WireError
 from txrdma.iba.types import GID, GUID
+from txrdma.kit.wire import Code
 from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.wire import Code
 
 Information = Union[GID, GUID, ClassPortInfo, int]
 """A value that a refusal carries: acceptable, or in a timeout the CA GUID of who gave up."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Union
 
 from txrdma.cm.messages import APR, CMPath, DREQ, LAP, MessageKind, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 
 @frozen

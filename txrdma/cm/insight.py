@@ -1,7 +1,7 @@
 """
 Numbers of this process's communication managers, and a socket by which tools of the same user ask for them.
 
-A process that has a manager on a running reactor answers as L{txrdma.unixanswers} has it.
+A process that has a manager on a running reactor answers as L{txrdma.unix.answers} has it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from txrdma.unixanswers import Disclosure
+from txrdma.unix.answers import Disclosure
 
 NAMESPACE: Final = "txrdma/cm"
 """The beginning of the abstract names on which processes answer."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
-from txrdma.values import frozen
-from txrdma.wire import bits, Code, data, Layout, wire
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 
 
 class PortSpace(Code):

@@ -11,9 +11,9 @@ from typing import Final
 
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.kit.wire import bits, Code, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.values import PathMTU, Rate
-from txrdma.wire import bits, Code, data, Layout, nested, wire
 
 DISCONNECT_ROOM: Final = 220
 """Octets of private data in a DREQ."""

@@ -20,7 +20,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.wire import bits, Layout, wire
+from txrdma.kit.wire import bits, Layout, wire
 
 PORT: Final = 7174
 """The port of servers, in RDMA CM's TCP port space, unless they are told another one."""

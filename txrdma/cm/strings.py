@@ -19,8 +19,8 @@ from zope.interface import implementer
 
 from twisted.plugin import getPlugins, IPlugin
 
+from txrdma.kit.strings import parseString
 from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
-from txrdma.strings import parseString
 
 if TYPE_CHECKING:
     from txrdma.cm.connections.terms import Terms

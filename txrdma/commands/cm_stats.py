@@ -11,7 +11,7 @@ from txrdma.cm.insight import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, thenRates, withSums
 from txrdma.commands.common.tables import lines, makeTable
 from txrdma.commands.common.watching import watch, WatchingOptions
-from txrdma.unixanswers import IReactor
+from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from typing import Any, TYPE_CHECKING
 from txrdma.commands.common.tables import lines, makeTable, size
 from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll
-from txrdma.unixanswers import IReactor
+from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table

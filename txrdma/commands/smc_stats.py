@@ -9,7 +9,7 @@ from txrdma.commands.common.counted import number, thenRates, withSums
 from txrdma.commands.common.tables import lines, makeTable, size
 from txrdma.commands.common.watching import watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll
-from txrdma.unixanswers import IReactor
+from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,7 +20,7 @@ from typing import Final
 from txrdma.error import InvalidRequest
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 _NODE: Final = re.compile(r'(?:Switch|Ca|Hca|Rt|Router)\s+\d+\s+"([^"]+)".*', re.IGNORECASE)
 _CABLE: Final = re.compile(r'\[(\d+)\](?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\d+)\].*', re.IGNORECASE)

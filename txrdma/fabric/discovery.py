@@ -29,6 +29,7 @@ from txrdma.fabric.model import (
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
+from txrdma.kit.rawfields import peek, span
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADError, MADFailure
@@ -36,7 +37,6 @@ from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
-from txrdma.rawfields import peek, span
 
 _log = Logger()
 

@@ -17,13 +17,13 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.kit.rawfields import peek
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.values import LANES, PathMTU, PortCapability, SMState
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
-from txrdma.rawfields import peek
 
 _ZERO: Final = GUID(bytes(8))
 _HIGHEST_UNICAST: Final = 0xBFFF

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo
 from txrdma.mad.layouts.values import PortCapability
-from txrdma.rawfields import peek
 
 
 class LaneSpeed(IntFlag):

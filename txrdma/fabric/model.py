@@ -22,9 +22,9 @@ from txrdma.fabric.linkspeeds import (
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.kit.rawfields import peek, span
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import LANES, PortCapability
-from txrdma.rawfields import peek, span
 
 lidIn, lmcIn = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
 _state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysicalState")

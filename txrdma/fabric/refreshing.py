@@ -16,12 +16,12 @@ from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID
+from txrdma.kit.rawfields import span
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.rawfields import span
 
 _ARRIVAL: Final = span(PortInfo, "localPortNum")
 

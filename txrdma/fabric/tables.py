@@ -19,13 +19,13 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.routing import linearTable
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
+from txrdma.kit.rawfields import peek
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 from txrdma.mad.vendor import MlxGeneralInfo
-from txrdma.rawfields import peek
 
 Place = tuple[GUID, int]
 

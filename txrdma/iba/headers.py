@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from txrdma.iba.types import GID, PKey, QPN, RKey
-from txrdma.wire import bits, Code, data, Layout, wire
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 
 
 class Opcode(Code):

@@ -10,7 +10,7 @@ import ipaddress
 from functools import lru_cache
 
 from txrdma.iba.types import MACAddress
-from txrdma.wire import bits, data, Layout, wire
+from txrdma.kit.wire import bits, data, Layout, wire
 
 ETHERTYPE_IPV4 = 0x0800
 ETHERTYPE_IPV6 = 0x86DD

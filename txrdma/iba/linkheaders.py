@@ -8,7 +8,7 @@ datagrams) and annex A14 (extended reliable connections).
 from __future__ import annotations
 
 from txrdma.iba.types import LID
-from txrdma.wire import bits, Code, Layout, wire
+from txrdma.kit.wire import bits, Code, Layout, wire
 
 
 class LinkNextHeader(Code):

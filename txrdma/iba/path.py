@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from typing_extensions import Self
 
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 PERMISSIVE_LID: Final = LID(0xFFFF)
 """The LID of whoever gets it: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""

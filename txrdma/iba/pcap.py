@@ -24,8 +24,8 @@ from txrdma.iba.internet import (
 )
 from txrdma.iba.roce import Flow
 from txrdma.iba.types import MACAddress, ROCE_PORT
-from txrdma.values import frozen
-from txrdma.wire import bits, Code, Layout, wire
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import bits, Code, Layout, wire
 
 Buffer = Union[bytes, bytearray, memoryview]
 

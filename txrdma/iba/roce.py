@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar, Union
 from txrdma.error import WireError
 from txrdma.iba.headers import BTH, EXTENSIONS
 from txrdma.iba.internet import ipHeaders, IPv4, IPv6, packedIP, UDP
-from txrdma.values import frozen
-from txrdma.wire import Layout
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Layout
 
 if TYPE_CHECKING:
     from zlib import crc32

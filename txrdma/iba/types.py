@@ -10,7 +10,7 @@ import ipaddress
 from enum import IntEnum
 from typing import ClassVar, NewType
 
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 LID = NewType("LID", int)
 """A local identifier: 16 bits, given by the subnet manager."""

@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
-from txrdma.values import frozen, record
-from txrdma.wire import Code
+from txrdma.kit.values import frozen, record
+from txrdma.kit.wire import Code
 
 Buffer = Union[bytes, bytearray, memoryview]
 """What holds bytes."""

@@ -16,12 +16,12 @@ from typing import Final
 from zope.interface import implementer
 
 from txrdma.interfaces import IMADHandler
+from txrdma.kit.wire import bits, data, wire
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Attribute, attribute, key, ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest, MADStatus
 from txrdma.mad.layouts.plain import text
 from txrdma.mad.server import MADServer
-from txrdma.wire import bits, data, wire
 
 OPENIB_OUI: Final = 0x001405
 

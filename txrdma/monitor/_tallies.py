@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 _PARTS: Final = 30
 """Parts that a window is divided into: the precision with which errors leave it."""

@@ -28,8 +28,8 @@ from twisted.web.client import Agent, FileBodyProducer
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.values import frozen
 from txrdma.monitor.news import News
-from txrdma.values import frozen
 
 _log = Logger()
 

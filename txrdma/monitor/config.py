@@ -15,6 +15,7 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
+from txrdma.kit.values import frozen
 from txrdma.monitor._tallies import Limit
 from txrdma.monitor.channels import MailSettings
 from txrdma.monitor.exposition import METRICS
@@ -25,7 +26,6 @@ from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.news import Silence, TellingRules
 from txrdma.monitor.poller import DEFAULT_RULES
 from txrdma.monitor.settings import PollerSettings
-from txrdma.values import frozen
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -23,6 +23,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
+from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.calls import Call
 from txrdma.mad.core.frames import NO_KEYS
@@ -36,7 +37,6 @@ from txrdma.monitor._pacing import BackOff
 from txrdma.monitor.corrections import NO_ATTRIBUTE
 from txrdma.monitor.judging import ErrorJudge, Place
 from txrdma.monitor.readings import kindOf, ReadingKind
-from txrdma.wire import Buffer
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""

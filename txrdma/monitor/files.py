@@ -22,9 +22,9 @@ from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import hostName, isHost, slurmText
 from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
 from txrdma.monitor.ledger import Entry
 from txrdma.monitor.poller import FabricPoller
-from txrdma.values import frozen
 
 _log = Logger()
 

@@ -18,10 +18,10 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
 from txrdma.monitor.database import Columns, Database, HistoryRefused, SQLite
 from txrdma.monitor.judging import Place
 from txrdma.monitor.rows import Row, Strand, STRANDS
-from txrdma.values import frozen
 
 _log = Logger()
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
 from txrdma.monitor.exposition import guidText
 from txrdma.monitor.judging import Place
 from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.presence import Link
-from txrdma.values import frozen
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),

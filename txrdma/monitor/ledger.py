@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Union
 
 from txrdma.fabric.advice import adviceOn, Severity
 from txrdma.fabric.health import Finding
-from txrdma.values import frozen, record
+from txrdma.kit.values import frozen, record
 
 _MOST_TEXTS: Final = 3
 _MOST_DOUBLINGS: Final = 10

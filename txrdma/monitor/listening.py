@@ -11,7 +11,7 @@ from typing import Final
 from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.plugin import getPlugins
 
-from txrdma.strings import parseString
+from txrdma.kit.strings import parseString
 
 _BUILT_IN: Final = frozenset(("tcp", "unix", "ssl"))
 _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", "backlog", "interface")}

@@ -13,8 +13,8 @@ from math import inf
 from typing import Any, Final
 
 from txrdma.fabric.advice import Severity
+from txrdma.kit.values import frozen
 from txrdma.monitor.ledger import Entry, Key
-from txrdma.values import frozen
 
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a former process has told, and that is not here, counts as cleared."""

@@ -17,11 +17,11 @@ from txrdma.fabric.errorcounters import (
     UNICAST_COUNTERS,
 )
 from txrdma.fabric.rates import WORD
+from txrdma.kit.rawfields import peeks
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.monitor._counters import CounterLayout
-from txrdma.rawfields import peeks
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 

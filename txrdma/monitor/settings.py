@@ -5,7 +5,7 @@ Settings of a poller: how often it looks at what.
 from __future__ import annotations
 
 from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 
 @frozen

@@ -4,7 +4,7 @@ Work of a poller in numbers, as pages and metrics tell it.
 
 from __future__ import annotations
 
-from txrdma.values import record
+from txrdma.kit.values import record
 
 
 @record

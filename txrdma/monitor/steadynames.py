@@ -13,7 +13,7 @@ from typing import Final
 
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
-from txrdma.values import record
+from txrdma.kit.values import record
 
 _FIRST_SECONDS: Final = 60.0
 _MOST_SECONDS: Final = 86400.0

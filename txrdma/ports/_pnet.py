@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from txrdma.error import WireError
+from txrdma.kit.values import frozen
 from txrdma.ports.netlink import attributesOf, Message
-from txrdma.values import frozen
 
 _NETWORK: Final = re.compile(r"[A-Z0-9]{1,16}")
 _INTERFACE: Final = re.compile(r"[^/\s#]{1,15}")

@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.values import frozen
 from txrdma.ports.network import HostNetwork, IReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
-from txrdma.values import frozen
 
 INTERVAL: Final = 10.0
 """Seconds between two looks when nothing is told."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import MACAddress
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type

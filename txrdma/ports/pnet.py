@@ -18,7 +18,8 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.verbs import PortState
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
+from txrdma.kit.values import frozen
 from txrdma.ports import _pnet
 from txrdma.ports._pnet import Finding, portFor, RDMAPort, Table
 from txrdma.ports.netlink import (
@@ -34,7 +35,6 @@ from txrdma.ports.netlink import (
 )
 from txrdma.ports.network import HostNetwork
 from txrdma.ports.sysfs import devices, SYS
-from txrdma.values import frozen
 
 _seldom = Seldom(Logger())
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 SYS: Final = Path("/sys")
 

@@ -29,7 +29,7 @@ from txrdma.soft.shared._layout import RING_BYTES
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import Hearer, ring
-from txrdma.unixsockets import Credentials
+from txrdma.unix.sockets import Credentials
 
 _AT_ONCE: Final = 32
 

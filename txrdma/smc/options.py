@@ -8,9 +8,9 @@ import os
 from functools import lru_cache
 from typing import Final
 
+from txrdma.kit.values import frozen
 from txrdma.smc.handshake._offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEIDS, VERSIONS
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
-from txrdma.values import frozen
 
 LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
 """

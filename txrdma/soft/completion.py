@@ -18,7 +18,7 @@ from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
-from txrdma.logs import advised
+from txrdma.kit.logs import advised
 from txrdma.soft._route import Route
 
 _UNARMED: Final = 0

@@ -22,7 +22,7 @@ from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import DirectoryMeetings
-from txrdma.unixsockets import Reactor
+from txrdma.unix.sockets import Reactor
 
 if TYPE_CHECKING:
     from txrdma.iba.pcap import RoCECapture

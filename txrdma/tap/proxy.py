@@ -32,7 +32,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 
 _log = Logger()
 _seldom = Seldom(_log)

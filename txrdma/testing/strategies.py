@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from txrdma.wire import Code, Field, Layout
+from txrdma.kit.wire import Code, Field, Layout
 
 T = TypeVar("T", bound=Layout)
 

@@ -33,7 +33,7 @@ from txrdma.interfaces import (
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
-from txrdma.strings import parseString
+from txrdma.kit.strings import parseString
 
 DevicePlace = Union[str, IVerbsDevice]
 """A device, or the string that names one."""
@@ -64,7 +64,7 @@ def prepareDevice(description: str) -> None:
         parser, args, kwargs = _understood(description)
     except ValueError:
         return
-    import_module("txrdma.wirecode")
+    import_module("txrdma.kit.wirecode")
     prepare: Callable[..., None] | None = getattr(parser, "prepare", None)
     if prepare is not None:
         prepare(*args, **kwargs)

@@ -25,7 +25,7 @@ class Violation(RDMAError):
 
 class ByteStream:
     """
-    The bytes of a stream: see L{Core<txrdma.streamends.Core>}.
+    The bytes of a stream: see L{Core<txrdma.streams.connection.Core>}.
 
     @ivar isFull: the transport wants no more at present.
     @ivar flying: messages that were sent and have not arrived.

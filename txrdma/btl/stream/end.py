@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 from txrdma.btl.stream._bytes import ByteStream, Violation
 from txrdma.btl.transport import MessageTransport
 from txrdma.messages import IMessageProtocol
-from txrdma.streamends import StreamEnd
-from txrdma.streams import Address, Front, StreamTransport
+from txrdma.streams.connection import StreamEnd
+from txrdma.streams.transport import Address, Front, StreamTransport
 
 
 @implementer(IMessageProtocol, IPushProducer)

@@ -25,9 +25,9 @@ from txrdma.btl.lifeline import DevicePlaces
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
 from txrdma.error import RDMAError
 from txrdma.messages import IMessageProtocol, IMessageProtocolFactory
-from txrdma.streamends import Declining
-from txrdma.streamports import Connecting, StreamPort
-from txrdma.streams import Address
+from txrdma.streams.connection import Declining
+from txrdma.streams.port import Connecting, StreamPort
+from txrdma.streams.transport import Address
 
 _log = Logger()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
-from txrdma.machines import Row, Table
+from txrdma.kit.machines import Row, Table
 
 
 class Kind(Enum):

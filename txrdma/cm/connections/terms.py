@@ -17,8 +17,8 @@ from txrdma.cm.messages import REP, REQ
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits
-from txrdma.values import frozen
-from txrdma.wire import bits, Layout, wire
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import bits, Layout, wire
 
 MAGIC: Final = 0x74784D01
 """The first bytes of a greeting, of version 1."""

@@ -56,7 +56,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
-from txrdma.stopping import Stopping
+from txrdma.streams.shutdown import Stopping
 
 _log = Logger()
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPState
-from txrdma.values import frozen
-from txrdma.wire import Code
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import Code
 
 LIBRARY: Final = "librdmacm.so.1"
 

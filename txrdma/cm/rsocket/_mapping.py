@@ -18,7 +18,7 @@ from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.messages import LittleMapped, Mapped, MAPPED_BYTES
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import RKey
-from txrdma.values import frozen
+from txrdma.kit.values import frozen
 
 OFFSETS: Final = 1 << 63
 """Offsets are below this, as a C program's are."""

@@ -36,11 +36,11 @@ from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
 from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
 from txrdma.error import RDMAError, WireError
+from txrdma.kit.values import frozen
 from txrdma.messages import IMessageProtocolFactory
-from txrdma.streamends import Declining
-from txrdma.streamports import Connecting, StreamPort
-from txrdma.streams import Address
-from txrdma.values import frozen
+from txrdma.streams.connection import Declining
+from txrdma.streams.port import Connecting, StreamPort
+from txrdma.streams.transport import Address
 from txrdma.verbs.devices import DevicePlace
 
 _log = Logger()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.types import RKey
-from txrdma.wire import bits, Code, Layout, reserved, wire
+from txrdma.kit.wire import bits, Code, Layout, reserved, wire
 
 VERSION: Final = 1
 """The version of the protocol in connection data."""

@@ -25,8 +25,8 @@ from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.streamends import StreamEnd
-from txrdma.streams import Address, Front
+from txrdma.streams.connection import StreamEnd
+from txrdma.streams.transport import Address, Front
 from txrdma.verbs.pinning import shareOf
 
 

@@ -15,7 +15,7 @@ from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
-from txrdma.streams import StreamTransport
+from txrdma.streams.transport import StreamTransport
 
 KEEPALIVE: Final = 15.0
 """Seconds between probes of a peer that says nothing."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from txrdma.error import InvalidRequest, WireError
+from txrdma.kit.wire import data, Field, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.layouts.sa import componentsOf, Query, Record
-from txrdma.wire import data, Field, Layout, wire
 
 Pair = tuple[str, str]
 T = TypeVar("T", bound=Layout)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from txrdma.unixanswers import askProcess, IReactor, processesIn
+from txrdma.unix.answers import askProcess, IReactor, processesIn
 
 ALL: Final = "all"
 """The name under which sums over all processes are shown."""

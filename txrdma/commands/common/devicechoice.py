@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from txrdma.commands.common.options import columns
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.values import frozen
 from txrdma.ports.pnet import Networks
 from txrdma.smc.common.realports import hasPyverbs
 from txrdma.smc.options import LOCAL_DEVICE, USUAL
-from txrdma.values import frozen
 
 
 @frozen

@@ -15,11 +15,11 @@ from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.pcap import Datagram, LinkType
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID, ROCE_PORT
+from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import plain
 from txrdma.smc.carriers.option._synoptions import segmentIn
 from txrdma.smc.explaining._conversation import CLIENT, Connection, Conversation, Sentence, SERVER
 from txrdma.smc.explaining._words import amount
-from txrdma.wire import Layout
 
 _BTH_NEXT = 0x1B
 _IP_ADDRESSES = {4: (12, 16, 20), 6: (8, 24, 40)}

@@ -15,9 +15,9 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import LANES
-from txrdma.rawfields import peek
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _MOST_RATES: Final = 4096

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     BMFormat,
@@ -26,7 +27,6 @@ from txrdma.mad.layouts.messages import (
     SAFormat,
     VendorOUIFormat,
 )
-from txrdma.wire import Layout
 
 LONGEST_ROUTE: Final = 63
 """Most hops of a directed route (IBA 14.2.2.1)."""

@@ -15,7 +15,7 @@ from typing_extensions import NamedTuple
 
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.wheel import Notch, Wheel
+from txrdma.kit.deadlines import Notch, Wheel
 
 NOTCH_SECONDS: Final = 0.01
 """Most seconds that a timeout may be late."""

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from typing_extensions import Self
 
 from txrdma.iba.types import GUID
+from txrdma.kit.wire import bits, Code, Field, Layout
 from txrdma.mad.layouts.plain import fromPlain, text
-from txrdma.wire import bits, Code, Field, Layout
 
 T = TypeVar("T", bound="Attribute")
 

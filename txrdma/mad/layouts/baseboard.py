@@ -6,8 +6,8 @@ Follows InfiniBand Architecture vol. 1, 16.2.3. The contents of messages are in 
 
 from __future__ import annotations
 
+from txrdma.kit.wire import bits, data, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
-from txrdma.wire import bits, data, wire
 
 
 @attribute(0x0010, "BMGet", "BMSet")

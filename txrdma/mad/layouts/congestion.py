@@ -10,8 +10,8 @@ from enum import IntFlag
 from typing import ClassVar
 
 from txrdma.iba.types import LID, QPN
+from txrdma.kit.wire import array, bits, Code, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
-from txrdma.wire import array, bits, Code, data, Layout, wire
 
 
 class CongestionCapability(IntFlag):

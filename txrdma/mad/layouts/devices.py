@@ -7,9 +7,9 @@ Follows InfiniBand Architecture vol. 1, 16.3.3 and 16.4.3.
 from __future__ import annotations
 
 from txrdma.iba.types import GUID
+from txrdma.kit.wire import array, bits, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.plain import text
-from txrdma.wire import array, bits, data, Layout, wire
 
 
 @attribute(0x0010, "DevMgtGet")

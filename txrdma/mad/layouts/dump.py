@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txrdma.error import WireError
+from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import Attribute, attributeOf, lines, ManagementClass
 from txrdma.mad.layouts.messages import (
     ClassPortInfo,
@@ -13,7 +14,6 @@ from txrdma.mad.layouts.messages import (
     RMPPHeader,
     RMPPType,
 )
-from txrdma.wire import Layout
 
 
 def summary(datagram: bytes) -> str:

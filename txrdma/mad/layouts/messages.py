@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID, QPN
+from txrdma.kit.wire import bits, Code, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, carried, key, ManagementClass, mask, Method
-from txrdma.wire import bits, Code, data, Layout, nested, wire
 
 MAD_LENGTH: Final = 256
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from txrdma.wire import Field, Layout
+from txrdma.kit.wire import Field, Layout
 
 T = TypeVar("T", bound=Layout)
 

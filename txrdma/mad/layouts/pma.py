@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from enum import IntFlag
 
+from txrdma.kit.wire import array, bits, data, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
-from txrdma.wire import array, bits, data, wire
 
 
 class PerformanceCapability(IntFlag):

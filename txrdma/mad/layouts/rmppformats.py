@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from txrdma.kit.wire import bits, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import key
 from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPStatus, RMPPType
-from txrdma.wire import bits, data, Layout, nested, wire
 
 
 @wire(4)

@@ -14,6 +14,7 @@ from typing import Any, cast, ClassVar, Generic, TypeVar
 from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
 
 from txrdma.iba.types import GID, LID
+from txrdma.kit.wire import array, bits, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.components import (
     BlockComponents,
@@ -57,7 +58,6 @@ from txrdma.mad.layouts.smp import (
     VLArbitrationTable,
 )
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
-from txrdma.wire import array, bits, data, Layout, nested, wire
 
 R = TypeVar("R", bound="Record")
 P = ParamSpec("P")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.kit.wire import array, bits, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
 from txrdma.mad.layouts.plain import text
 from txrdma.mad.layouts.values import (
@@ -26,7 +27,6 @@ from txrdma.mad.layouts.values import (
     vendorSpeedText,
     widthText,
 )
-from txrdma.wire import array, bits, data, Layout, wire
 
 
 @attribute(0x0010, "SubnGet", "SubnSet")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, key, ManagementClass, mask, plain
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.values import PortCapability, PortCapability2
-from txrdma.wire import bits, Code, data, Layout, wire
 
 
 class Trap(Code):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import IntFlag
 from typing import Any, Final
 
-from txrdma.wire import Code
+from txrdma.kit.wire import Code
 
 
 class LinkWidth(IntFlag):

@@ -2,7 +2,7 @@
 Management ports by name: C{"sim:fattree:128"}, C{"ibsim:h00003"}, C{"umad:mlx5_0/1"}.
 
 The text before the first colon chooses a plugin (L{txrdma.interfaces.IMADPortStringParser}); the rest is for
-that, written as L{txrdma.strings} has it.
+that, written as L{txrdma.kit.strings} has it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.kit.strings import parseString
 from txrdma.mad.ports.strings import IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser
-from txrdma.strings import parseString
 
 
 def openMADPort(reactor: object, description: str = "") -> IMADPort:

@@ -24,10 +24,10 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.mad.core.choices import mayBeFrom
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.mad.ports.batches import Batches, MOST
-from txrdma.wire import bits, Code, data, Layout, wire
 
 _log = Logger()
 

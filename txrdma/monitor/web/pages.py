@@ -14,6 +14,7 @@ from txrdma.fabric.errorcounters import shownName
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.details import CAUSES
 from txrdma.monitor.exposition import correctionMeanings, FAMILIES, guidText
@@ -55,7 +56,6 @@ from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import Look, NODE_TYPES, printable
-from txrdma.values import frozen
 
 Values = dict[str, Any]
 Row = dict[str, Any]

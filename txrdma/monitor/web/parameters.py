@@ -10,8 +10,8 @@ from math import isfinite
 from typing import Any, Final
 from urllib.parse import unquote
 
+from txrdma.kit.values import frozen
 from txrdma.monitor.web.tables import choice, COUNT, MOST_ROWS, Schema, Table, TEXT
-from txrdma.values import frozen
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
 from txrdma.monitor._counters import Meter
 from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
 from txrdma.monitor.historystore import DEFAULT_LEVELS
@@ -35,7 +36,6 @@ from txrdma.monitor.web.tables import (
 from txrdma.monitor.web.topology import topology, TOPOLOGY_SCHEMA
 from txrdma.monitor.web.tracing import TRACE_SCHEMA, traced
 from txrdma.monitor.web.watch import Look
-from txrdma.values import frozen
 
 Answer = dict[str, Any]
 Values = dict[str, Any]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
+from txrdma.kit.values import frozen
 from txrdma.monitor.exposition import guidText
 from txrdma.monitor.journal import Change, KINDS
 from txrdma.monitor.ledger import Entry
 from txrdma.monitor.web.watch import Look, NODE_TYPES, nodeType, printable
-from txrdma.values import frozen
 
 Schema = dict[str, Any]
 Row = TypeVar("Row")

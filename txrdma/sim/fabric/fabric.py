@@ -13,9 +13,9 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
-from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG
 from txrdma.sim.fabric.model.counters import Counters

@@ -14,7 +14,7 @@ from twisted.internet.tcp import Connection
 from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
 from txrdma.smc.carriers.owners import Place, placeOf
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import Credentials, Reactor
+from txrdma.unix.sockets import Credentials, Reactor
 
 
 @implementer(IApproach)

@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.local import candidateNames
 from txrdma.smc.carriers.owners import acceptingUsers, isOwned, Place, sourceFor
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.outcomes import tellSilence
-from txrdma.unixlines import Lines
-from txrdma.unixsockets import Credentials, peerOf, processAt, Reactor
+from txrdma.unix.lines import Lines
+from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)

@@ -21,7 +21,7 @@ from txrdma.smc.carriers.clientports import bindSomewhere
 from txrdma.smc.carriers.interfaces import IApproach, IDialing
 from txrdma.smc.carriers.owners import placeOf
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import Credentials, Reactor
+from txrdma.unix.sockets import Credentials, Reactor
 
 _ATTEMPTS: Final = 16
 """

@@ -12,7 +12,7 @@ from zope.interface import implementer
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.approaching import LocalApproach
 from txrdma.smc.carriers.interfaces import ICarrier
 from txrdma.smc.carriers.local import Announcements
@@ -62,7 +62,7 @@ def carrierFor(reactor: Any, options: Options) -> ICarrier:
     directory = options.meetingDirectory
     if directory:
         from txrdma.smc.carriers.seeking import NeighbourCarrier
-        from txrdma.unixplaces import MeetingPlace
+        from txrdma.unix.places import MeetingPlace
 
         carrier = NeighbourCarrier(reactor, takesTCP, local.reception, MeetingPlace(directory))
     if options.option and reachesOthers(options):

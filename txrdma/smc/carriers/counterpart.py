@@ -12,7 +12,7 @@ from twisted.internet.tcp import Connection
 
 from txrdma.smc.carriers.interfaces import IApproach, IArrival, INeighbour
 from txrdma.smc.carriers.owners import peerUserByTCP, Place, placeOf
-from txrdma.unixsockets import Credentials
+from txrdma.unix.sockets import Credentials
 
 
 class Counterpart:

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.carriers.owners import Place
-from txrdma.unixsockets import Credentials
+from txrdma.unix.sockets import Credentials
 
 
 class IDialing(Interface):

@@ -36,11 +36,11 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.interfaces import IArrival, IReception
 from txrdma.smc.carriers.owners import isEstablished, Place, placeOf, socketUser
-from txrdma.unixlines import Lines
-from txrdma.unixsockets import Credentials, isOurs, LocalListener, processAt, Reactor
+from txrdma.unix.lines import Lines
+from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)

@@ -19,7 +19,7 @@ from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDiali
 from txrdma.smc.carriers.option.shared import SharedOption
 from txrdma.smc.carriers.owners import Place, placeOf
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import Credentials, Reactor
+from txrdma.unix.sockets import Credentials, Reactor
 
 
 @implementer(IApproach, INeighbour)

@@ -35,12 +35,12 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.interfaces import INeighbour, IReception
 from txrdma.smc.carriers.local import Announced, Announcements, Teller
 from txrdma.smc.carriers.owners import Place
-from txrdma.unixplaces import MeetingPlace, PlaceListener
-from txrdma.unixsockets import Reactor
+from txrdma.unix.places import MeetingPlace, PlaceListener
+from txrdma.unix.sockets import Reactor
 
 _seldom = Seldom(Logger())
 

@@ -21,8 +21,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
 from txrdma.error import WireError
+from txrdma.kit.values import frozen
 from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, Message, messages, request
-from txrdma.values import frozen
 
 _log = Logger()
 

@@ -22,9 +22,9 @@ from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.carriers.neighbours import listenersAt, NeighbourReception, ProvingSocket
 from txrdma.smc.carriers.owners import Place, sourceFor
 from txrdma.smc.insight.outcomes import tellSilence
-from txrdma.unixlines import Lines
-from txrdma.unixplaces import MeetingPlace
-from txrdma.unixsockets import Reactor
+from txrdma.unix.lines import Lines
+from txrdma.unix.places import MeetingPlace
+from txrdma.unix.sockets import Reactor
 
 _AGAIN: Final = 0.1
 """Seconds after which a datagram that may be lost is sent again."""

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescri
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 
 _seldom = Seldom(Logger())
 

@@ -16,7 +16,7 @@ from typing import Final, TYPE_CHECKING
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.verbs.strings import DEVICES
 
 if TYPE_CHECKING:

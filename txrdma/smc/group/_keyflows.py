@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from txrdma.iba.types import RKey
+from txrdma.kit.values import record
 from txrdma.smc.group._linkflows import LinkFlows
 from txrdma.smc.group._linkstate import Core, LinkLife, RKeyConfirmed, RKeyRefused, RKeysDeleted, Token
 from txrdma.smc.wire.llc import (
@@ -23,7 +24,6 @@ from txrdma.smc.wire.llc import (
     LLC,
     LLCFlags,
 )
-from txrdma.values import record
 
 KEYS_AT_ONCE = 8
 """The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""

@@ -15,6 +15,7 @@ from itertools import combinations
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
+from txrdma.kit.values import record
 from txrdma.smc.group._linkstate import (
     Core,
     LinkAdded,
@@ -38,7 +39,6 @@ from txrdma.smc.wire.llc import (
     RequestAddLink,
     RKeyPair,
 )
-from txrdma.values import record
 
 _PAIRS = 2
 """Buffers in one ADD LINK CONTINUATION (RFC 7609, A.3.3)."""

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.machines import machineBuilder
+from txrdma.kit.machines import machineBuilder
+from txrdma.kit.values import frozen, record
 from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
@@ -29,7 +30,6 @@ from txrdma.smc.wire.llc import (
     message,
     RejectReason,
 )
-from txrdma.values import frozen, record
 
 
 @frozen

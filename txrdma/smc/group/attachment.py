@@ -27,9 +27,9 @@ from txrdma.iba.verbs import (
     Segment,
 )
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.kit.values import frozen
 from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.values import frozen
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()

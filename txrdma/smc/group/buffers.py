@@ -16,9 +16,9 @@ from txrdma.error import RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+from txrdma.kit.values import frozen
 from txrdma.smc.group._linkstate import Token
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.values import frozen
 
 MAX_BUFFERS = 255
 """RMBs of a link group (RFC 7609, 3.3)."""

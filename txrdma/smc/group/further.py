@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import GID, QPN
 from txrdma.interfaces import IProtectionDomain
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.group._linkgroup import GroupKey, LinkEnd, LinkGroup, LinkLife, LinkMade
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import BufferPool

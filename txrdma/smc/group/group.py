@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.group._linkgroup import (
     Event,
     GroupEnded,

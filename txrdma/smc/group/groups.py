@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
+from txrdma.kit.values import frozen
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attendant import Attendant
@@ -38,7 +39,6 @@ from txrdma.smc.group.parties import Member
 from txrdma.smc.group.ports import findPorts, openDevices
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
-from txrdma.values import frozen
 
 _log = Logger()
 

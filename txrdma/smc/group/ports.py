@@ -19,11 +19,11 @@ from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import PortState, usualGID
 from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.handshake._offer import Candidate, Subnets, VERSIONS
-from txrdma.strings import splitString
 from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()

@@ -22,7 +22,8 @@ from functools import lru_cache
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
-from txrdma.machines import machineBuilder
+from txrdma.kit.machines import machineBuilder
+from txrdma.kit.values import frozen
 from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,
@@ -34,7 +35,6 @@ from txrdma.smc.wire.clc import (
     Message,
     Proposal,
 )
-from txrdma.values import frozen
 
 CLC_TIMEOUT = 6.0
 """Seconds to wait for a CLC message."""

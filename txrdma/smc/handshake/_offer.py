@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import GIDType
+from txrdma.kit.values import frozen
 from txrdma.smc.wire.clc import (
     Accept,
     AnswerV2,
@@ -36,7 +37,6 @@ from txrdma.smc.wire.clc import (
     ProposalV2,
     SMCDArea,
 )
-from txrdma.values import frozen
 
 VERSIONS: Final = frozenset((1, 2))
 """The versions of SMC-R that are known here."""

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
 from txrdma.smc.common.presence import presenceOn, Use
 from txrdma.smc.common.realports import realPorts

@@ -1,7 +1,7 @@
 """
 Tell the same user's tools what this process's connections and link groups are doing.
 
-Each process with live connections answers as L{txrdma.unixanswers} has it.
+Each process with live connections answers as L{txrdma.unix.answers} has it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
+from txrdma.kit.values import frozen
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixanswers import Answering, askProcess, IReactor, nameIn, processesIn
-from txrdma.unixsockets import Reactor
-from txrdma.values import frozen
+from txrdma.unix.answers import Answering, askProcess, IReactor, nameIn, processesIn
+from txrdma.unix.sockets import Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)

@@ -8,7 +8,7 @@ from twisted.internet.error import ConnectError
 from twisted.logger import Logger
 
 from txrdma.error import Refused
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.common import counting
 from txrdma.smc.handshake._silence import silentPeers, SPAN

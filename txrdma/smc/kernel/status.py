@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.insight.status import socketToDict, tcpCounts
 from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
 from txrdma.smc.kernel.sockets import hasFallenBack

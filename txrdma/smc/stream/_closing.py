@@ -21,9 +21,9 @@ from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Final, Protocol, Union
 
-from txrdma.machines import Row, Table
+from txrdma.kit.machines import Row, Table
+from txrdma.kit.values import frozen
 from txrdma.smc.wire.cdc import StateFlags
-from txrdma.values import frozen
 
 LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""

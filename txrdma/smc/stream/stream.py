@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
@@ -36,7 +36,7 @@ from txrdma.smc.stream.companion import Companion
 from txrdma.smc.stream.nobody import NOBODY
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
-from txrdma.streams import Front
+from txrdma.streams.transport import Front
 
 Address = IPv4Address | IPv6Address
 

@@ -19,7 +19,7 @@ from txrdma.smc.handshake.plaintcp import prefixFor
 from txrdma.smc.insight import status
 from txrdma.smc.stream._flow import Flow
 from txrdma.smc.stream.stream import Stream
-from txrdma.streams import StreamTransport
+from txrdma.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
     from socket import socket
@@ -87,7 +87,7 @@ class SMCTransport(StreamTransport[Stream]):
     def _tlsClientDefault(self) -> bool:
         return self.stream.role is Role.CLIENT
 
-    # What the stream tells: see txrdma.streams.Front
+    # What the stream tells: see txrdma.streams.transport.Front
 
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""

@@ -14,6 +14,8 @@ from typing_extensions import Self
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import bits, data, Layout, reserved, wire
 from txrdma.smc.wire._clcframe import (
     checkLength,
     EID_LENGTH,
@@ -28,8 +30,6 @@ from txrdma.smc.wire._clcframe import (
     SMCD,
     SMCR,
 )
-from txrdma.values import frozen
-from txrdma.wire import bits, data, Layout, reserved, wire
 
 
 @wire(56)

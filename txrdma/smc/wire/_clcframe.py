@@ -10,7 +10,7 @@ import re
 from typing import Union
 
 from txrdma.error import WireError
-from txrdma.wire import bits, Code, data, Layout, wire
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 
 Buffer = Union[bytes, bytearray, memoryview]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from enum import IntFlag
 
-from txrdma.wire import bits, Layout, reserved, wire
+from txrdma.kit.wire import bits, Layout, reserved, wire
 
 CDC_TYPE = 0xFE
 """The first byte of a CDC message; every other is LLC's."""

@@ -15,6 +15,8 @@ from typing import Union
 from typing_extensions import Self
 
 from txrdma.error import Refused, WireError
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import bits, data, Layout, reserved, wire
 from txrdma.smc.wire._clcanswer import (
     Accept,
     AnswerV2,
@@ -49,8 +51,6 @@ from txrdma.smc.wire._clcframe import (
     TRAILER_LENGTH,
 )
 from txrdma.smc.wire._clcproposal import IPv6Prefix, ISMDevice, Proposal, ProposalV2, SMCDArea, SMCDV2
-from txrdma.values import frozen
-from txrdma.wire import bits, data, Layout, reserved, wire
 
 __all__ = [
     "HEADER_LENGTH",

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.values import frozen
-from txrdma.wire import array, bits, Code, data, Layout, nested, reserved, wire
+from txrdma.kit.values import frozen
+from txrdma.kit.wire import array, bits, Code, data, Layout, nested, reserved, wire
 
 LLC_LENGTH = 44
 """Bytes of every message of version 1, and at least of version 2."""

@@ -34,7 +34,7 @@ from typing import Final, Protocol
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
-from txrdma.values import record
+from txrdma.kit.values import record
 
 REMOTE_WRITE: Final = 2
 REMOTE_READ: Final = 4

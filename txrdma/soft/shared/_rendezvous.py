@@ -16,9 +16,9 @@ from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
+from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft._mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
-from txrdma.wire import bits, Code, data, Layout, wire
 
 VERSION: Final = 3
 MOST_DATA: Final = 32768

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.soft._route import Owner
 from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._doorbells import Channel, Doorbell

@@ -18,6 +18,7 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
+from txrdma.kit.wire import Layout
 from txrdma.soft._route import Owner
 from txrdma.soft.shared._layout import (
     ASKED_BYTES,
@@ -33,7 +34,6 @@ from txrdma.soft.shared._layout import (
     Surroundings,
     TOLD_BYTES,
 )
-from txrdma.wire import Layout
 
 Place = tuple[str, int, MACAddress]
 """IP address, UDP port and MAC address of a device."""

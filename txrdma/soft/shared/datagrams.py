@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.soft.shared._datagrams import DatagramLane
 from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._rendezvous import Mail, makeBox, mapBox, MessageKind

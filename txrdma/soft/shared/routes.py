@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
@@ -45,7 +45,7 @@ from txrdma.soft.shared._rendezvous import (
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
 from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
-from txrdma.unixsockets import isOurs, Reactor
+from txrdma.unix.sockets import isOurs, Reactor
 
 if TYPE_CHECKING:
     from txrdma.iba.pcap import RoCECapture

@@ -22,8 +22,8 @@ from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
-from txrdma.unixplaces import MeetingPlace, PlaceListener
-from txrdma.unixsockets import Credentials, isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.places import MeetingPlace, PlaceListener
+from txrdma.unix.sockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096

@@ -22,7 +22,7 @@ from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.insight import outcomes
 from txrdma.testing.protocols import Recorder

@@ -16,8 +16,8 @@ from txrdma.iba.internet import Ethernet, IPv4, IPv6, UDP
 from txrdma.iba.pcap import Datagram, PcapReader, Record
 from txrdma.iba.roce import Flow, RoCEPacket
 from txrdma.iba.types import ROCE_PORT
+from txrdma.kit.wire import bits, Layout, wire
 from txrdma.test.support import VECTORS
-from txrdma.wire import bits, Layout, wire
 
 _PROTOCOL_TCP = 6
 

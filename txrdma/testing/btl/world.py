@@ -17,7 +17,7 @@ from txrdma.btl._events import Event, MessageReceived, PackReceived
 from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import Peer
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 Address = tuple[int, int]
 """Number of the host, and of the channel."""

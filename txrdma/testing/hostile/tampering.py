@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from txrdma.kit.values import frozen
 from txrdma.testing.hostile.plans import Kind, Mutation
-from txrdma.values import frozen
 
 _REMEMBERED = 64
 """Messages of each channel that can be sent again, or early."""

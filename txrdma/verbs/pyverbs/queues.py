@@ -22,7 +22,7 @@ from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import LID, QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
-from txrdma.logs import advised
+from txrdma.kit.logs import advised
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.ledger import Ledger, openChannel
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts import congestion
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
-from txrdma.rawfields import poke
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 CONGESTION: Final = int(ManagementClass.CONG_MGT)

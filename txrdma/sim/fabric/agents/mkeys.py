@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.smp import PortInfo
-from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 GET: Final = 0x01

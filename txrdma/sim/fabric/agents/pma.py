@@ -10,12 +10,12 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.mad.layouts.values import FECMode
-from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import Counters

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.pma import PortSamplesControl, PortSamplesResult, PortSamplesResultExtended
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, LinkSpeed, LinkSpeedExtended
-from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 CONTROL: Final = PortSamplesControl.attributeID

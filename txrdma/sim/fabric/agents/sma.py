@@ -11,6 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
+from txrdma.kit.rawfields import peek, poke, span
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import (
@@ -33,7 +34,6 @@ from txrdma.mad.layouts.smp import (
     VLWeight,
 )
 from txrdma.mad.layouts.values import PortCapability
-from txrdma.rawfields import peek, poke, span
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
 from txrdma.sim.fabric.model import pkeys, rft

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import formatOf, MADHeader, MADStatus
 from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
-from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 
 CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.VENDOR_OPENIB_SYSSTAT))

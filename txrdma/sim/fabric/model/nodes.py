@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, PortInfoExtended, SwitchInfo
 from txrdma.mad.layouts.values import (
     DownDefault,
@@ -22,7 +23,6 @@ from txrdma.mad.layouts.values import (
     PortCapability,
     PortInfoExtendedCapability,
 )
-from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
 

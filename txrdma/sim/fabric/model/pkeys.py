@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Final
 
 from txrdma.iba.types import DEFAULT_PKEY
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, SwitchInfo
-from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 KEYS_PER_BLOCK: Final = 32

@@ -10,8 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.smp import SwitchInfo
-from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedNode
 
 ENTRIES_PER_BLOCK: Final = 16

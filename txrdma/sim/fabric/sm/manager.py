@@ -12,8 +12,8 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
-from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.forwarding import outOf
 from txrdma.sim.fabric.model.nodes import (
     endPorts,

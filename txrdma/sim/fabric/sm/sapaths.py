@@ -12,6 +12,7 @@ from typing import Final
 
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.sa import componentsOf, PathRecord, TraceRecord
 from txrdma.mad.layouts.smp import GUIDInfo, PortInfo
 from txrdma.mad.layouts.values import (
@@ -25,7 +26,6 @@ from txrdma.mad.layouts.values import (
     Rate,
     Selector,
 )
-from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.forwarding import outOf
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition

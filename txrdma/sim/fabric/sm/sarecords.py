@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from txrdma.kit.rawfields import span
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.mad.layouts.smp import PortInfo
-from txrdma.rawfields import span
 from txrdma.sim.fabric.agents.sma import nodeInfoAt, portInfoAt, SubnetManagementAgents
 from txrdma.sim.fabric.model import pkeys, rft
 from txrdma.sim.fabric.model.forwarding import tableOf

@@ -11,12 +11,12 @@ from typing import Final
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
+from txrdma.kit.rawfields import peek
+from txrdma.kit.wire import Layout
 from txrdma.mad.core.frames import managementPacket
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeaderDirected, Notice, NoticeType, SMPFormatDirected
 from txrdma.mad.layouts.traps import BadKeyDetails, BadMKeyDetails, GIDDetails, LinkDetails, Trap
-from txrdma.rawfields import peek
-from txrdma.wire import Layout
 
 SWITCH: Final = 2
 CLASS_MANAGER: Final = 4

@@ -15,6 +15,7 @@ from typing import Final
 from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
 from txrdma.iba.verbs import Buffer, PortState
+from txrdma.kit.rawfields import peek, poke, span
 from txrdma.mad.layouts.messages import (
     ClassPortInfo,
     formatOf,
@@ -26,7 +27,6 @@ from txrdma.mad.layouts.messages import (
     SMPFormatDirected,
 )
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
-from txrdma.rawfields import peek, poke, span
 from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents

@@ -11,7 +11,7 @@ import enum
 import sys
 from typing import Final, Union
 
-from txrdma.wire import bits, Layout, wire
+from txrdma.kit.wire import bits, Layout, wire
 
 _LOWER: Final = (1 << 32) - 1
 

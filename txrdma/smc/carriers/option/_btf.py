@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from txrdma.wire import bits, Layout, wire
+from txrdma.kit.wire import bits, Layout, wire
 
 
 @wire(24, little=sys.byteorder == "little")

@@ -11,8 +11,8 @@ from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.internet import IPv4, IPv6
+from txrdma.kit.wire import bits, Layout, wire
 from txrdma.smc.carriers.option._program import OPTION
-from txrdma.wire import bits, Layout, wire
 
 _TCP: Final = 6
 _HEADERS_BEFORE: Final = frozenset((0, 43, 60))

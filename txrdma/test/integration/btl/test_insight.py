@@ -18,7 +18,7 @@ from txrdma.btl.insight import report
 from txrdma.commands.btl_stats import countersTable, entries, summed
 from txrdma.commands.common.counted import ALL
 from txrdma.testing.protocols import Recorders
-from txrdma.unixanswers import IReactor, processesIn
+from txrdma.unix.answers import IReactor, processesIn
 
 reactor = cast(IReactor, installedReactor)
 

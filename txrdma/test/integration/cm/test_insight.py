@@ -18,7 +18,7 @@ from txrdma.cm.insight import report
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.commands.cm_stats import entries
 from txrdma.ports.softdevices import softDeviceAt
-from txrdma.unixanswers import IReactor, processesIn
+from txrdma.unix.answers import IReactor, processesIn
 
 reactor = cast(IReactor, installedReactor)
 

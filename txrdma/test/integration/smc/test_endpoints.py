@@ -26,10 +26,9 @@ from twisted.logger import globalLogPublisher, Logger
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from txrdma import unixsockets
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
-from txrdma.logs import Seldom
+from txrdma.kit.logs import Seldom
 from txrdma.smc.carriers import announcing
 from txrdma.smc.carriers.local import listenerName
 from txrdma.smc.carriers.owners import Place
@@ -38,7 +37,8 @@ from txrdma.smc.insight.outcomes import NotSMC
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
-from txrdma.unixsockets import Credentials
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials
 
 NOT_THERE = r"device=soft\:192.0.2.1"
 

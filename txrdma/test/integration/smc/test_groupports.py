@@ -7,9 +7,9 @@ from __future__ import annotations
 from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.strings import splitString
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.ports import openDevices
-from txrdma.strings import splitString
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo
 

@@ -18,7 +18,6 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixsockets
 from txrdma.smc.carriers import announcing
 from txrdma.smc.carriers import local as signalling
 from txrdma.smc.carriers.announcing import (
@@ -33,7 +32,8 @@ from txrdma.smc.carriers.local import Announced, Announcements, listenerName, Te
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import Credentials, Reactor
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials, Reactor
 
 CLIENT = Place("127.0.0.1", 40000)
 

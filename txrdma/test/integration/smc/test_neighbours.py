@@ -16,7 +16,6 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixplaces, unixsockets
 from txrdma.smc.carriers import approaching, neighbours, seeking
 from txrdma.smc.carriers.announcing import Announcement, Channel, PATIENCE
 from txrdma.smc.carriers.interfaces import IDialing
@@ -27,8 +26,10 @@ from txrdma.smc.carriers.seeking import NeighbourApproach, seek
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.test.integration.smc.test_local import PumpedReactor
-from txrdma.unixplaces import MeetingPlace
-from txrdma.unixsockets import Reactor
+from txrdma.unix import places as unixplaces
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.places import MeetingPlace
+from txrdma.unix.sockets import Reactor
 
 TARGET = Place("127.0.0.1", 8080)
 

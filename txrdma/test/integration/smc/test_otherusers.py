@@ -8,11 +8,11 @@ import os
 
 from twisted.internet.defer import gatherResults
 
-from txrdma import unixsockets
 from txrdma.smc.group.groups import everyGroup
 from txrdma.soft.shared import routes, unixpackets
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.testing.protocols import Echo, Recorder
+from txrdma.unix import sockets as unixsockets
 
 
 class OtherUserTests(EndsTestCase):

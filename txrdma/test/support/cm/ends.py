@@ -22,7 +22,7 @@ from txrdma.cm.messages import APStatus, REP, REQ, SIDRREP
 from txrdma.cm.paths import pathFor
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, QPN
-from txrdma.wire import Layout
+from txrdma.kit.wire import Layout
 
 SERVICE = 0x1000000000000042
 

@@ -26,9 +26,9 @@ from txrdma.cm.events import (
 )
 from txrdma.cm.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
 from txrdma.iba.types import GUID, QPN
+from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.searching import copied as copiedPaths
 from txrdma.test.support.cm.searching import PRIMARY, twinOf
-from txrdma.wire import Layout
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 

@@ -34,7 +34,7 @@ from txrdma.cm.paths import areSame, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import PERMISSIVE_LID
 from txrdma.iba.types import GID, QPN
-from txrdma.wire import Layout
+from txrdma.kit.wire import Layout
 
 REQUEST: Final = 77
 """The transaction of the connection's REQ."""

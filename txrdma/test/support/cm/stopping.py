@@ -18,9 +18,9 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.internet.task import react
 from twisted.python.failure import Failure
 
-from txrdma import stopping
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.streams import shutdown as stopping
 
 COUNT = 3000
 MESSAGE = bytes(700)

@@ -10,10 +10,10 @@ from itertools import count
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
-from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest
 
-from txrdma.wire import Layout
+from txrdma.kit.wire import Layout
 
 _PAYLOAD_AT = 14 + 20 + 8 + 12 + 8
 """Of the datagram in a packet: behind Ethernet, IPv4, UDP, BTH and DETH."""

@@ -19,6 +19,7 @@ import txrdma.iba.linkheaders
 from txrdma.iba import headers
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import IBPath
+from txrdma.kit.wire import Layout
 from txrdma.mad import vendor
 from txrdma.mad.core.frames import frame, Keys, managementPacket
 from txrdma.mad.layouts import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, traps
@@ -35,7 +36,6 @@ from txrdma.test.support.mad.oracles import (
     tsharkLinks,
 )
 from txrdma.test.support.mad.pythonrdma import FIELDS, LATER, STRUCTURES
-from txrdma.wire import Layout
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     headers,

@@ -9,7 +9,7 @@ from typing import cast
 
 from twisted.internet import reactor as installedReactor
 
-from txrdma import unixanswers
+from txrdma.unix import answers as unixanswers
 
 reactor = cast(unixanswers.IReactor, installedReactor)
 

@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
 from txrdma.cm.rsocket.strings import RSocketClientParser
-from txrdma.strings import parseString
+from txrdma.kit.strings import parseString
 from txrdma.test.system.kernel.rstreamer import SYNC, text
 
 

@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
 from txrdma.cm.rsocket.strings import RSocketClientParser, RSocketServerParser
-from txrdma.strings import parseString
+from txrdma.kit.strings import parseString
 
 SYNC: Final = 16
 _COUNTING: Final = bytes(range(256))

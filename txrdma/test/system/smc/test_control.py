@@ -19,13 +19,14 @@ from twisted.internet.task import deferLater
 from twisted.python.runtime import platform
 from twisted.trial.unittest import TestCase
 
-from txrdma import unixanswers, unixsockets
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.control import Answer, answer, answering, askAll, controlName
 from txrdma.test.support.smc.control import NAMESPACE, reactor
-from txrdma.unixsockets import Credentials
+from txrdma.unix import answers as unixanswers
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials
 
 
 @implementer(ISMCStatus)

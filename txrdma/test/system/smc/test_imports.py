@@ -45,7 +45,7 @@ SELDOM: Final = [
     "txrdma.testing",
     "txrdma.verbs.polling",
     "txrdma.verbs.pyverbs",
-    "txrdma.wirecode",
+    "txrdma.kit.wirecode",
 ]
 """Modules for real devices, UDP, other hosts and namespaces, recordings, tests, and code of layouts."""
 

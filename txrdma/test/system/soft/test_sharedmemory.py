@@ -20,7 +20,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txrdma import unixsockets
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -28,6 +27,7 @@ from txrdma.iba.verbs import (
     QPState,
     Status,
 )
+from txrdma.kit.wire import Layout
 from txrdma.soft.shared import _doorbells, unixpackets
 from txrdma.soft.shared._rendezvous import (
     Access,
@@ -49,8 +49,8 @@ from txrdma.soft.shared._rendezvous import (
 from txrdma.test.support.soft.neighbour import RECEIVES
 from txrdma.test.support.soft.neighbours import descriptors, mappings, NeighbourCase, RealCase
 from txrdma.test.support.soft.pairs import End
-from txrdma.unixsockets import Credentials
-from txrdma.wire import Layout
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials
 
 
 class NeighbourTests(NeighbourCase):

@@ -22,6 +22,7 @@ from txrdma.btl.module import moduleOf
 from txrdma.btl.wire import CHUNK_LENGTH, encodeLanded, LANDED, LANDED_PUT, Segment
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.kit.wire import Buffer
 from txrdma.sim.network import Faults
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.device import SoftDevice
@@ -39,7 +40,6 @@ from txrdma.test.unit.btl.test_contract import MessageContractTests
 from txrdma.test.unit.btl.test_module import ModuleTestCase
 from txrdma.testing.btl.world import BadNetwork
 from txrdma.testing.smc.hosts import Host
-from txrdma.wire import Buffer
 
 _SIZE = 65536
 

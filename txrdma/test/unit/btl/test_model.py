@@ -22,7 +22,7 @@ from txrdma.btl._events import (
 from txrdma.btl._landing import Landing
 from txrdma.btl._module import Module
 from txrdma.btl._peer import OPEN, Peer
-from txrdma.wire import Buffer
+from txrdma.kit.wire import Buffer
 
 _MTU = 80
 _LANDING = 8192

@@ -39,8 +39,8 @@ from txrdma.cm.paths import pathFor, pathOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
+from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.ends import End, SERVICE, World
-from txrdma.wire import Layout
 
 OPENED = ["ConnectionReplied", "ConnectionEstablished"]
 ACCEPTED = ["ConnectionRequested", "ConnectionEstablished"]

@@ -33,12 +33,12 @@ from txrdma.cm.paths import alternateOf, areSame, isPath, lapFor, NO_PATH, pathF
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath, PERMISSIVE_LID
 from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.kit.wire import Code
 from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass
 from txrdma.mad.layouts.messages import ClassPortInfo, CommMgtFormat
 from txrdma.mad.layouts.values import PathMTU, Rate
 from txrdma.test.support.captures import packets
 from txrdma.test.support.cm.messages import datagramOf, KINDS
-from txrdma.wire import Code
 
 ROOMS = (92, 222, 148, 196, 224, 220, 224, 216, 136, 168, 148)
 

@@ -18,7 +18,7 @@ from txrdma.cm.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RT
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
-from txrdma.machines import Table
+from txrdma.kit.machines import Table
 from txrdma.test.support.cm.openings import search
 
 STATES = {

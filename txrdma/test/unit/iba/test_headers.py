@@ -31,10 +31,10 @@ from txrdma.iba.headers import (
 )
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerCode, rnrTimerSeconds
 from txrdma.iba.types import GID
+from txrdma.kit.wire import Layout
 from txrdma.test.support.captures import packets
 from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.testing.strategies import layouts
-from txrdma.wire import Layout
 
 LAYOUTS: tuple[type[Layout], ...] = (AETH, BTH, DETH, GRH, IETH, RETH, AtomicAckETH, AtomicETH, ImmDt)
 

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma.interfaces
 import txrdma.mad
-from txrdma.wire import Layout
+from txrdma.kit.wire import Layout
 
 
 def modules() -> Iterator[ModuleType]:

@@ -15,6 +15,7 @@ from typing import Final, get_type_hints
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
+from txrdma.kit.wire import Layout
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.test.support.mad.oracles import componentBits, pythonRDMA
@@ -23,7 +24,6 @@ from txrdma.test.support.mad.structures import (
     attributes,
     structures,
 )
-from txrdma.wire import Layout
 
 
 class PythonRDMATests(SynchronousTestCase):

@@ -19,6 +19,7 @@ from txrdma.error import WireError
 from txrdma.iba.linkheaders import FlowControl, LinkNextHeader, LRH
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.kit.wire import Layout
 from txrdma.mad import vendor
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts import congestion, messages, pma, rmppformats, sa, smp, traps, values
@@ -27,7 +28,6 @@ from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.plain import fromPlain
 from txrdma.test.support.mad.oracles import placesOf
 from txrdma.test.support.mad.structures import attributes, classOf, datagram, structures
-from txrdma.wire import Layout
 
 _STRUCTURES: Final = st.sampled_from(structures())
 _ATTRIBUTES: Final = st.sampled_from(attributes())

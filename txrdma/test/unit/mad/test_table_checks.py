@@ -12,8 +12,8 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import Firmware, tableFindings, Tables, TableSurvey
 from txrdma.iba.types import GUID
+from txrdma.kit.rawfields import poke, span
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SLtoVLMappingTable
-from txrdma.rawfields import poke, span
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES

@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GUID, LID
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import LocalChangeDetails
@@ -14,7 +15,6 @@ from txrdma.mad.layouts.values import SMState
 from txrdma.monitor.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
 from txrdma.monitor.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.settings import PollerSettings
-from txrdma.rawfields import poke
 from txrdma.test.support.mad.simulated import gmp
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
+from txrdma.kit.wire import Layout
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
@@ -27,7 +28,6 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     Want,
 )
-from txrdma.wire import Layout
 
 
 class MessageTests(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-Straight-line code for methods of layouts that are used often, which L{txrdma.wire} asks for.
+Straight-line code for methods of layouts that are used often, which L{txrdma.kit.wire} asks for.
 
 It is imported when there is such a layout: a short connection has none but those of its stream.
 """
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class Field(Protocol):
-    """A field of a layout, as L{txrdma.wire.Field} has it."""
+    """A field of a layout, as L{txrdma.kit.wire.Field} has it."""
 
     @property
     def name(self) -> str: ...

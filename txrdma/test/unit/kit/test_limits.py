@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.limits}.
+Tests for L{txrdma.kit.limits}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.limits import LIMITS
+from txrdma.kit.limits import LIMITS
 from txrdma.smc.options import Options
 
 

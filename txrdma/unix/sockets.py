@@ -23,7 +23,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.logs import advised, Seldom
+from txrdma.kit.logs import advised, Seldom
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -147,7 +147,7 @@ class LocalListener:
 
     def logPrefix(self) -> str:
         """As Twisted's log shows it."""
-        return "txrdma.unixsockets"
+        return "txrdma.unix.sockets"
 
     def doRead(self) -> None:
         """Accept some."""

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.logs import advised, Seldom
+from txrdma.kit.logs import advised, Seldom
 
 
 class AdvisedTests(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.wire}: that what is declared is what is read and written.
+Tests for L{txrdma.kit.wire}: that what is declared is what is read and written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress
+from txrdma.kit.wire import _ready, _SLOWLY, array, bits, Code, data, Layout, nested, reserved, wire
 from txrdma.testing.strategies import layouts
-from txrdma.wire import _ready, _SLOWLY, array, bits, Code, data, Layout, nested, reserved, wire
 
 Token = NewType("Token", int)
 

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.unixsockets}.
+Tests for L{txrdma.unix.sockets}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixsockets
-from txrdma.unixsockets import Credentials, processAt
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials, processAt
 
 
 class ProcessTests(SynchronousTestCase):

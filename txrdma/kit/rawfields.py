@@ -18,7 +18,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-from txrdma.wire import Buffer, Field, Layout
+from txrdma.kit.wire import Buffer, Field, Layout
 
 _WHOLE = {8: Struct(">B"), 16: Struct(">H"), 32: Struct(">I"), 64: Struct(">Q")}
 

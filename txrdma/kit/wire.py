@@ -374,7 +374,7 @@ def _ready(cls: type[Layout], name: str) -> None:
     little = _postponed.get((cls, name))
     if little is None:
         return
-    from txrdma import wirecode  # seldom, and late: see its head
+    from txrdma.kit import wirecode  # seldom needed, so imported late
 
     for field in cls.fields:
         if field.kind == "layout" and name == "decode":

@@ -6,10 +6,10 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.kit.rawfields import peek, peeks, poke, span
+from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
-from txrdma.rawfields import peek, peeks, poke, span
-from txrdma.wire import Layout
 
 LAYOUTS = (NodeInfo, SwitchInfo, PortInfo, ExtendedPortInfo)
 

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.unixlines}: what is said in one turn, and what goes out before it ends.
+Tests for L{txrdma.unix.lines}: what is said in one turn, and what goes out before it ends.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixlines
-from txrdma.unixlines import Lines, MUCH
+from txrdma.unix import lines as unixlines
+from txrdma.unix.lines import Lines, MUCH
 
 
 class SayingTests(SynchronousTestCase):

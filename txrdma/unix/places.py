@@ -20,8 +20,8 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from txrdma.logs import Seldom
-from txrdma.unixsockets import isOurs, LocalListener, peerOf, Reactor, unmapped
+from txrdma.kit.logs import Seldom
+from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, unmapped
 
 _log = Logger()
 _seldom = Seldom(_log)

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.streams import Address
+from txrdma.streams.transport import Address
 
 _log = Logger()
 

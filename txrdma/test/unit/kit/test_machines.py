@@ -12,7 +12,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.machines import machineBuilder
+from txrdma.kit.machines import machineBuilder
 
 
 class Inputs(Protocol):

@@ -391,16 +391,16 @@ LIMITS: Final = (
     Limit(
         "UNIX sockets",
         "bytes that a process leaves unread",
-        "txrdma.unixlines.MOST_UNREAD",
+        "txrdma.unix.lines.MOST_UNREAD",
         "Its connection is closed.",
-        "unit.test_unixlines.SayingTests.test_noReader",
+        "unit.unix.test_lines.SayingTests.test_noReader",
     ),
     Limit(
         "log",
         "subjects of a repeated message in a minute",
-        "txrdma.logs._MOST",
+        "txrdma.kit.logs._MOST",
         "All others count as one subject.",
-        "unit.test_logs.SeldomTests.test_bounded",
+        "unit.kit.test_logs.SeldomTests.test_bounded",
     ),
 )
 """All limits, by interface."""

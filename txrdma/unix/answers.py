@@ -25,8 +25,8 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.logs import Seldom
-from txrdma.unixsockets import LocalListener, peerOf, Reactor
+from txrdma.kit.logs import Seldom
+from txrdma.unix.sockets import LocalListener, peerOf, Reactor
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import unixsockets
-from txrdma.unixsockets import ASIDE, Credentials, LocalListener, peerOf, Reactor
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import ASIDE, Credentials, LocalListener, peerOf, Reactor
 
 
 class ListenerTests(SynchronousTestCase):

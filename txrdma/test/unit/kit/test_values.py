@@ -1,5 +1,5 @@
 """
-L{txrdma.values}: frozen dataclasses with slots whose code is made late.
+L{txrdma.kit.values}: frozen dataclasses with slots whose code is made late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.values import frozen, record
+from txrdma.kit.values import frozen, record
 
 
 @dataclass(frozen=True, slots=True, order=True)

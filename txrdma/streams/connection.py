@@ -21,8 +21,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.stopping import beforeStop, hasLeft, IParting
-from txrdma.streams import Address, Front
+from txrdma.streams.shutdown import beforeStop, hasLeft, IParting
+from txrdma.streams.transport import Address, Front
 
 _log = Logger()
 
@@ -101,7 +101,7 @@ BeneathT = TypeVar("BeneathT", bound=Beneath)
 @implementer(IParting)
 class StreamEnd(Generic[CoreT, BeneathT]):
     """
-    An end of a stream: an L{End<txrdma.streams.End>} above a connection, whose kind a subclass knows.
+    One end of a stream: an L{End<txrdma.streams.transport.End>} on a connection whose kind a subclass knows.
 
     A subclass calls C{_begun}, C{_turn} when something has come or can be sent, and C{_lost}.
 
@@ -170,7 +170,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         while core is not None and core.unread:
             self._rest += core.read()
 
-    # What the application wants: see txrdma.streams
+    # What the application wants: see txrdma.streams.transport
 
     @property
     def connected(self) -> bool:

@@ -16,7 +16,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
-from txrdma.unixsockets import Reactor
+from txrdma.unix.sockets import Reactor
 
 _READ: Final = 1 << 16
 """Bytes that are read before others on the reactor get their turn."""
@@ -68,7 +68,7 @@ class Lines:
 
     def logPrefix(self) -> str:
         """The log prefix of these conversations."""
-        return "txrdma.unixlines"
+        return "txrdma.unix.lines"
 
     def wake(self) -> None:
         """Be part of the reactor, again or still: somebody may have removed everything, and told nobody."""

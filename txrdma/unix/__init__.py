@@ -1,0 +1,3 @@
+"""
+UNIX sockets between processes of one host: credentials, descriptors, lines of text, and names in a directory.
+"""
