@@ -3,7 +3,7 @@
 Run the test suite on several processes, with a progress line, a log, and recorded durations.
 
 Names are packages, modules, or tests (C{txrdma.test.unit}, C{txrdma.test.unit.iba.test_types.GIDTests}).
-Workers take whole modules (L{testworker}), the longest first by the durations of the last run. Everything that
+Workers take whole modules (L{testworker}), the longest first by the durations of the last run. All that
 tests print goes to the log; the terminal shows the progress and each failure as it happens. The last line is
 C{N passed, N failed, N skipped}; the exit status is 1 if a test failed.
 """
