@@ -124,9 +124,9 @@ class Stream(Application):
         return self.transport is not None
 
 
-class FailingCallContract:
+class EndpointCase:
     """
-    Promises of endpoints about calls that fail, for a C{TestCase} on the real reactor.
+    Connections of a pair of endpoint strings, for a C{TestCase} on the real reactor.
 
     @ivar LISTEN: the server's endpoint string, with port 0, and C{{there}} for its address.
     @ivar CONNECT: a client's, with C{{port}}, C{{there}} and C{{here}}.
@@ -231,6 +231,31 @@ class FailingCallContract:
                 found[f"{name}: {kind}"] = len(getattr(device, kind))
         return found
 
+    async def settled(self: Any) -> dict[str, int]:
+        """What is in use when nothing changes any more."""
+        found: dict[str, int] = {}
+        while (now := self.inUse()) != found:
+            found = now
+            await deferLater(reactor, 1.0)
+        return found
+
+    async def assertSettled(self: Any, before: dict[str, int], what: str) -> None:
+        """Assert that soon no more is in use than before."""
+        deadline = reactor.seconds() + 15.0
+        while (more := self.inMoreUse(before)) and reactor.seconds() < deadline:
+            gc.collect()  # frames of a traceback keep views of memory
+            await deferLater(reactor, 0.05)
+        self.assertEqual(more, {}, what)
+
+    def inMoreUse(self: Any, before: dict[str, int]) -> dict[str, tuple[int, int]]:
+        """What is in use more than before: its numbers before and now."""
+        now = self.inUse().items()
+        return {name: (before.get(name, 0), number) for name, number in now if number > before.get(name, 0)}
+
+
+class FailingCallContract(EndpointCase):
+    """Promises of endpoints about calls that fail."""
+
     async def check(self: Any, calls: FailingCalls) -> None:
         """Play with each call failing."""
         listening = await self.listen()
@@ -265,27 +290,6 @@ class FailingCallContract:
         own = set(reactor._internalReaders)
         await self.until(lambda: set(reactor.getReaders()) <= own, "the end of the devices")
 
-    async def settled(self: Any) -> dict[str, int]:
-        """What is in use when nothing changes any more."""
-        found: dict[str, int] = {}
-        while (now := self.inUse()) != found:
-            found = now
-            await deferLater(reactor, 1.0)
-        return found
-
-    async def assertSettled(self: Any, before: dict[str, int], what: str) -> None:
-        """Assert that soon no more is in use than before."""
-        deadline = reactor.seconds() + 15.0
-        while (more := self.inMoreUse(before)) and reactor.seconds() < deadline:
-            gc.collect()  # frames of a traceback keep views of memory
-            await deferLater(reactor, 0.05)
-        self.assertEqual(more, {}, what)
-
-    def inMoreUse(self: Any, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """What is in use more than before: its numbers before and now."""
-        now = self.inUse().items()
-        return {name: (before.get(name, 0), number) for name, number in now if number > before.get(name, 0)}
-
     async def test_failingVerbs(self: Any) -> None:
         """Each verb of the device fails once."""
         calls = FailingCalls(self.patch, lambda name: ResourceExhausted(f"{name} fails"))
@@ -307,4 +311,4 @@ class FailingCallContract:
         await self.check(calls)
 
 
-__all__ = ["FailingCallContract"]
+__all__ = ["EndpointCase", "FailingCallContract"]

@@ -1,0 +1,51 @@
+"""
+Processes that open and close connections, link groups, modules and devices a thousand times hold no more afterwards.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from txrdma.testing.repeating import RepeatedUseContract
+
+
+class SharedMemoryTests(RepeatedUseContract, TestCase):
+    """C{smc:}, by shared memory."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN, CONNECT = "smc:{there}:0", "smc:{there}:{port}:bindAddress={here}"
+
+
+class RoCETests(RepeatedUseContract, TestCase):
+    """C{smc:}, by RoCE."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN = r"smc:{there}:0:device=soft\:route\=rocev2"
+    CONNECT = r"smc:{there}:{port}:device=soft\:route\=rocev2:bindAddress={here}"
+
+
+class RsocketTests(RepeatedUseContract, TestCase):
+    """C{rsocket:}, by shared memory."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
+
+
+class BTLTests(RepeatedUseContract, TestCase):
+    """C{btl:}, by shared memory."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN = r"btl:{there}:0:device=soft\:{there}"
+    CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
+
+
+class RDMATests(RepeatedUseContract, TestCase):
+    """C{rdma:}, by shared memory."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"

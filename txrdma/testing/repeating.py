@@ -1,0 +1,86 @@
+"""
+Connections, listeners and devices that are opened and closed many times, as a mixin for test cases.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.task import deferLater
+
+from txrdma.testing.failingcalls import EndpointCase
+
+reactor: Any = theReactor
+
+_PAGE: Final = resource.getpagesize()
+
+WARM_UP: Final = 200
+"""Repetitions after which caches and pools of the allocator are full."""
+
+TIMES: Final = 1000
+"""Repetitions that are measured."""
+
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""Growth of resident memory over all of them, which is noise of the allocator: 2 KiB each."""
+
+MOST_OBJECTS: Final = TIMES // 2
+"""Growth of the number of objects with references to others: less than one each; cancelled timers vary by a hundred."""
+
+
+class RepeatedUseContract(EndpointCase):
+    """
+    Promises about what a process holds after it has opened and closed everything a thousand times.
+
+    Each time a listener accepts one connection, both ends send, and all is closed, with the link group and devices.
+    """
+
+    async def once(self: Any, what: str) -> None:
+        """Listen, connect, exchange and close."""
+        listening = await self.listen()
+        self.port = listening.getHost().port
+        client = await self.connect(self.here)
+        await self.until(lambda: self.served and self.served[0].isMade, what)
+        server = self.served[0]
+        await self.exchange(client, server, what)
+        client.transport.loseConnection()
+        if self.isMessages:
+            server.transport.loseConnection()
+        await self.until(lambda: client.lost and server.lost, what)
+        await listening.stopListening()
+        own = set(reactor._internalReaders)
+        await self.until(lambda: set(reactor.getReaders()) <= own, what)
+
+    async def measure(self: Any) -> dict[str, int]:
+        """What the process holds."""
+        await deferLater(reactor, 0.1)
+        for _ in range(3):
+            gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "objects": len(gc.get_objects()),
+            "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+            "bytes": pages * _PAGE,
+        }
+
+    async def test_flat(self: Any) -> None:
+        """Descriptors, mappings, objects and memory do not grow."""
+        for number in range(WARM_UP):
+            await self.once(f"warming up, {number}")
+        before = await self.measure()
+        for number in range(TIMES):
+            await self.once(f"repetition {number}")
+        after = await self.measure()
+        growth = {name: after[name] - before[name] for name in before}
+        self.assertLessEqual(growth["descriptors"], 0, growth)
+        self.assertLessEqual(growth["mappings"], 8, growth)
+        self.assertLessEqual(growth["objects"], MOST_OBJECTS, growth)
+        self.assertLessEqual(growth["bytes"], MOST_BYTES, growth)
+
+
+__all__ = ["RepeatedUseContract"]
