@@ -43,7 +43,6 @@ COMPILED = [
     "txrdma/soft/shared/_lane.py",
     "txrdma/soft/shared/_outgoing.py",
     "txrdma/soft/shared/_remote.py",
-    "txrdma/soft/shared/capture.py",
     "txrdma/verbs/_lookout.py",
     "txrdma/verbs/_sources.py",
 ]

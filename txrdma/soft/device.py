@@ -427,13 +427,17 @@ def openSoftDevice(
 
     @param port: its UDP port, 0 for any; without it that of RoCE v2, or any other when that one is taken.
     @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: which ways its connections may take.
-    @param pcap: the name of a file that records all packets.
+    @param pcap: the name of a file that records all packets; the route is C{rocev2} then.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
     @param runtime: the directory in which processes of other network namespaces are met, to share memory.
     @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
     """
     if isinstance(addresses, str):
         addresses = (addresses,)
+    if pcap is not None:
+        if route == "shared-memory":
+            raise ValueError("only the packets of route=rocev2 can be recorded")
+        route = "rocev2"
     try:
         file = None if pcap is None else open(pcap, "wb")
     except OSError as error:

@@ -113,7 +113,7 @@ def openPort(
         try:
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                shared = _sharedMemory(reactor, address, carrier.port, capture, needed, runtime)
+                shared = _sharedMemory(reactor, address, carrier.port, needed, runtime)
             break
         except DeviceUnavailable:
             carrier.close()
@@ -137,7 +137,6 @@ def _sharedMemory(
     reactor: object,
     address: str,
     port: int,
-    capture: RoCECapture | None,
     isNeeded: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
@@ -147,7 +146,7 @@ def _sharedMemory(
             raise DeviceUnavailable("the shared memory route needs Linux")
         meetings = None if runtime is None else DirectoryMeetings(cast(Reactor, reactor), runtime)
         sharing = cast(SharingReactor, reactor)
-        return SharedMemoryPort(sharing, address, port, capture, meetings=meetings)
+        return SharedMemoryPort(sharing, address, port, meetings=meetings)
     except DeviceUnavailable as error:
         if isNeeded:
             raise

@@ -1,8 +1,7 @@
 """
 Packets of a RoCE port that need no network: datagrams to devices of this host with which it shares memory.
 
-They are the packets that would have gone by UDP, and count and are recorded as such; nothing else is
-different, but that nobody has to compute an ICRC.
+The packets are the same as by UDP and are counted as such, but have no ICRC.
 """
 
 from __future__ import annotations
@@ -96,17 +95,13 @@ class Home(Protocol):
 class Neighbours:
     """The peers of a RoCE port on this host: it looks for lanes to them, writes and takes packets there."""
 
-    def __init__(
-        self, home: Home, lanes: SharedLanes, routes: Mapping[QPN, PortRoute], isQuick: bool
-    ) -> None:
+    def __init__(self, home: Home, lanes: SharedLanes, routes: Mapping[QPN, PortRoute]) -> None:
         """
         @param routes: the port's, by their queue pairs' numbers.
-        @param isQuick: nobody wants to see each packet as it is.
         """
         self._home = home
         self._lanes = lanes
         self._routes = routes
-        self._isQuick = isQuick
         self._written: dict[Lane, None] = {}
         self._quiet = 0  # looks since UDP has brought something
         self.turnEnded = home.turnEnded
@@ -121,13 +116,13 @@ class Neighbours:
         peer = home.neighbourCame(source)
         if peer is None:
             return
-        routes, unpack, isQuick = self._routes, START.unpack_from, self._isQuick
+        routes, unpack = self._routes, START.unpack_from
         number = -1
         taken = octets = 0
         route: PortRoute | None = None
         for packet in packets:
             size = len(packet)
-            if size >= _LEAST and not size & 3 and isQuick:
+            if size >= _LEAST and not size & 3:
                 head, _psn, qkey, sender = unpack(packet)
                 if head & 0xFFFFFF != number:  # many of one queue pair follow each other
                     number = head & 0xFFFFFF
@@ -164,12 +159,11 @@ class Neighbours:
             peer.lane = self._lanes.laneTo((peer.ip, peer.port))
         return None
 
-    def write(self, lane: Lane, heading: int, run: Outgoing) -> memoryview:
+    def write(self, lane: Lane, heading: int, run: Outgoing) -> None:
         """
         Write one packet of whatever sort; what finds no room is lost.
 
         @param heading: see L{txrdma.soft.rc._packets.heading}.
-        @return: the packet.
         """
         opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
         pad = -len(payload) & 3
@@ -179,7 +173,6 @@ class Neighbours:
         lane.put((packet,), len(packet))
         self._written[lane] = None
         self._home.wrote(1, len(packet))
-        return packet
 
     def announce(self) -> None:
         """Wake those who sleep, for what was written."""

@@ -101,7 +101,7 @@ class RoCEPort:
         self._neighbours: Neighbours | None = None
         carrier.start(self)
         if lanes is not None:
-            self._neighbours = Neighbours(self, lanes, self._routes, capture is None)
+            self._neighbours = Neighbours(self, lanes, self._routes)
             lanes.start(self._neighbours)
 
     def __repr__(self) -> str:
@@ -351,14 +351,12 @@ class RoCEPort:
         if neighbours is None or lane is None:
             self.emit(peer, heading, run)
         elif self.isEnabled:
-            packet = neighbours.write(lane, heading, run)
-            if self._capture is not None:
-                self._record(packet, len(packet), peer, True)
+            neighbours.write(lane, heading, run)
 
     def quickLaneTo(self, address: AddressVector) -> Lane | None:
         """The lane to the end of that way, where what is written there concerns nobody but its taker."""
         neighbours = self._neighbours
-        if neighbours is None or self._capture is not None or not self.isEnabled:
+        if neighbours is None or not self.isEnabled:
             return None
         peer = self.peerAt(address)
         return None if peer is None else neighbours.laneTo(peer)
@@ -418,7 +416,7 @@ class RoCEPort:
             counters.bytesSent += self._fill
             counters.writes += 1
             if self._capture is not None:
-                self._record(data, segment, peer, True)
+                self._record(self._capture, data, segment, peer, True)
             if self._unsent or not self._carrier.send(data, segment, peer.raw):
                 self._unsent.append((bytes(data), segment, peer.raw))
         self._fill = self._inFrame = self._segment = 0
@@ -444,7 +442,7 @@ class RoCEPort:
             self._neighbours.cameByUDP()
         peer = self._peers.get(source) or self._peer(source)
         if self._capture is not None:
-            self._record(data, segment, peer, False)
+            self._record(self._capture, data, segment, peer, False)
         now = self._clock.seconds()
         self._inTurn = True
         self.counters.reads += 1
@@ -480,8 +478,6 @@ class RoCEPort:
         if size < FRAME or size & 3:
             self.counters.malformed += 1
             return
-        if self._capture is not None:
-            self._record(packet, size, peer, False)
         (head,) = _HEAD.unpack_from(packet)
         self._dispatch(head, packet, size, 1, peer, now)
 
@@ -588,13 +584,13 @@ class RoCEPort:
         """The 40 bytes before a datagram of so many bytes."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
-    def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
-        capture = self._capture
-        assert capture is not None
+    def _record(
+        self, capture: RoCECapture, data: memoryview, segment: int, peer: Peer, isOutgoing: bool
+    ) -> None:
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
         now = self._clock.seconds()
         for offset in range(0, len(data), segment):
             packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
             if len(packet) >= BTH_LENGTH:
-                capture.packet(*((here, there) if ours else (there, here)), packet, now)
+                capture.packet(*((here, there) if isOutgoing else (there, here)), packet, now)

@@ -34,6 +34,7 @@ from txrdma.soft.shared._layout import (
     LENGTH,
     LINE,
     MORE,
+    NOTICE_BYTES,
     ORDERED,
     PADDING,
     PLAIN,
@@ -42,14 +43,12 @@ from txrdma.soft.shared._layout import (
     RESULTS,
     SOLICITED,
     STALLED,
-    TOLD_BYTES,
     WAKE,
 )
 from txrdma.soft.shared._outgoing import Outgoing
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import Region
-    from txrdma.soft.shared.capture import LaneRecorder
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
@@ -90,7 +89,7 @@ class Incoming:
     @ivar expected: the header of messages that need no receives; -1, which none has, while there are none.
     """
 
-    def __init__(self, owner: Owner, outgoing: Outgoing, shared: bool, observer: LaneRecorder | None) -> None:
+    def __init__(self, owner: Owner, outgoing: Outgoing, shared: bool) -> None:
         """
         @param outgoing: completes what the peer has consumed, when nothing comes.
         @param shared: others take from the owner's receives, too.
@@ -109,7 +108,6 @@ class Incoming:
         self._boxes = outgoing.boxes
         self._bells = outgoing.bells
         self._outgoing = outgoing
-        self._observer = observer
         self._shared = shared
         self._filled = 0
         self._stalled = False
@@ -131,8 +129,7 @@ class Incoming:
         """Take the connection for established: the peer has sent something, or the queue pair is in RTS."""
         self._established = True
         self.expected = self._messageHeader
-        if self._observer is None:
-            self._short = _SHORT
+        self._short = _SHORT
 
     def poll(self) -> None:
         """
@@ -179,8 +176,6 @@ class Incoming:
             at = boxes.at
             consumed = self.consumed
             header = words[at]
-        if self._observer is not None:
-            self._observer.looked()
         outgoing = self._outgoing
         if outgoing.isOver:
             return
@@ -233,13 +228,14 @@ class Incoming:
         kind = control & KIND
         if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES and not header >> 32:
             _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
-        if after > end or not kind or control > 63 or (kind == PADDING and (after != end or at == FIRST)):
+        isKnown = 0 < kind <= Kind.ATOMIC and control <= 63
+        if after > end or not isKnown or (kind == PADDING and (after != end or at == FIRST)):
             return self._refuse(Status.REM_INV_REQ_ERR)
         if kind == Kind.FAULT:
             isAccess = header >> 32 == Status.REM_ACCESS_ERR
             return self._refuse(Status.REM_ACCESS_ERR if isAccess else Status.REM_INV_REQ_ERR)
         if kind != PADDING:
-            if kind != Kind.ATOMIC and kind != Kind.NOTE:
+            if kind != Kind.ATOMIC:
                 if control & ~SOLICITED == PLAIN and self._peeked():
                     return True  # now it is as simple as that
                 if not self._receives and self._begun is None:
@@ -249,7 +245,9 @@ class Incoming:
                         boxes.words[STALLED] = (self.consumed + 1) << 8 | timer & 31
                     return False
             start = (at << 3) + 8
-            if not self._take(control, header >> 32, boxes.theirBytes[start : start + length]):
+            content = boxes.theirBytes[start : start + length]
+            take = self._execute if kind == Kind.ATOMIC else self._receive
+            if not take(control, header >> 32, content):
                 return False
         boxes.at = after if after != end else FIRST
         self.consumed += size
@@ -259,24 +257,6 @@ class Incoming:
             if self._owner.attributes.state is QPState.RTR:
                 self._owner.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         return True
-
-    def _take(self, control: int, immediate: int, data: memoryview) -> bool:
-        """Do what a record asks for, before the eyes of the observer; False when that can't be done."""
-        kind = control & KIND
-        observer = self._observer
-        if kind == Kind.NOTE:  # the peer has reached our memory, and tells
-            if observer is None or not observer.isNote(immediate, data):
-                return self._refuse(Status.REM_INV_REQ_ERR)
-            return observer.noted(immediate, data)
-        if observer is not None:
-            observer.came(control, immediate, data)
-        if kind == Kind.ATOMIC:
-            isTaken = self._execute(control, immediate, data)
-        else:
-            isTaken = self._receive(control, immediate, data)
-        if isTaken and observer is not None:
-            observer.took(control, self._boxes.words[RESULTS + (self._executed - 1) % RESULT_COUNT])
-        return isTaken
 
     def _receive(self, control: int, immediate: int, data: memoryview) -> bool:
         """Put a record, or the next part of a message, into the oldest receive."""
@@ -288,7 +268,7 @@ class Incoming:
         if (
             first != (self.targets is None)
             or (part and (not data or kind == Kind.WRITE_WITH_IMMEDIATE))
-            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != TOLD_BYTES)
+            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != NOTICE_BYTES)
         ):
             return self._refuse(Status.REM_INV_REQ_ERR)
         opcode, length = _RECEIVE, 0
@@ -407,8 +387,6 @@ class Incoming:
 
     def _tellFault(self, status: Status) -> None:
         """The peer's oldest request ends like this; our receiving ends with it."""
-        if self._observer is not None:
-            self._observer.refuses(status)
         self._boxes.words[CONSUMED] = status << 56 | self.consumed
 
     def close(self) -> ReceiveRequest | None:

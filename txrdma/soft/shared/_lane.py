@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from math import inf
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
@@ -50,9 +50,6 @@ from txrdma.soft.shared._layout import (
 )
 from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
 
-if TYPE_CHECKING:
-    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
-
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS
 _LOOK_AGAIN: Final = 0.01
@@ -69,7 +66,6 @@ class Lane:
 
     @ivar post: L{Outgoing.post <txrdma.soft.shared._outgoing.Outgoing.post>} itself; like C{poll} and
         C{receivesPosted} of the incoming half it is called for every message.
-    @ivar wantsNotes: whether the peer is to tell us of each access to our memory.
     @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
     """
 
@@ -77,26 +73,18 @@ class Lane:
     polled = True
 
     def __init__(
-        self,
-        owner: Owner,
-        surroundings: Surroundings,
-        box: memoryview,
-        shared: bool = False,
-        observer: LaneRecorder | None = None,
+        self, owner: Owner, surroundings: Surroundings, box: memoryview, shared: bool = False
     ) -> None:
         """
         @param shared: others take from the owner's receives, too.
-        @param observer: is shown all that passes.
         """
         self._owner = owner
         self._surroundings: Surroundings = surroundings
-        self._outgoing = outgoing = Outgoing(owner, surroundings, box, observer)
-        self._incoming = incoming = Incoming(owner, outgoing, shared, observer)
+        self._outgoing = outgoing = Outgoing(owner, surroundings, box)
+        self._incoming = incoming = Incoming(owner, outgoing, shared)
         self._boxes = outgoing.boxes
         self._bells = outgoing.bells
         self._remote = remote = outgoing.remote
-        self._isObserved = observer is not None
-        self.wantsNotes = observer is not None and observer.wantsNotes
         self._since: tuple[int, float] | None = None  # for what we wait, and since when
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
         self._canPut = False
@@ -111,9 +99,7 @@ class Lane:
         self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
         self.isPlaced: Callable[[], bool] = outgoing.isPlaced
         self.targetOf: Callable[[RKey, int, int], tuple[memoryview, memoryview] | None] = remote.targetOf
-        self.post: Callable[[Sequence[SendRequest]], None] = (
-            outgoing.post if observer is None else outgoing.postObserved
-        )
+        self.post: Callable[[Sequence[SendRequest]], None] = outgoing.post
         self.poll: Callable[[], None] = incoming.poll
         self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
@@ -124,18 +110,16 @@ class Lane:
 
     @property
     def direct(self) -> Lane | None:
-        """The lane itself takes messages without work requests, unless requests and receives are observed."""
-        return None if self._isObserved else self
+        """The lane itself takes messages without work requests."""
+        return self
 
-    def attach(self, box: memoryview, notes: bool = False) -> None:
+    def attach(self, box: memoryview) -> None:
         """
-        The peer's box has come: begin.
+        Begin to read the peer's box.
 
-        @param notes: the peer wants a note of each access to its memory.
         @raise ValueError: this is none.
         """
         ringBytes(len(box))
-        self._remote.notes = notes
         self._parked = box, FIRST
         if not self._bells.isDown:
             self._go()

@@ -59,8 +59,8 @@ LENGTH: Final = (1 << 24) - 1
 RESULT_COUNT: Final = FIRST - RESULTS
 """The number of atomics that may be on their way in one direction."""
 
-TOLD_BYTES: Final = 24
-"""The size of a WRITE_WITH_IMMEDIATE's or a NOTE's content: length, address, key; C{u64}, little-endian."""
+NOTICE_BYTES: Final = 24
+"""The size of a WRITE_WITH_IMMEDIATE's content: length, address, key; C{u64}, little-endian."""
 
 ASKED_BYTES: Final = 32
 """The size of an ATOMIC's content: address, key, operand, comparison; C{u64}, little-endian."""
@@ -74,9 +74,7 @@ class Kind(IntEnum):
     WRITE_WITH_IMMEDIATE = 3
     FAULT = 4
     PADDING = 5
-    NOTE = 6
-    """A note of an access to the receiver's memory, for receivers that record everything."""
-    ATOMIC = 7
+    ATOMIC = 6
 
 
 KIND: Final = 7
@@ -148,7 +146,6 @@ class RemoteRegion:
     @ivar view: the bytes, mapped; None when they are reached by messages.
     @ivar valid: one C{u64} word: 0 once the peer has deregistered it, 2 when a port of the peer is down, so
         that whoever comes by that one must wait, else 1.
-    @ivar noted: the bytes, mapped, in the place of C{view} when the peer wants a note of each access.
     @ivar writable: C{view}, when it may be written.
     """
 
@@ -157,16 +154,11 @@ class RemoteRegion:
     rights: int
     view: memoryview | None
     valid: memoryview
-    noted: memoryview | None = None
     writable: memoryview | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.rights & REMOTE_WRITE:
             self.writable = self.view
-
-    def note(self) -> None:
-        """From now on the peer wants a note of each access."""
-        self.view, self.noted, self.writable = None, self.view, None
 
 
 class Surroundings(Protocol):

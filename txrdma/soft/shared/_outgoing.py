@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final, TYPE_CHECKING
+from typing import Final
 
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import (
@@ -33,6 +33,7 @@ from txrdma.soft.shared._layout import (
     COMPLETION_OF,
     Kind,
     LINE,
+    NOTICE_BYTES,
     NOWHERE,
     ORDERED,
     PLAIN,
@@ -42,14 +43,10 @@ from txrdma.soft.shared._layout import (
     RESULT_COUNT,
     SOLICITED,
     Surroundings,
-    TOLD_BYTES,
     WAKE,
     Wake,
 )
 from txrdma.soft.shared._remote import RemoteMemory
-
-if TYPE_CHECKING:
-    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
 
 _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS
@@ -87,9 +84,7 @@ class Outgoing:
     @ivar isGone: the peer is no more; C{isOver}: we are.
     """
 
-    def __init__(
-        self, owner: Owner, surroundings: Surroundings, box: memoryview, observer: LaneRecorder | None
-    ) -> None:
+    def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
         self.boxes = Boxes(box)
         self.bells = Bells(self.boxes, surroundings)
         self.remote = RemoteMemory(owner, surroundings, self.boxes)
@@ -99,7 +94,6 @@ class Outgoing:
         self.isLinked = self.isGone = self.isOver = False
         self._owner = owner
         self._surroundings: Surroundings = surroundings
-        self._observer = observer
         self._atomics = Atomics()
         self._heldAt = 0  # how far the peer was when requests began to wait
         self._isFailing = False  # the newest outstanding entry is one that fails
@@ -170,13 +164,6 @@ class Outgoing:
         if boxes.theirs[WAKE] or self.isAttentive or boxes.produced == boxes.acknowledged:
             self.announce(solicited)
 
-    def postObserved(self, requests: Sequence[SendRequest]) -> None:
-        """Carry these out, in order, and each before the eyes of the observer."""
-        if self.isHeld:
-            self._postLater(requests)
-        else:
-            self._postSlowly(iter(requests), False)
-
     def _postSlowly(self, requests: Iterator[SendRequest], solicited: bool) -> None:
         """Carry out requests of any kind."""
         for request in requests:
@@ -185,8 +172,6 @@ class Outgoing:
                 self.waiting.extend(map(_kept, requests))
                 self._hold()
                 break
-            if self._observer is not None:
-                self._observed(self._observer, request)
             if self._isFailing:  # nothing after it is begun
                 self.waiting.extend(map(_kept, requests))
                 break
@@ -233,7 +218,7 @@ class Outgoing:
             status = self.remote.copy(request, pieces, length) if length and not boxes.offset else _SUCCESS
             if status is None:
                 return False
-            return self._violate(request, status) if status else self._note(request, length)
+            return self._violate(request, status) if status else self._finishAccess(request, length)
         elif operation in _ATOMICS:
             return self._ask(request, pieces, length)
         else:
@@ -255,12 +240,6 @@ class Outgoing:
         local, domain = self._owner.keys.local, self._owner.domain
         write = request.operation > _LAST_OUTWARD
         return [local(domain, segment, write) for segment in request.segments]
-
-    def _observed(self, observer: LaneRecorder, request: SendRequest) -> None:
-        """Show a request that was carried out, or that the peer would refuse."""
-        status = self.outstanding[-1][4] if self._isFailing else _SUCCESS
-        if not status or status in _FAULTS:  # others were never sent
-            observer.asked(request, b"".join(self._gather(request)), bool(status), self.boxes.produced)
 
     def _ask(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
         """An atomic: the peer's process is asked to do it."""
@@ -284,22 +263,15 @@ class Outgoing:
         self._atomics.bring(self.boxes.theirs, self.boxes.acknowledged)
         return not self._atomics
 
-    def _note(self, request: SendRequest, length: int) -> bool:
-        """RDMA is done: tell of it, where that was asked, or tell that this has to wait."""
+    def _finishAccess(self, request: SendRequest, length: int) -> bool:
+        """Append the immediate of an RDMA operation whose bytes are copied; False when there is no room."""
         boxes = self.boxes
-        operation = request.operation
-        withImmediate = operation is Operation.RDMA_WRITE_WITH_IMMEDIATE
-        if withImmediate or self.remote.notes:
-            control = int(Kind.WRITE_WITH_IMMEDIATE if withImmediate else Kind.NOTE)
-            told = b"".join(
+        if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
+            notice = b"".join(
                 number.to_bytes(8, "little") for number in (length, request.remoteAddress, request.rkey)
             )
-            if not boxes.record(
-                control | (SOLICITED if request.solicited and withImmediate else 0),
-                request.immediate if withImmediate else int(operation),
-                (memoryview(told),),
-                TOLD_BYTES,
-            ):
+            control = Kind.WRITE_WITH_IMMEDIATE | (SOLICITED if request.solicited else 0)
+            if not boxes.record(control, request.immediate, (memoryview(notice),), NOTICE_BYTES):
                 boxes.offset = -1
                 return False
         boxes.offset = 0
@@ -361,8 +333,6 @@ class Outgoing:
             if not self._carryOut(waiting[0]):
                 self._hold()
                 break
-            if self._observer is not None:
-                self._observed(self._observer, waiting[0])
             solicited |= waiting.popleft().solicited
         if not waiting and self.bells.room and not self.isOver:
             self.bells.room = 0
@@ -391,8 +361,6 @@ class Outgoing:
     def retire(self) -> bool:
         """Complete what is consumed; what then fails, fails, and the lane with it."""
         owner, outstanding, done = self._owner, self.outstanding, self.boxes.acknowledged
-        if self._observer is not None:
-            self._observer.answered(done, self.boxes.theirs)
         if self._atomics:
             self._atomics.bring(self.boxes.theirs, done)
         before = len(outstanding)
@@ -420,8 +388,6 @@ class Outgoing:
     def fail(self, status: Status, event: AsyncEventKind | None) -> None:
         """The oldest request ends like this, and the queue pair with it."""
         owner = self._owner
-        if self._observer is not None and status in _FAULTS:
-            self._observer.refused(status)
         if self.outstanding:
             _, identifier, opcode, _, _ = self.outstanding.popleft()
         elif self.waiting:

@@ -32,13 +32,11 @@ class RemoteMemory:
 
     @ivar regions: by key; None for a key that was refused.
     @ivar asked: the key about which an answer of the peer's process is awaited, by a request that waits.
-    @ivar notes: the peer wants a note of each access to its memory.
     """
 
     def __init__(self, owner: Owner, surroundings: Surroundings, boxes: Boxes) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
         self.asked: RKey | None = None
-        self.notes = False
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
         self._surroundings: Surroundings = surroundings
@@ -115,7 +113,7 @@ class RemoteMemory:
         offset = request.remoteAddress - region.address
         if offset < 0 or offset + length > region.length:
             return Status.REM_ACCESS_ERR
-        view = region.noted if region.view is None else region.view
+        view = region.view
         if view is None:
             self._byMessages(request, pieces)
             return None
@@ -162,8 +160,6 @@ class RemoteMemory:
         if self._isOver or (preparing is None and self.asked != rkey):
             return False
         self._access = access
-        if self.notes and region is not None:
-            region.note()
         self.regions[rkey] = region
         for known in preparing or ():
             known()

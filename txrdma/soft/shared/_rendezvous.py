@@ -20,7 +20,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft._mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
-VERSION: Final = 3
+VERSION: Final = 4
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{Access} or L{Answer} carries."""
 
@@ -100,14 +100,12 @@ class Join(Layout):
     """
     A queue pair is ready to receive.
 
-    Its box comes as a descriptor. C{receives} and C{sends} are the numbers of the doorbells of these. With
-    C{notes} it wants a note of each access to its memory.
+    Its box comes as a descriptor. C{receives} and C{sends} are the numbers of the doorbells of these.
     """
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
-    notes: bool = bits(1)
-    reserved: int = bits(7)
+    reserved: int = bits(8)
     destination: QPN = bits(24)
     reserved2: int = bits(8)
     firstPSN: int = bits(24)

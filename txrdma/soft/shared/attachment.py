@@ -22,7 +22,7 @@ from txrdma.soft._route import Owner
 from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._layout import RemoteRegion, Surroundings
+from txrdma.soft.shared._layout import RemoteRegion
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
@@ -72,11 +72,6 @@ class Around(Protocol):
     reactor: SharingReactor
     meetings: Meetings
 
-    def makeLane(
-        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
-    ) -> Lane:
-        """A lane to that peer."""
-
 
 class Neighbour(Protocol):
     """The other process on this host, as attachments to its queue pairs see it."""
@@ -121,7 +116,7 @@ class Attachment:
         self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
         self._doorbells: list[Doorbell] = []
         self.joined = False
-        self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
+        self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
 
     def invite(self) -> None:
         """Tell the peer's queue pair that ours is there."""
@@ -129,7 +124,6 @@ class Attachment:
         message = Join(
             kind=MessageKind.JOIN,
             source=self.number,
-            notes=self.lane.wantsNotes,
             destination=self.destination,
             firstPSN=self.owner.attributes.rqPSN or 0,
             receives=self._peer.bellOf(receives),
@@ -144,12 +138,12 @@ class Attachment:
         if box >= 0:
             os.close(box)
 
-    def join(self, box: mmap.mmap, doorbells: list[Doorbell], notes: bool) -> None:
+    def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
         """The peer's queue pair is there."""
         self.joined = True
         self._mappings[None] = box
         self._doorbells = doorbells
-        self.lane.attach(memoryview(box), notes)
+        self.lane.attach(memoryview(box))
 
     # What the lane asks for: txrdma.soft.shared._layout.Surroundings.
 

@@ -19,11 +19,10 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import Seldom
-from txrdma.soft._netdev import softMAC, udpPort
+from txrdma.soft._netdev import udpPort
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
-from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
+from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
@@ -48,7 +47,6 @@ from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixM
 from txrdma.unix.sockets import isOurs, Reactor
 
 if TYPE_CHECKING:
-    from txrdma.iba.pcap import RoCECapture
     from txrdma.soft.memory import KeyTable
 
 _log = Logger()
@@ -74,7 +72,7 @@ class _Peer:
         self.mailbox: Mailbox | None = None
         self.isLost = False
         self._port = port
-        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], bool]] = {}
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
         self._theirBells = TheirDoorbells()
         self._ourBells = OurDoorbells()
 
@@ -117,7 +115,7 @@ class _Peer:
             self._port.unlink(link)
         self._port.forget(self)
         for invitation in self._invitations.values():
-            _discard(*invitation[:2])
+            _discard(*invitation)
         self._invitations.clear()
         self._theirBells.close()
         if self.mailbox is not None:
@@ -161,9 +159,9 @@ class _Peer:
             self.refuse(told)
             return
         if attachment is None:
-            self._invitations[key] = (box, doorbells, told.notes)  # its queue pair is not ready yet
+            self._invitations[key] = (box, doorbells)  # its queue pair is not ready yet
         else:
-            attachment.join(box, doorbells, told.notes)
+            attachment.join(box, doorbells)
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
     def openMailbox(self) -> Mailbox | None:
@@ -222,7 +220,7 @@ class _Peer:
     def left(self, told: Note) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
         if invitation is not None:
-            _discard(*invitation[:2])
+            _discard(*invitation)
         attachment = self.attachment(told.source, told.destination)
         if attachment is not None:
             attachment.peerGone(None)
@@ -418,20 +416,17 @@ class SharedMemoryPort:
         reactor: SharingReactor,
         address: str,
         port: int,
-        capture: RoCECapture | None = None,
         ring: int = RING_BYTES,
         meetings: Meetings | None = None,
     ) -> None:
         """
         @param meetings: how other processes are met; by UNIX sockets without it.
-        @param capture: gets every packet that RoCE v2 would have sent; its owner closes its file.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor
         self.address = address
         self.port = port
         self.meetings = meetings or UnixMeetings(cast(Reactor, reactor))
-        self._capture = capture
         self._ring = ring
         self._enabled = True
         self._isResting = False
@@ -550,22 +545,6 @@ class SharedMemoryPort:
         link.line.setReading(self._enabled)
         self._links[link] = None
         return link
-
-    def makeLane(
-        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
-    ) -> Lane:
-        """A lane to that peer."""
-        observer = None
-        if self._capture is not None:
-            # Not at the top: few record, and all would wait for what a recording is made of.
-            from txrdma.soft.shared.capture import LaneRecorder
-
-            here = (self.address, self.port)
-            ends = (*here, softMAC(*here)), (*peer, softMAC(*peer))
-            observer = LaneRecorder(
-                owner, surroundings, self._ring, self._capture, ends, self.reactor.seconds
-            )
-        return Lane(owner, surroundings, box, owner.shared is not None, observer)
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""

@@ -111,6 +111,12 @@ class OpeningTests(SynchronousTestCase):
             self.assertEqual(len(file.read()), 24)
         self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
 
+    def test_pcapRoute(self) -> None:
+        """A device that records packets has the RoCE route only."""
+        recording = self.open(pcap=self.mktemp())
+        self.assertEqual([type(route).__name__ for route in recording.routes], ["RoCEPort"])
+        self.assertRaises(ValueError, openSoftDevice, self.reactor, route="shared-memory", pcap=self.mktemp())
+
     def test_nonsense(self) -> None:
         """What makes no sense is a ValueError that names key and value."""
         for args, kwargs, named in (
@@ -126,6 +132,7 @@ class OpeningTests(SynchronousTestCase):
             ([], {"route": "scenic"}, "route=scenic"),
             ([], {"mtu": "1500"}, "mtu=1500"),
             ([], {"pcap": ""}, "pcap="),
+            ([], {"pcap": "file", "route": "shared-memory"}, "pcap=file"),
             ([], {"runtime": "here"}, "runtime=here"),
             ([], {"runtime": "/run/txrdma", "route": "rocev2"}, "runtime=/run/txrdma"),
             ([], {"colour": "blue"}, "colour=blue"),
@@ -138,7 +145,8 @@ class OpeningTests(SynchronousTestCase):
         gc.collect()  # what tests before this one left open closes here, not meanwhile
         before = len(os.listdir("/dev/fd"))
         for route in ("auto", "rocev2", "shared-memory"):
-            openSoftDevice(self.reactor, route=route, pcap=self.mktemp()).close()
+            openSoftDevice(self.reactor, route=route).close()
+        openSoftDevice(self.reactor, pcap=self.mktemp()).close()
         self.assertRaises(DeviceUnavailable, openSoftDevice, self.reactor, "192.0.2.213", pcap=self.mktemp())
         self.assertEqual(len(os.listdir("/dev/fd")), before)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))

@@ -41,7 +41,6 @@ SELDOM: Final = [
     "txrdma.soft.rc.peers",
     "txrdma.soft.rc.roce",
     "txrdma.soft.rc.routes",
-    "txrdma.soft.shared.capture",
     "txrdma.testing",
     "txrdma.verbs.polling",
     "txrdma.verbs.pyverbs",
