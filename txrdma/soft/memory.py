@@ -35,7 +35,6 @@ _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
 _VALID: Final = (1).to_bytes(8, sys.byteorder)
-_GUARDED: Final = (2).to_bytes(8, sys.byteorder)
 
 
 class Domain:
@@ -48,8 +47,8 @@ class Region:
     Memory that the device may reach.
 
     @ivar descriptor: the memfd, for a region that can be shared with other processes.
-    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0; 2 while
-        guarded. It has the last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has
+        the last page for itself; the memfd is C{validOffset + PAGE} long.
     @ivar rights: C{access} as a plain integer.
     """
 
@@ -104,12 +103,6 @@ class Region:
         """A piece of it, for a work request."""
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
-    def guard(self, isGuarded: bool) -> None:
-        """Have peers that have mapped it look, or no more look, whether they may reach it at present."""
-        if self._mapping is not None and self.descriptor is not None:
-            word = _GUARDED if isGuarded else _VALID
-            self._mapping[self.validOffset : self.validOffset + 8] = word
-
     def close(self) -> None:
         """
         Deregister the memory region: its keys are of no use any more.
@@ -142,7 +135,6 @@ class KeyTable:
         self._regions: dict[int, Region] = {}
         self.lookup: Callable[[int], Region | None] = self._regions.get  # for those who check by themselves
         self._maxRegions = maxRegions
-        self._guards = 0
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
         self._old = Recent(_KEYS_REMEMBERED)
 
@@ -236,20 +228,10 @@ class KeyTable:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:
             raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
-        mapping[validOffset : validOffset + 8] = _GUARDED if self._guards else _VALID
+        mapping[validOffset : validOffset + 8] = _VALID
         view = memoryview(mapping)[:length]
         key, address = self._newKey(), self._place(length)
         return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
-
-    def guard(self, isGuarded: bool) -> None:
-        """
-        Count one reason more, or one less, for peers to look whether they may reach our memory now.
-
-        They look while there is any reason: see L{txrdma.soft.shared._layout.RemoteRegion}.
-        """
-        self._guards += 1 if isGuarded else -1
-        for region in self._regions.values():
-            region.guard(self._guards > 0)
 
     def _admit(self, access: Access) -> None:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:

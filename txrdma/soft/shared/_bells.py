@@ -19,7 +19,6 @@ class Bells:
     The causes for which we want to be woken, and those for which the peer was.
 
     @ivar armed: flags of L{Wake} for what our completion queues wait for; C{room}: for what waits to be sent.
-    @ivar isDown: our port is down: nobody is to wake us.
     @ivar isUrgent: the peer is to look, even when nobody there waits for messages.
     @ivar rungReceives: the peer's wake word for which its receives were rung; C{rungSends}: its sends.
     """
@@ -27,7 +26,6 @@ class Bells:
     def __init__(self, boxes: Boxes, surroundings: Surroundings) -> None:
         self.armed = 0
         self.room = 0
-        self.isDown = False
         self.isUrgent = False
         self.rungReceives = 0
         self.rungSends = 0
@@ -38,7 +36,7 @@ class Bells:
 
     def say(self) -> None:
         """Write our wake word; look at what is waited for once more after this."""
-        flags = Wake.DOWN if self.isDown else self.armed | self.room
+        flags = self.armed | self.room
         self._epoch += 1
         self._boxes.words[WAKE] = self._epoch << 8 | flags if flags else 0
         barrier()
@@ -54,9 +52,7 @@ class Bells:
         if wake and wake != self.rungReceives and wake & (3 if solicited else 1):
             self.rungReceives = wake
             self._surroundings.ringReceives()
-        if wake & Wake.DOWN:
-            self._surroundings.watch()
-        elif self.isUrgent and not wake & Wake.RECEIVES:
+        if self.isUrgent and not wake & Wake.RECEIVES:
             self._nudge()
         self.isUrgent = False
 

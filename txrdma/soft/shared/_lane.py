@@ -86,7 +86,6 @@ class Lane:
         self._bells = outgoing.bells
         self._remote = remote = outgoing.remote
         self._since: tuple[int, float] | None = None  # for what we wait, and since when
-        self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
         self._canPut = False
         self._header = 0  # of messages without work requests
         self._first = 0  # number of each
@@ -120,9 +119,11 @@ class Lane:
         @raise ValueError: this is none.
         """
         ringBytes(len(box))
-        self._parked = box, FIRST
-        if not self._bells.isDown:
-            self._go()
+        self._boxes.read(box, FIRST)
+        self._outgoing.isLinked = True
+        self._since = None
+        self.attributesChanged()
+        self._outgoing.resume()
 
     def attributesChanged(self) -> None:
         """Timers, counters or the state are others now."""
@@ -132,52 +133,13 @@ class Lane:
             self._incoming.establish()
         self._canPut = isReady and self._header > 0
 
-    def _go(self) -> None:
-        """Read where the peer writes, and carry out what waits."""
-        parked, self._parked = self._parked, None
-        if parked is not None:
-            self._boxes.read(*parked)
-            self._outgoing.isLinked = True
-            self._since = None
-            self.attributesChanged()
-            self._outgoing.resume()
-
-    def setEnabled(self, isEnabled: bool) -> None:
-        """Our port went down, or is up again: what is down neither sends nor takes anything."""
-        outgoing, bells = self._outgoing, self._bells
-        if outgoing.isOver or bells.isDown is not isEnabled:
-            return
-        bells.isDown = not isEnabled
-        if isEnabled:
-            bells.say()
-            self._incoming.unsaid = True
-            self._go()
-            self.poll()
-            self._incoming.lookBack()
-            return
-        if outgoing.isLinked:
-            outgoing.settle(self._boxes.theirs[CONSUMED])
-            if outgoing.isOver:
-                return
-            self._parked = self._boxes.theirBytes, self._boxes.at
-            outgoing.isLinked = False
-            self._boxes.detach()
-        outgoing.isHeld = True
-        self._since = None
-        bells.say()
-        self._surroundings.watch()
-
     def nudged(self) -> None:
-        """The peer asks us to look: what it wants, what it has done, whether its port is up."""
+        """Poll on behalf of the peer, and resume requests that wait for it."""
         self.poll()
         barrier()  # who sees by now that we have not come so far does not ask again: what it wants is there
         self.poll()
         outgoing = self._outgoing
-        if outgoing.isOver or not outgoing.isLinked:
-            return
-        if self._boxes.theirs[WAKE] & Wake.DOWN:
-            self._surroundings.watch()
-        elif outgoing.isHeld:
+        if outgoing.isLinked and outgoing.isHeld:
             outgoing.resume()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
@@ -227,7 +189,6 @@ class Lane:
         outgoing.gone()
         incoming.targets = None
         self._boxes.detach()
-        self._parked = None
         self._remote.close()
         if outgoing.outstanding or outgoing.waiting or event is not None:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
@@ -262,12 +223,8 @@ class Lane:
         outgoing, boxes = self._outgoing, self._boxes
         if outgoing.isOver:
             return [], None
-        if outgoing.isLinked and boxes.theirs[WAKE] & Wake.DOWN:
-            # It must not find what we shall never send again.
-            boxes.words[FIRST + ((boxes.theirs[CONSUMED] & boxes.ring - 1) >> 3)] = 0
         left = outgoing.close()
         begun = self._incoming.close()
-        self._parked = None
         boxes.close()
         surroundings, self._surroundings = self._surroundings, NOWHERE
         outgoing.leave()
@@ -321,7 +278,7 @@ class Lane:
         _acquire()
         _release()
         wake = boxes.theirs[WAKE]
-        if outgoing.isAttentive or (wake and (wake != self._bells.rungReceives or wake & Wake.DOWN)):
+        if outgoing.isAttentive or (wake and wake != self._bells.rungReceives):
             outgoing.announce(True)
         return True
 
@@ -382,9 +339,8 @@ class Lane:
 
     def expired(self, now: float) -> float | None:
         """
-        See whether the peer takes too long: to come (IBA 9.7.6.1.3), or to post a receive (9.7.5.2.8).
-
-        While our port or the peer's is down nothing comes.
+        Fail the oldest request when the peer takes too long to connect (IBA 9.7.6.1.3) or to post a receive
+        (9.7.5.2.8).
 
         @return: in how many seconds to look again; None when there is nothing to wait for.
         """
@@ -392,9 +348,7 @@ class Lane:
         if outgoing.isOver or not (outgoing.outstanding or outgoing.waiting):
             self._since = None
             return None
-        if outgoing.isLinked and not self._boxes.theirs[WAKE] & Wake.DOWN:
-            if self._since is not None and self._since[0] == 0:
-                self._since = None  # it was not there, or its port was down: now it is back
+        if outgoing.isLinked:
             return self._notReady(now)
         attributes = self._owner.attributes
         timeout = ackTimeoutSeconds(attributes.timeout or 0)

@@ -95,8 +95,6 @@ class Wake:
     SOLICITED = 2
     SENDS = 4
     ROOM = 8
-    DOWN = 16
-    """Don't wake us: our port is down. We take nothing, and nothing may be done to our memory."""
 
 
 COMPLETION_OF: Final = {
@@ -144,8 +142,7 @@ class RemoteRegion:
 
     @ivar rights: plain L{txrdma.iba.verbs.Access} numbers.
     @ivar view: the bytes, mapped; None when they are reached by messages.
-    @ivar valid: one C{u64} word: 0 once the peer has deregistered it, 2 when a port of the peer is down, so
-        that whoever comes by that one must wait, else 1.
+    @ivar valid: one C{u64} word: 1 until the peer deregisters the region, then 0.
     @ivar writable: C{view}, when it may be written.
     """
 

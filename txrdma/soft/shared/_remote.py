@@ -19,8 +19,6 @@ from txrdma.soft.shared._layout import (
     REMOTE_WRITE,
     RemoteRegion,
     Surroundings,
-    WAKE,
-    Wake,
 )
 
 _SUCCESS: Final = Status.SUCCESS
@@ -62,7 +60,7 @@ class RemoteMemory:
             return False
         target = region.writable
         at = request.remoteAddress - region.address
-        if target is None or at < 0 or region.valid[0] != 1:
+        if target is None or at < 0 or not region.valid[0]:
             return False
         inline = request.inline
         if inline:
@@ -95,8 +93,6 @@ class RemoteMemory:
         @return: how it ends: C{SUCCESS}, or as the peer would refuse it; None when it has to wait.
         """
         rkey = request.rkey
-        if self._boxes.theirs[WAKE] & Wake.DOWN:
-            return None
         if rkey not in self.regions:
             if self.asked is None:
                 self.asked = rkey

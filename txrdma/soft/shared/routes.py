@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import cast, Final, TYPE_CHECKING
+from typing import cast, Final
 
 from twisted.logger import Logger
 
@@ -45,9 +45,6 @@ from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
 from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
 from txrdma.unix.sockets import isOurs, Reactor
-
-if TYPE_CHECKING:
-    from txrdma.soft.memory import KeyTable
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -428,9 +425,7 @@ class SharedMemoryPort:
         self.port = port
         self.meetings = meetings or UnixMeetings(cast(Reactor, reactor))
         self._ring = ring
-        self._enabled = True
         self._isResting = False
-        self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
         self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf)
@@ -453,13 +448,12 @@ class SharedMemoryPort:
         if peer is None:
             return None
         attachment = Attachment(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
-        attachment.lane.setEnabled(self._enabled)
         peer.add(attachment)
         return attachment.lane
 
     def _mailboxOf(self, name: tuple[str, int]) -> Mailbox | None:
         """The lane for datagrams to that device, when its process is one of this host."""
-        peer = self._reach(name) if self._enabled else None
+        peer = self._reach(name)
         return None if peer is None else peer.openMailbox()
 
     def drive(self) -> bool:
@@ -467,27 +461,7 @@ class SharedMemoryPort:
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
-        """
-        The port was taken down, or up again.
-
-        While it is down our lanes stand still, and messages wait in their sockets. Peers are told: who waits
-        for us does so from now on as long as it may, and who would reach our memory looks first.
-        """
-        if self._enabled == isEnabled:
-            return
-        self._enabled = isEnabled
-        attachments = self._joints()
-        if isEnabled:
-            self._unguard()
-        else:
-            self._guarded = list({id(each.owner.keys): each.owner.keys for each in attachments}.values())
-            for keys in self._guarded:
-                keys.guard(True)
-        for attachment in attachments:
-            attachment.lane.setEnabled(isEnabled)
-            attachment.nudge()
-        for link in tuple(self._links):
-            link.line.setReading(isEnabled and not self._isResting)
+        """Do nothing: shared memory does not depend on a network port."""
 
     @property
     def resting(self) -> SharedMemoryPort:
@@ -511,7 +485,7 @@ class SharedMemoryPort:
         self.datagrams.wake()
         self._listener.setReading(True)
         for link in self._links:
-            link.line.setReading(self._enabled)
+            link.line.setReading(True)
             link.line.setWriting(True)
         for attachment in self._joints():
             attachment.wake()
@@ -519,11 +493,6 @@ class SharedMemoryPort:
     def _joints(self) -> list[Attachment]:
         """The attachments of all our queue pairs to those of other processes."""
         return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
-
-    def _unguard(self) -> None:
-        guarded, self._guarded = self._guarded, []
-        for keys in guarded:
-            keys.guard(False)
 
     def _reach(self, name: tuple[str, int]) -> _Peer | None:
         peer = self._peers.get(name)
@@ -542,7 +511,6 @@ class SharedMemoryPort:
 
     def _link(self, line: Line, peer: _Peer | None) -> _Link:
         link = _Link(self, line, peer)
-        link.line.setReading(self._enabled)
         self._links[link] = None
         return link
 
@@ -568,7 +536,6 @@ class SharedMemoryPort:
         """Close the rendezvous, and all connections. Twice is fine."""
         self._listener.close()
         self.datagrams.close()
-        self._unguard()
         for peer in list(self._peers.values()):
             peer.lost("we close")
         for link in list(self._links):

@@ -441,12 +441,9 @@ class ScribbledTests(AtomicCase):
                 side.lane.poll()
                 side.deliver()
             elif what < 0.85:
-                side.lane.setEnabled(chance.random() < 0.7)
                 side.lane.expired(step)
             else:
                 spoil(chance, chance.choice(sides).box)
-        for side in sides:
-            side.lane.setEnabled(True)
         self.turn()
         for side in sides:
             view = side.memory.view
@@ -487,7 +484,7 @@ class ScribbledTests(AtomicCase):
 
     def test_armedForAnything(self) -> None:
         """Flags that the peer invents don't keep an atomic from being asked for."""
-        self.other.box.cast("Q")[WAKE] = 0xFF & ~(Wake.DOWN | Wake.RECEIVES)
+        self.other.box.cast("Q")[WAKE] = 0xFF & ~Wake.RECEIVES
         self.one.post(self.atomic(1, operand=1))
         self.one.deliver()
         self.assertEqual(self.word(self.other.memory.view), 1)
