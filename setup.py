@@ -33,7 +33,7 @@ COMPILED = [
     "txrdma/smc/group/link.py",
     "txrdma/smc/group/posting.py",
     "txrdma/smc/group/turn.py",
-    "txrdma/soft/_direct.py",
+    "txrdma/soft/core/directdatagrams.py",
     "txrdma/soft/rc/_datagram.py",
     "txrdma/soft/rc/neighbours.py",
     "txrdma/soft/shared/_bells.py",

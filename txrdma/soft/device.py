@@ -40,18 +40,18 @@ from txrdma.interfaces import (
     IRestingDevice,
     IVerbsDevice,
 )
-from txrdma.soft._recent import Recent
-from txrdma.soft._route import Resting, Route, RoutePort
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.recent import Recent
+from txrdma.soft.core.route import Resting, Route, RoutePort
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkCapacity, checkRange, checkRoom, LIMITS
-from txrdma.soft.memory import KeyTable
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 if TYPE_CHECKING:
     from txrdma.soft.rc.peers import RoutesPort
@@ -264,7 +264,7 @@ class SoftDevice:
             self._telling = None
         self._tellClosed()
 
-    # What queue pairs ask for: see txrdma.soft.queuepair.Host.
+    # What queue pairs ask for: see txrdma.soft.core.queuepair.Host.
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """

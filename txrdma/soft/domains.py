@@ -22,10 +22,10 @@ from txrdma.interfaces import (
     IQueuePair,
     ISharedReceiveQueue,
 )
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.limits import checkRange, checkRoom
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 
 @implementer(IAddressHandle)

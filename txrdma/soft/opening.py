@@ -14,8 +14,8 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPKind
-from txrdma.soft._netdev import activeMTU
-from txrdma.soft._route import Owner, Route, RoutePort
+from txrdma.soft.core.netdev import activeMTU
+from txrdma.soft.core.route import Owner, Route, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier

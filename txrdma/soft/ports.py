@@ -27,8 +27,8 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
-from txrdma.soft._netdev import activeMTU, laneCount, softMAC
-from txrdma.soft._route import Resting, RoutePort
+from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
+from txrdma.soft.core.route import Resting, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 
 _log = Logger()

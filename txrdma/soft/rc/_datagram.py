@@ -43,7 +43,7 @@ from txrdma.soft.rc._packets import (
 )
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 GRH_LENGTH: Final = 40
 

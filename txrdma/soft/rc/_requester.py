@@ -11,8 +11,9 @@ Where the specification leaves a choice:
     same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
   - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
   - How much is in the air at once is bounded by a L{Window <txrdma.soft.rc._window.Window>}.
-  - When to send again, and when to give up, is decided by L{Patience <txrdma.soft._patience.Patience>}. After
-    a silence the oldest packet goes out again, alone: the answer tells what else the peer misses.
+  - When to send again, and when to give up, is decided by
+    L{Patience <txrdma.soft.core.roundtrip.Patience>}. After a silence the oldest packet goes out again,
+    alone: the answer tells what else the peer misses.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from txrdma.iba.headers import NAKCode, Opcode
 from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
-from txrdma.soft._patience import Patience
+from txrdma.soft.core.roundtrip import Patience
 from txrdma.soft.rc._entries import Entry
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
@@ -46,7 +47,7 @@ from txrdma.soft.rc._packets import (
 from txrdma.soft.rc._window import Window
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 READ_CHUNK: Final = 64 * 1024
 

@@ -47,7 +47,7 @@ from txrdma.soft.rc._packets import (
 )
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 MOST_AT_ONCE: Final = 64
 """Packets of READ answers in one L{Responder.outgoing}: other queue pairs want their turn."""

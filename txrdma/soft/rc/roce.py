@@ -18,8 +18,8 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
-from txrdma.soft._netdev import softMAC, udpPort
-from txrdma.soft._route import Owner, Route
+from txrdma.soft.core.netdev import softMAC, udpPort
+from txrdma.soft.core.route import Owner, Route
 from txrdma.soft.rc._datagram import Lane
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,

@@ -24,8 +24,8 @@ from txrdma.iba.verbs import (
     QPState,
     SendRequest,
 )
-from txrdma.soft._direct import DirectDatagrams
-from txrdma.soft._route import Owner
+from txrdma.soft.core.directdatagrams import DirectDatagrams
+from txrdma.soft.core.route import Owner
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired

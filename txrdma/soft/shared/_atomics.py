@@ -15,7 +15,7 @@ from typing import Final
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
-from txrdma.soft._route import Owner
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import ASKED_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
 

@@ -21,7 +21,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Status,
 )
-from txrdma.soft._route import Owner
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._atomics import execute
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import (
@@ -48,7 +48,7 @@ from txrdma.soft.shared._layout import (
 from txrdma.soft.shared._outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Region
+    from txrdma.soft.core.memory import Region
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE

@@ -27,8 +27,8 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft._patience import SHORTEST_TIMEOUT
-from txrdma.soft._route import Owner
+from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._bells import WAKES_SENDER
 from txrdma.soft.shared._incoming import IDLE, Incoming, PATIENCE
 from txrdma.soft.shared._layout import (
@@ -62,7 +62,7 @@ _release: Final = release
 
 class Lane:
     """
-    Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}.
+    Both directions of one queue pair over shared memory: a L{Route <txrdma.soft.core.route.Route>}.
 
     @ivar post: L{Outgoing.post <txrdma.soft.shared._outgoing.Outgoing.post>} itself; like C{poll} and
         C{receivesPosted} of the incoming half it is called for every message.

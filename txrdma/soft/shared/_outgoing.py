@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft._route import Owner
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
 from txrdma.soft.shared._bells import Bells
 from txrdma.soft.shared._boxes import Boxes

@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
-from txrdma.soft._route import Owner
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
     NOWHERE,

@@ -17,7 +17,7 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
-from txrdma.soft._mapping import mapped
+from txrdma.soft.core.mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
 VERSION: Final = 4

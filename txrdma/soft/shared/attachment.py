@@ -18,7 +18,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.logs import Seldom
-from txrdma.soft._route import Owner
+from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._lane import Lane
@@ -39,7 +39,7 @@ from txrdma.soft.shared._rendezvous import (
 from txrdma.soft.shared.unixpackets import Meetings, NO_DESCRIPTORS
 
 if TYPE_CHECKING:
-    from txrdma.soft.completion import SoftCompletionQueue
+    from txrdma.soft.core.completion import SoftCompletionQueue
 
 _log = Logger()
 _seldom = Seldom(_log)

@@ -19,8 +19,8 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import Seldom
-from txrdma.soft._netdev import udpPort
-from txrdma.soft._route import Owner, Route
+from txrdma.soft.core.netdev import udpPort
+from txrdma.soft.core.route import Owner, Route
 from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
@@ -402,7 +402,7 @@ class _Link:
 
 class SharedMemoryPort:
     """
-    The local end of routes through shared memory: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.route.RoutePort>}.
 
     @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
     @ivar datagrams: the lanes for datagrams, which are somebody else's to send.

@@ -20,8 +20,8 @@ from txrdma.smc.group.link import Link
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.llc import DeleteReason
-from txrdma.soft.completion import SoftCompletionQueue
-from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.core.completion import SoftCompletionQueue
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.routes import RoCERoute

@@ -24,7 +24,7 @@ from txrdma.iba.verbs import (
     CM_SUPPORTED,
 )
 from txrdma.interfaces import IVerbsDeviceStringParser
-from txrdma.soft._netdev import softMAC
+from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import rendezvousName

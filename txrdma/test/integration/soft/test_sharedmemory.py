@@ -18,7 +18,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft import _mapping
+from txrdma.soft.core import mapping as _mapping
 from txrdma.soft.shared import routes
 from txrdma.soft.shared._rendezvous import (
     MessageKind,

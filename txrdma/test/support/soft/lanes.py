@@ -23,7 +23,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.memory import Domain, KeyTable, Region
+from txrdma.soft.core.memory import Domain, KeyTable, Region
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
@@ -106,7 +106,7 @@ class Side:
         for word in self.valid.values():
             word[0] = 0
 
-    # txrdma.soft._route.Owner
+    # txrdma.soft.core.route.Owner
 
     def retired(self, count: int) -> None:
         self.retirements += count

@@ -18,7 +18,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 
 
 def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2) -> Completion:

@@ -20,7 +20,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft.memory import Domain, KeyTable, PAGE, Region
+from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.soft._patience}.
+Tests for L{txrdma.soft.core.roundtrip}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.times import ackTimeoutSeconds
-from txrdma.soft._patience import FIRST_TIMEOUT, LONGEST_TIMEOUT, Patience, RoundTrip, SHORTEST_TIMEOUT
+from txrdma.soft.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, Patience, RoundTrip, SHORTEST_TIMEOUT
 
 SECONDS = st.floats(0, 5, allow_subnormal=False)
 

@@ -23,8 +23,8 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
-from txrdma.soft._netdev import softMAC
-from txrdma.soft._route import Owner, Route
+from txrdma.soft.core.netdev import softMAC
+from txrdma.soft.core.route import Owner, Route
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import NO_GID, SoftPort
 

@@ -33,11 +33,11 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IQueuePair
-from txrdma.soft._transitions import transition
-from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.transitions import transition
 from txrdma.soft.domains import SoftAddressHandle
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.queuepair import SoftQueuePair
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 RC, UD = QPKind.RC, QPKind.UD

@@ -1,5 +1,5 @@
 """
-Lost packets, late ones and silent peers: L{txrdma.soft._patience} in connections over a simulated network.
+Lost and late packets and silent peers, over a simulated network: L{txrdma.soft.core.roundtrip}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
-from txrdma.soft._patience import Patience, SHORTEST_TIMEOUT
+from txrdma.soft.core.roundtrip import Patience, SHORTEST_TIMEOUT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort

@@ -23,7 +23,7 @@ from txrdma.iba.verbs import (
 )
 
 if TYPE_CHECKING:
-    from txrdma.soft.memory import Domain, KeyTable
+    from txrdma.soft.core.memory import Domain, KeyTable
 
 
 class Owner(Protocol):

@@ -19,7 +19,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
 from txrdma.kit.logs import advised
-from txrdma.soft._route import Route
+from txrdma.soft.core.route import Route
 
 _UNARMED: Final = 0
 _SOLICITED: Final = 1

@@ -2,7 +2,7 @@
 Queue pairs: their states, what may be posted when, and what becomes of it at the end.
 
 Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. What moves the bytes is a
-L{route <txrdma.soft._route.Route>}.
+L{route <txrdma.soft.core.route.Route>}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import cast, Final, Protocol, TYPE_CHECKING
+from typing import cast, Final, Protocol
 
 from zope.interface import implementer
 
@@ -31,15 +31,12 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
-from txrdma.soft._direct import DirectDatagrams
-from txrdma.soft._route import Route
-from txrdma.soft._transitions import checkMigration, transition
-from txrdma.soft.completion import SoftCompletionQueue
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
-
-if TYPE_CHECKING:
-    from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.core.completion import SoftCompletionQueue
+from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
+from txrdma.soft.core.transitions import checkMigration, transition
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
@@ -353,7 +350,7 @@ class SoftQueuePair:
         return None
 
     def _datagramRoute(self) -> DatagramRoute | None:
-        """The way of a UD queue pair to everybody, from RTR on."""
+        """The route of a UD queue pair, from RTR on."""
         return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
@@ -408,7 +405,7 @@ class SoftQueuePair:
         elif held and self._route is not None:
             self._route.post(held)
 
-    # What the route tells: see txrdma.soft._route.Owner.
+    # What the route tells: see txrdma.soft.core.route.Owner.
 
     def retired(self, count: int) -> None:
         """Free the places of so many requests, the oldest of the send queue."""
@@ -469,7 +466,7 @@ class SoftQueuePair:
         )
         self.told(AsyncEventKind.PATH_MIGRATED)
 
-    # What the shared receive queue tells: see txrdma.soft.sharedreceives.Taker.
+    # What the shared receive queue tells: see txrdma.soft.core.sharedreceives.Taker.
 
     def sharedPosted(self) -> None:
         """Tell the route that the shared receive queue has new receives."""

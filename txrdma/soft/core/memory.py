@@ -20,8 +20,8 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft._mapping import mapped
-from txrdma.soft._recent import Recent
+from txrdma.soft.core.mapping import mapped
+from txrdma.soft.core.recent import Recent
 
 PAGE: Final = mmap.PAGESIZE
 

@@ -15,7 +15,7 @@ from zope.interface import implementer
 from txrdma.error import InvalidRequest, QueueFull
 from txrdma.iba.verbs import AsyncEventKind, ReceiveRequest
 from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
-from txrdma.soft.memory import Domain
+from txrdma.soft.core.memory import Domain
 
 
 class Taker(Protocol):

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector, Buffer, QPState
+from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
 
@@ -18,11 +19,14 @@ Came = tuple[tuple[bytes, int], memoryview]
 """A datagram: its sender's address and queue pair, and its bytes."""
 
 
-class Way(Protocol):
-    """The route of the queue pair's datagrams."""
+class DatagramRoute(Route, Protocol):
+    """
+    The route of a UD queue pair.
 
-    def poll(self) -> None:
-        """Bring the datagrams that have come, which are held here then."""
+    @ivar inbox: where datagrams wait that are taken without receives; None where all are taken by receives.
+    """
+
+    inbox: DirectDatagrams | None
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram at once; False where that can't be done at present."""
@@ -59,7 +63,7 @@ class DirectDatagrams:
         @param openInbox: has the queue pair bring its datagrams here.
         @param ring: wakes who waits for the completion queue, given whether the datagram is solicited.
         """
-        self.way: Way | None = None
+        self.way: DatagramRoute | None = None
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring
