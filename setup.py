@@ -38,7 +38,7 @@ COMPILED = [
     "txrdma/soft/rc/neighbours.py",
     "txrdma/soft/shared/_bells.py",
     "txrdma/soft/shared/_boxes.py",
-    "txrdma/soft/shared/_datagrams.py",
+    "txrdma/soft/shared/datagramlane.py",
     "txrdma/soft/shared/_incoming.py",
     "txrdma/soft/shared/_lane.py",
     "txrdma/soft/shared/_outgoing.py",

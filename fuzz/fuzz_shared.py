@@ -12,7 +12,6 @@ from harness import Target
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN
-from txrdma.soft.shared._datagrams import AT_ONCE, DatagramLane
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     Bell,
@@ -26,6 +25,7 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     VERSION,
 )
+from txrdma.soft.shared.datagramlane import AT_ONCE, DatagramLane
 from txrdma.test.support.soft.lanes import pair, send
 
 _RING_BYTES = 4096

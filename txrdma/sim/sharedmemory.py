@@ -20,7 +20,7 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import MTU, ROCE_PORT
-from txrdma.soft.core.route import RoutePort
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort

@@ -44,7 +44,8 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import Recent
-from txrdma.soft.core.route import Resting, Route, RoutePort
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import Resting, RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces

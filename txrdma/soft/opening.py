@@ -15,7 +15,9 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPKind
 from txrdma.soft.core.netdev import activeMTU
-from txrdma.soft.core.route import Owner, Route, RoutePort
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
@@ -58,7 +60,7 @@ class _DatagramsOnly:
     def wake(self) -> None:
         self._carrier.setReading(True)
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, owner: SoftQueuePair) -> Route | None:
         if owner.kind is not QPKind.UD:
             return None
         if self._port is None:

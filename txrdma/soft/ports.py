@@ -28,7 +28,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
-from txrdma.soft.core.route import Resting, RoutePort
+from txrdma.soft.core.routeport import Resting, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 
 _log = Logger()

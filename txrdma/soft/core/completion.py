@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -25,15 +25,7 @@ _UNARMED: Final = 0
 _SOLICITED: Final = 1
 _NEXT: Final = 2
 
-
-class Member(Protocol):
-    """A queue pair, as the completion queues see it that it completes into."""
-
-    def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
-
-    def armRoute(self) -> None:
-        """Tell the route what our completion queues are armed for."""
+_Failed = Callable[[AsyncEventKind | None], None]
 
 
 class _Bell:
@@ -153,7 +145,7 @@ class SoftCompletionQueue:
         self._polls: tuple[Callable[[], None], ...] = ()
         self._lanes: tuple[Route, ...] = ()  # what comes by these is taken from them
         self._polling = False
-        self._members: dict[Member, None] = {}
+        self._members: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
         self._tellClosed = closed
         channel._queues.append(self)
@@ -209,8 +201,8 @@ class SoftCompletionQueue:
         self._closed = True
         self._room = 0
         self.armed = _UNARMED
-        for member in tuple(self._members):
-            member.failed()
+        for failed in tuple(self._members):
+            failed(None)
         self._members.clear()
         self._completions.clear()
         self._polls = self._lanes = ()
@@ -243,22 +235,25 @@ class SoftCompletionQueue:
         """Whether the completion queue is closed, and brings no more completions."""
         return self._closed
 
-    def join(self, member: Member) -> None:
-        """A queue pair completes here from now on."""
+    def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
+        """
+        Add a queue pair, whose requests complete here from now on.
+
+        @param failed: puts the queue pair into ERR, and raises the event, if any.
+        @param armRoute: hands the route what the queues of the queue pair are armed for.
+        """
         if self._closed:
             raise InvalidRequest("the completion queue is closed")
-        self._members[member] = None
+        self._members[failed] = armRoute
 
-    def leave(self, member: Member) -> None:
-        """Forget a queue pair that completes here no more."""
-        self._members.pop(member, None)
+    def leave(self, failed: _Failed) -> None:
+        """Remove a queue pair, by its first argument of L{join}."""
+        self._members.pop(failed, None)
 
-    def attach(self, route: Route, member: Member) -> None:
-        """Look at this route, which is the member's, whenever somebody looks at the queue."""
+    def attach(self, route: Route) -> None:
+        """Poll this route whenever the queue is polled."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
-            if self.armed:
-                member.armRoute()
 
     def detach(self, route: Route) -> None:
         """Look at it no more."""
@@ -285,8 +280,8 @@ class SoftCompletionQueue:
         self._completions.extend(kept)
 
     def _armRoutes(self) -> None:
-        for member in self._members:
-            member.armRoute()
+        for armRoute in self._members.values():
+            armRoute()
 
     def _look(self) -> None:
         """A peer has rung once and won't again: see whether it was for us, and arm again if not."""
@@ -311,5 +306,5 @@ class SoftCompletionQueue:
             return
         self._room = 0
         self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
-        for member in tuple(self._members):
-            member.failed(AsyncEventKind.QP_FATAL)
+        for failed in tuple(self._members):
+            failed(AsyncEventKind.QP_FATAL)

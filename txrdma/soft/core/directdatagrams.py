@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Final, Protocol
 
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import AddressVector, Buffer, QPState
+from txrdma.iba.verbs import Addressed, AddressVector, Buffer, QPState
 from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
@@ -36,12 +36,6 @@ class Pair(Protocol):
     """The queue pair, as its datagrams see it: they may go in RTS only."""
 
     state: QPState
-
-
-class Addressed(Protocol):
-    """An address handle: the way to a port, as a value."""
-
-    address: AddressVector
 
 
 class DirectDatagrams:

@@ -127,10 +127,10 @@ class SoftQueuePair:
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
         self._checkQueues()
-        send.join(self)
-        receive.join(self)
+        send.join(self.failed, self.armRoute)
+        receive.join(self.failed, self.armRoute)
         if shared is not None:
-            shared.join(self)
+            shared.join(self.failed, self.sharedPosted)
 
     def __repr__(self) -> str:
         return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
@@ -305,10 +305,10 @@ class SoftQueuePair:
             return
         self._reset()
         self._closed = True
-        self.sendQueue.leave(self)
-        self.receiveQueue.leave(self)
+        self.sendQueue.leave(self.failed)
+        self.receiveQueue.leave(self.failed)
         if self.shared is not None:
-            self.shared.leave(self)
+            self.shared.leave(self.failed)
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
@@ -368,8 +368,10 @@ class SoftQueuePair:
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route, self)
-            self.receiveQueue.attach(route, self)
+            self.sendQueue.attach(route)
+            self.receiveQueue.attach(route)
+            if self.sendQueue.armed or self.receiveQueue.armed:
+                self.armRoute()
         direct = self._direct
         if direct is not None:
             self._aim()
@@ -405,10 +407,10 @@ class SoftQueuePair:
         elif held and self._route is not None:
             self._route.post(held)
 
-    # What the route tells: see txrdma.soft.core.route.Owner.
+    # Called by the route.
 
     def retired(self, count: int) -> None:
-        """Free the places of so many requests, the oldest of the send queue."""
+        """Free that many places in the send queue; completions are separate, by C{sendCompleted}."""
         self.free += count
         if self.state is not _RTS:
             self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already
@@ -416,7 +418,11 @@ class SoftQueuePair:
                 self._tellDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7)."""
+        """
+        Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7).
+
+        A send that is the cause has been completed before, by C{sendCompleted}.
+        """
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR
@@ -435,11 +441,15 @@ class SoftQueuePair:
             self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
 
     def told(self, event: AsyncEventKind) -> None:
-        """Listeners want to hear this, and the queue pair goes on."""
+        """Raise an asynchronous event after which the queue pair goes on."""
         self._host.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
-        """The route brings messages by itself: the receive queue does not look at it any more."""
+        """
+        Let messages be taken from the route itself: the receive queue does not poll it any more.
+
+        @return: the completions in that queue, which come first.
+        """
         assert self._route is not None, "a lane that is no route"
         return self.receiveQueue.lookElsewhere(self._route)
 
@@ -466,7 +476,7 @@ class SoftQueuePair:
         )
         self.told(AsyncEventKind.PATH_MIGRATED)
 
-    # What the shared receive queue tells: see txrdma.soft.core.sharedreceives.Taker.
+    # Called by the queues.
 
     def sharedPosted(self) -> None:
         """Tell the route that the shared receive queue has new receives."""

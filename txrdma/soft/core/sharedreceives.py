@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from zope.interface import implementer
 
@@ -17,15 +16,7 @@ from txrdma.iba.verbs import AsyncEventKind, ReceiveRequest
 from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
 from txrdma.soft.core.memory import Domain
 
-
-class Taker(Protocol):
-    """A queue pair, as the shared receive queue sees it that it takes from."""
-
-    def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
-
-    def sharedPosted(self) -> None:
-        """Tell the queue pair that the shared receive queue has new receives."""
+_Failed = Callable[[AsyncEventKind | None], None]
 
 
 class _Receives(deque[ReceiveRequest]):
@@ -65,7 +56,7 @@ class SoftSharedReceiveQueue:
         self.maxSegments = maxSegments
         self.receives = _Receives(self._tellLimit)
         self._notify = notify
-        self._takers: dict[Taker, None] = {}
+        self._takers: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
         self._tellClosed = closed
 
@@ -88,8 +79,8 @@ class SoftSharedReceiveQueue:
             if len(request.segments) > most:
                 raise InvalidRequest(f"receive {request.identifier} has more than {most} segments")
         receives.extend(requests)
-        for taker in tuple(self._takers):
-            taker.sharedPosted()
+        for posted in tuple(self._takers.values()):
+            posted()
 
     def arm(self, limit: int) -> None:
         """
@@ -114,8 +105,8 @@ class SoftSharedReceiveQueue:
             return
         self._closed = True
         self.receives.limit = 0
-        for taker in tuple(self._takers):
-            taker.failed()
+        for failed in tuple(self._takers):
+            failed(None)
         self._takers.clear()
         self.receives.clear()
         self._tellClosed(self)
@@ -127,14 +118,19 @@ class SoftSharedReceiveQueue:
         """Whether the shared receive queue is closed, and takes no more receives."""
         return self._closed
 
-    def join(self, taker: Taker) -> None:
-        """Let a queue pair take receives from here."""
-        self._checkOpen()
-        self._takers[taker] = None
+    def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
+        """
+        Add a queue pair that takes receives from here.
 
-    def leave(self, taker: Taker) -> None:
-        """Forget a queue pair that takes receives from here no more."""
-        self._takers.pop(taker, None)
+        @param failed: puts the queue pair into ERR, and raises the event, if any.
+        @param posted: called when receives were added.
+        """
+        self._checkOpen()
+        self._takers[failed] = posted
+
+    def leave(self, failed: _Failed) -> None:
+        """Remove a queue pair, by its first argument of L{join}."""
+        self._takers.pop(failed, None)
 
     def _checkOpen(self) -> None:
         if self._closed:

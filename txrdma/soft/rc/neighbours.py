@@ -12,11 +12,13 @@ from typing import Final, Protocol
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import DEFAULT_PKEY, QPN
-from txrdma.soft.rc._datagram import Lane, START
+from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
 from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.peers import Peer, PortRoute
 from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.datagrams import SharedDatagrams
 
 SEEK_SECONDS: Final = 1.0
 """Seconds after which a lane to a peer is sought again, when there was none or it has ended."""
@@ -31,38 +33,6 @@ _SOLICITED: Final = 1 << 55
 _FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
 _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
 """A datagram without an immediate, of the version and the partition that there are."""
-
-
-class SharedLanes(Protocol):
-    """
-    The lanes through shared memory that there are.
-
-    @ivar isOpen: whether looking may find something.
-    """
-
-    isOpen: bool
-
-    def start(self, taker: Taker) -> None:
-        """Hand packets that come to C{taker}."""
-
-    def laneTo(self, name: tuple[str, int]) -> Lane | None:
-        """The lane to the device with this IP address and UDP port, which may not be up yet."""
-
-    def look(self) -> bool:
-        """Bring what has come; tell whether there was anything."""
-
-    def arm(self) -> None:
-        """Have peers wake the reactor for what they write from now on; look once more after this."""
-
-
-class Taker(Protocol):
-    """The RoCE port, which gets what comes."""
-
-    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
-        """Packets of the device at this IP address and UDP port, from BTH to ICRC; valid until it returns."""
-
-    def turnEnded(self) -> None:
-        """No more has come for now."""
 
 
 class Home(Protocol):
@@ -88,27 +58,23 @@ class Home(Protocol):
     def fail(self, route: PortRoute) -> None:
         """End a route on whose behalf something has raised, which costs nobody else anything."""
 
-    def turnEnded(self) -> None:
-        """No more has come for now."""
-
 
 class Neighbours:
     """The peers of a RoCE port on this host: it looks for lanes to them, writes and takes packets there."""
 
-    def __init__(self, home: Home, lanes: SharedLanes, routes: Mapping[QPN, PortRoute]) -> None:
+    def __init__(self, home: Home, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         """
         @param routes: the port's, by their queue pairs' numbers.
         """
         self._home = home
         self._lanes = lanes
         self._routes = routes
-        self._written: dict[Lane, None] = {}
+        self._written: dict[DatagramLane, None] = {}
         self._quiet = 0  # looks since UDP has brought something
-        self.turnEnded = home.turnEnded
 
     def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
         """
-        Take packets that a device of this host has written, from BTH to ICRC: L{Taker}.
+        Take packets that a device of this host has written, from BTH to ICRC.
 
         The hot loop of receiving: nearly all are plain datagrams for a queue pair that there is.
         """
@@ -148,7 +114,7 @@ class Neighbours:
         home.counters.packetsReceived += taken
         home.counters.bytesReceived += octets
 
-    def laneTo(self, peer: Peer) -> Lane | None:
+    def laneTo(self, peer: Peer) -> DatagramLane | None:
         """The lane to that peer, if it is up; else it is sought now and then."""
         lane = peer.lane
         if lane is not None and not lane.isOver:
@@ -159,7 +125,7 @@ class Neighbours:
             peer.lane = self._lanes.laneTo((peer.ip, peer.port))
         return None
 
-    def write(self, lane: Lane, heading: int, run: Outgoing) -> None:
+    def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
         """
         Write one packet of whatever sort; what finds no room is lost.
 

@@ -14,9 +14,10 @@ from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
 from txrdma.iba.roce import Flow, IDENTIFICATION_CHANGES
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
-from txrdma.soft.rc._datagram import GRH_LENGTH, Lane
+from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc._packets import Incoming, Outgoing
 from txrdma.soft.rc.udp import ipAndPort, RawAddress
+from txrdma.soft.shared.datagramlane import DatagramLane
 
 _NO_CHANGES: Final = (0,) * len(IDENTIFICATION_CHANGES)
 _LENGTHS: Final = 64
@@ -76,7 +77,7 @@ class RoutesPort(Protocol):
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send one packet that may be lost, within a turn: by shared memory, where that is shared."""
 
-    def quickLaneTo(self, address: AddressVector) -> Lane | None:
+    def quickLaneTo(self, address: AddressVector) -> DatagramLane | None:
         """The lane to the end of that way, where what is written there concerns nobody but its taker."""
 
     def wrote(self, packets: int, size: int) -> None:
@@ -162,7 +163,7 @@ class Peer:
         self.sending = Flow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
-        self.lane: Lane | None = None
+        self.lane: DatagramLane | None = None
         self.seekAt = -inf
         self.grh, self.grhLength = b"", -1
         self.most = 65536

@@ -19,8 +19,8 @@ from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft.core.netdev import softMAC, udpPort
-from txrdma.soft.core.route import Owner, Route
-from txrdma.soft.rc._datagram import Lane
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
@@ -32,10 +32,12 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
 )
 from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.neighbours import Neighbours, SharedLanes
+from txrdma.soft.rc.neighbours import Neighbours
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.rc.udp import Carrier, RawAddress
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.datagrams import SharedDatagrams
 
 _HEAD: Final = Struct(">Q")
 _HEAD_AND_WORD: Final = Struct(">QI")
@@ -62,7 +64,7 @@ class RoCEPort:
         carrier: Carrier,
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
-        lanes: SharedLanes | None = None,
+        lanes: SharedDatagrams | None = None,
     ) -> None:
         """
         @param carrier: is the port's from now on, and closed with it.
@@ -102,14 +104,14 @@ class RoCEPort:
         carrier.start(self)
         if lanes is not None:
             self._neighbours = Neighbours(self, lanes, self._routes)
-            lanes.start(self._neighbours)
+            lanes.start(self._neighbours.datagramsCame, self.turnEnded)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
 
     # RoutePort
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, owner: SoftQueuePair) -> Route | None:
         """The route for a queue pair that goes to RTR; None to a destination of the other IP family."""
         if self._closed:
             raise DeviceUnavailable(f"{self!r} is closed")
@@ -353,7 +355,7 @@ class RoCEPort:
         elif self.isEnabled:
             neighbours.write(lane, heading, run)
 
-    def quickLaneTo(self, address: AddressVector) -> Lane | None:
+    def quickLaneTo(self, address: AddressVector) -> DatagramLane | None:
         """The lane to the end of that way, where what is written there concerns nobody but its taker."""
         neighbours = self._neighbours
         if neighbours is None or not self.isEnabled:

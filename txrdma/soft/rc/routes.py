@@ -25,7 +25,7 @@ from txrdma.iba.verbs import (
     SendRequest,
 )
 from txrdma.soft.core.directdatagrams import DirectDatagrams
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
@@ -40,7 +40,7 @@ _LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _LAST_OF_RC: Final = 0x1F
 
 
-def _tell(owner: Owner, events: Sequence[Event]) -> None:
+def _tell(owner: SoftQueuePair, events: Sequence[Event]) -> None:
     """Hand the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
@@ -53,7 +53,7 @@ def _tell(owner: Owner, events: Sequence[Event]) -> None:
             owner.failed(event.kind)
 
 
-def _fail(route: PortRoute, owner: Owner) -> None:
+def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
     """Log what has just raised, and end the queue pair."""
     _log.failure(
         "A queue pair of the software RDMA device at {address} fails by an error ({route!r})",
@@ -83,7 +83,7 @@ class RoCERoute:
     polled = False
     placing = direct = None
 
-    def __init__(self, port: RoutesPort, owner: Owner, peer: Peer) -> None:
+    def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
@@ -375,7 +375,7 @@ class DatagramRoute:
     name = "rocev2"
     placing = direct = None
 
-    def __init__(self, port: RoutesPort, owner: Owner) -> None:
+    def __init__(self, port: RoutesPort, owner: SoftQueuePair) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port

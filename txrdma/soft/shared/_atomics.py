@@ -15,7 +15,7 @@ from typing import Final
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import ASKED_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
 
@@ -32,7 +32,7 @@ def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
     return memoryview(b"".join((number & _WORD).to_bytes(8, "little") for number in numbers))
 
 
-def execute(owner: Owner, operation: int, asked: memoryview) -> tuple[Status, int]:
+def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[Status, int]:
     """
     Do what a peer asks for, if it may; how that ends is how it does over RoCE v2, and as it does with rxe.
 

@@ -21,7 +21,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Status,
 )
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import execute
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import (
@@ -89,7 +89,7 @@ class Incoming:
     @ivar expected: the header of messages that need no receives; -1, which none has, while there are none.
     """
 
-    def __init__(self, owner: Owner, outgoing: Outgoing, shared: bool) -> None:
+    def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
         """
         @param outgoing: completes what the peer has consumed, when nothing comes.
         @param shared: others take from the owner's receives, too.

@@ -27,8 +27,8 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
-from txrdma.soft.core.route import Owner
 from txrdma.soft.shared._bells import WAKES_SENDER
 from txrdma.soft.shared._incoming import IDLE, Incoming, PATIENCE
 from txrdma.soft.shared._layout import (
@@ -73,7 +73,7 @@ class Lane:
     polled = True
 
     def __init__(
-        self, owner: Owner, surroundings: Surroundings, box: memoryview, shared: bool = False
+        self, owner: SoftQueuePair, surroundings: Surroundings, box: memoryview, shared: bool = False
     ) -> None:
         """
         @param shared: others take from the owner's receives, too.

@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
 from txrdma.soft.shared._bells import Bells
 from txrdma.soft.shared._boxes import Boxes
@@ -84,7 +84,7 @@ class Outgoing:
     @ivar isGone: the peer is no more; C{isOver}: we are.
     """
 
-    def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
+    def __init__(self, owner: SoftQueuePair, surroundings: Surroundings, box: memoryview) -> None:
         self.boxes = Boxes(box)
         self.bells = Bells(self.boxes, surroundings)
         self.remote = RemoteMemory(owner, surroundings, self.boxes)

@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
     NOWHERE,
@@ -32,7 +32,7 @@ class RemoteMemory:
     @ivar asked: the key about which an answer of the peer's process is awaited, by a request that waits.
     """
 
-    def __init__(self, owner: Owner, surroundings: Surroundings, boxes: Boxes) -> None:
+    def __init__(self, owner: SoftQueuePair, surroundings: Surroundings, boxes: Boxes) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
         self.asked: RKey | None = None
         self._domain = owner.domain

@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from typing import Final, Protocol, TYPE_CHECKING
+from collections.abc import Callable
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
@@ -18,9 +19,9 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.logs import Seldom
-from txrdma.soft.core.route import Owner
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._boxes import part, spread
-from txrdma.soft.shared._doorbells import Channel, Doorbell
+from txrdma.soft.shared._doorbells import Doorbell
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import RemoteRegion
 from txrdma.soft.shared._rendezvous import (
@@ -36,10 +37,8 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     Want,
 )
+from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import Meetings, NO_DESCRIPTORS
-
-if TYPE_CHECKING:
-    from txrdma.soft.core.completion import SoftCompletionQueue
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -54,42 +53,6 @@ class SharingReactor(IReactorFDSet, IReactorTime):
     """The interfaces of a reactor that shared memory needs: descriptors and time."""
 
 
-class LocalOwner(Owner, Protocol):
-    """
-    The queue pair, with what of it a peer may ring.
-
-    @ivar shared: the queue whose receives it shares with others, if there is one.
-    """
-
-    sendQueue: SoftCompletionQueue
-    receiveQueue: SoftCompletionQueue
-    shared: object | None
-
-
-class Around(Protocol):
-    """The port on which it happens."""
-
-    reactor: SharingReactor
-    meetings: Meetings
-
-
-class Neighbour(Protocol):
-    """The other process on this host, as attachments to its queue pairs see it."""
-
-    name: tuple[str, int]
-    attachments: dict[QPN, Attachment]
-
-    @property
-    def isTrusted(self) -> bool:
-        """Whether it is a process of our user."""
-
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message to the other process, with descriptors if it has any."""
-
-    def bellOf(self, channel: Channel) -> int:
-        """The number by which the other process knows the doorbell of a completion channel of ours."""
-
-
 class Attachment:
     """
     The meeting of a queue pair of ours with one of a peer: its lane, and all that the lane keeps open.
@@ -97,11 +60,25 @@ class Attachment:
     @ivar lane: the data path.
     """
 
-    def __init__(self, port: Around, peer: Neighbour, owner: LocalOwner, destination: QPN, ring: int) -> None:
+    def __init__(
+        self,
+        reactor: SharingReactor,
+        meetings: Meetings,
+        peer: PeerProcess,
+        owner: SoftQueuePair,
+        destination: QPN,
+        ring: int,
+        closed: Callable[[QPN], None],
+    ) -> None:
+        """
+        @param closed: called with the queue pair's number when the lane has ended.
+        """
         self.owner = owner
         self.number = owner.number
         self.destination = destination
-        self._port = port
+        self._reactor = reactor
+        self._meetings = meetings
+        self._closed = closed
         self._peer = peer
         self._isResting = False
         self._timer: IDelayedCall | None = None
@@ -159,7 +136,7 @@ class Attachment:
             if descriptor < 0:
                 self.nudge()
             else:
-                self._port.meetings.ring(descriptor)
+                self._meetings.ring(descriptor)
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)
@@ -186,7 +163,7 @@ class Attachment:
 
     def _askLater(self) -> None:
         if self._again is None or not self._again.active():
-            self._again = self._port.reactor.callLater(_AGAIN, self._askAgain)
+            self._again = self._reactor.callLater(_AGAIN, self._askAgain)
 
     def _askAgain(self) -> None:
         starved, self._starved = self._starved, set()
@@ -195,7 +172,7 @@ class Attachment:
 
     def watch(self) -> None:
         if self._timer is None or not self._timer.active():
-            self._timer = self._port.reactor.callLater(0, self._expired)
+            self._timer = self._reactor.callLater(0, self._expired)
             if self._isResting:
                 self._timer.cancel()  # C{wake} begins anew
 
@@ -218,12 +195,12 @@ class Attachment:
         self._timer = None
         try:
             self.lane.poll()
-            again = self.lane.expired(self._port.reactor.seconds())
+            again = self.lane.expired(self._reactor.seconds())
         except Exception:
             self.fail()
             return
         if again is not None and self._timer is None:
-            self._timer = self._port.reactor.callLater(again, self._expired)
+            self._timer = self._reactor.callLater(again, self._expired)
 
     def fail(self) -> None:
         """Log what has just raised, and end the queue pair: that costs nobody else anything."""
@@ -238,7 +215,7 @@ class Attachment:
 
     def left(self) -> None:
         self._note(MessageKind.LEAVE)
-        self._peer.attachments.pop(self.number, None)
+        self._closed(self.number)
         self._release()
         closeMapping(self._own)
         self._closeBox()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -23,10 +23,11 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.kit.logs import Seldom
-from txrdma.soft.shared._datagrams import DatagramLane
 from txrdma.soft.shared._doorbells import Channel, Doorbell
 from txrdma.soft.shared._rendezvous import Mail, makeBox, mapBox, MessageKind
 from txrdma.soft.shared.attachment import closeMapping, SharingReactor
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import Meetings
 
 _seldom = Seldom(Logger())
@@ -42,34 +43,8 @@ WATCH_SECONDS: Final = 0.002
 """Seconds without a datagram after which peers are asked to ring again, if nobody has asked before."""
 
 
-class DatagramTaker(Protocol):
-    """The port of datagrams, as the lanes see it."""
-
-    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
-        """Packets of the device at this IP address and UDP port, from BTH to ICRC; valid until it returns."""
-
-    def turnEnded(self) -> None:
-        """No more has come for now."""
-
-
-class Neighbour(Protocol):
-    """
-    The other process, or the other device of ours, as its lane sees it.
-
-    @ivar isLost: whether L{lost} was called: nothing can be sent to it any more.
-    """
-
-    name: tuple[str, int]
-    isLost: bool
-
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message to the other process, with descriptors if it has any."""
-
-    def bellOf(self, channel: Channel) -> int:
-        """The number by which the other process knows a doorbell of ours."""
-
-    def lost(self, reason: str) -> None:
-        """Have no more to do with the other process, for this reason."""
+def _nothing() -> None:
+    """Do nothing: nobody takes packets."""
 
 
 @implementer(IReadDescriptor)
@@ -118,21 +93,21 @@ class _Bell:
 class Mailbox:
     """A lane of datagrams to one other device, and all that it keeps open."""
 
-    def __init__(self, meetings: Meetings, neighbour: Neighbour) -> None:
+    def __init__(self, meetings: Meetings, peer: PeerProcess) -> None:
         """
         @raise OSError: there is no memory, or no descriptor for it.
         """
-        self.neighbour = neighbour
+        self.peer = peer
         self._meetings = meetings
         self._descriptor, self._own = makeBox(RING_BYTES)  # kept until the peer has it
         self._theirs: mmap.mmap | None = None
         self._doorbell: Doorbell | None = None
-        self.lane = DatagramLane(neighbour.name, memoryview(self._own), self._ring)
+        self.lane = DatagramLane(peer.name, memoryview(self._own), self._ring)
 
     def invite(self, bell: Channel) -> None:
         """Hand our box to the other device."""
-        message = Mail(kind=MessageKind.MAIL, number=self.neighbour.bellOf(bell))
-        self.neighbour.send(message.encode(), (self._descriptor,))
+        message = Mail(kind=MessageKind.MAIL, number=self.peer.bellOf(bell))
+        self.peer.send(message.encode(), (self._descriptor,))
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -176,14 +151,18 @@ class SharedDatagrams:
         reactor: SharingReactor,
         meetings: Meetings,
         reach: Callable[[tuple[str, int]], Mailbox | None],
+        lost: Callable[[tuple[str, int], str], None],
     ) -> None:
         """
         @param reach: finds the device with this IP address and UDP port, if it is one of this host.
+        @param lost: closes all connections to the process of that device, for a reason to be logged.
         """
         self._reactor = reactor
         self._meetings = meetings
         self._reach = reach
-        self._taker: DatagramTaker | None = None
+        self._lost = lost
+        self._received: Callable[[tuple[str, int], list[memoryview]], None] | None = None
+        self._turnEnded: Callable[[], None] = _nothing
         self._bell: _Bell | None = None
         self._mailboxes: list[Mailbox] = []
         self._lookedAt: tuple[DatagramLane, ...] = ()
@@ -192,9 +171,17 @@ class SharedDatagrams:
         self._isResting = self._isClosed = False
         self.isOpen = False
 
-    def start(self, taker: DatagramTaker) -> None:
-        """Hand packets to C{taker}; until then there is no queue pair that they could be for."""
-        self._taker = taker
+    def start(
+        self, received: Callable[[tuple[str, int], list[memoryview]], None], turnEnded: Callable[[], None]
+    ) -> None:
+        """
+        Hand packets to C{received} from now on; until then no queue pair could take them.
+
+        @param received: takes the peer's IP address and UDP port, and packets from BTH to ICRC, which are
+            valid until it returns.
+        @param turnEnded: called when no more has come for now.
+        """
+        self._received, self._turnEnded = received, turnEnded
 
     # Lanes.
 
@@ -206,7 +193,7 @@ class SharedDatagrams:
             return None  # and UDP does
         return None if mailbox is None else mailbox.lane
 
-    def open(self, neighbour: Neighbour) -> Mailbox | None:
+    def open(self, peer: PeerProcess) -> Mailbox | None:
         """A new lane to that device, which is invited; None where the system does not have what it takes."""
         if self._isClosed:
             return None
@@ -215,11 +202,11 @@ class SharedDatagrams:
                 self._bell = _Bell(self)
                 if not self._isResting:
                     self._reactor.addReader(self._bell)
-            made = Mailbox(self._meetings, neighbour)
+            made = Mailbox(self._meetings, peer)
         except OSError:
             return None  # and UDP does
         made.invite(self._bell)
-        if neighbour.isLost:  # by the invitation, which could not be sent
+        if peer.isLost:  # by the invitation, which could not be sent
             made.close()
             return None
         self._mailboxes.append(made)
@@ -268,13 +255,12 @@ class SharedDatagrams:
                 continue
             if packets:
                 found = True
-                if self._taker is not None:
-                    self._taker.datagramsCame(lane.name, packets)
+                if self._received is not None:
+                    self._received(lane.name, packets)
                 lane.taken()
         if found:
             self._cameSince = True
-            if self._taker is not None:
-                self._taker.turnEnded()
+            self._turnEnded()
         return found
 
     def arm(self) -> None:
@@ -339,7 +325,7 @@ class SharedDatagrams:
         )
         for mailbox in [each for each in self._mailboxes if each.lane is lane]:
             self.remove(mailbox)
-            mailbox.neighbour.lost(reason)
+            self._lost(mailbox.peer.name, reason)
 
     def remove(self, mailbox: Mailbox) -> None:
         """Close a lane at once. Twice is fine."""
@@ -373,7 +359,7 @@ class SharedDatagrams:
     def close(self) -> None:
         """Close all lanes, and the bell. Twice is fine."""
         self._isClosed = True
-        self._taker = None
+        self._received, self._turnEnded = None, _nothing
         self._stopTimer()
         for mailbox in tuple(self._mailboxes):
             self.remove(mailbox)

@@ -20,8 +20,9 @@ from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import Seldom
 from txrdma.soft.core.netdev import udpPort
-from txrdma.soft.core.route import Owner, Route
-from txrdma.soft.shared._doorbells import Channel, Doorbell, OurDoorbells, TheirDoorbells
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.route import Route
+from txrdma.soft.shared._doorbells import Doorbell, TheirDoorbells
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
     Access,
@@ -41,10 +42,11 @@ from txrdma.soft.shared._rendezvous import (
     VERSION,
     Want,
 )
-from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
+from txrdma.soft.shared.attachment import Attachment, SharingReactor
 from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
+from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
-from txrdma.unix.sockets import isOurs, Reactor
+from txrdma.unix.sockets import Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -53,46 +55,21 @@ _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
-class _Peer:
+class _Peer(PeerProcess):
     """
-    Another process, or another device of our own.
+    Another process, with all that connects us to it.
 
     @ivar attachments: by our queue pairs' numbers.
     @ivar mailbox: for datagrams, since the first of them.
-    @ivar isLost: whether L{lost} was called.
     """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
-        self.name = name
+        super().__init__(name)
         self.attachments: dict[QPN, Attachment] = {}
-        self.links: list[_Link] = []
         self.mailbox: Mailbox | None = None
-        self.isLost = False
         self._port = port
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
         self._theirBells = TheirDoorbells()
-        self._ourBells = OurDoorbells()
-
-    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a message to the other process, by the first of its connections."""
-        if self.links:
-            self.links[0].line.send(message, descriptors)
-
-    @property
-    def isTrusted(self) -> bool:
-        """Whether the other process is one of our user, by the kernel's word."""
-        return bool(self.links) and isOurs(self.links[0].line.process.user)
-
-    def bellOf(self, channel: Channel) -> int:
-        """The number by which the other process knows the doorbell of a completion channel of ours."""
-        number = self._ourBells.numberOf(channel)
-        if number is None:
-            for gone in self._ourBells.closed():
-                self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
-            number = self._ourBells.tell(channel)
-            bell = Bell(kind=MessageKind.BELL, number=number)
-            self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
-        return number
 
     def add(self, attachment: Attachment) -> None:
         """A queue pair of ours is ready to receive."""
@@ -103,13 +80,17 @@ class _Peer:
             attachment.join(*invitation)
             attachment.watch()  # the peer may have written before: look, once we are part of our queues
 
+    def remove(self, number: QPN) -> None:
+        """Forget the attachment of a queue pair of ours that has ended."""
+        self.attachments.pop(number, None)
+
     def lost(self, reason: str) -> None:
         """Drop the other process for this reason: close its connections, and end its attachments."""
         self.isLost = True
-        links, self.links = self.links, []
-        for link in links:
-            link.line.close()
-            self._port.unlink(link)
+        lines, self.lines = self.lines, []
+        for line in lines:
+            line.close()
+            self._port.unlink(line)
         self._port.forget(self)
         for invitation in self._invitations.values():
             _discard(*invitation)
@@ -207,7 +188,7 @@ class _Peer:
         elif told.kind is MessageKind.MUTE:
             self._theirBells.gone(told.number)
         else:
-            self._ourBells.lost(told.number)
+            self.doorbells.lost(told.number)
 
     def refuse(self, told: Join) -> None:
         """Refuse an invitation of the peer's queue pair, which does not meet one of ours."""
@@ -374,7 +355,7 @@ class _Link:
             raise ValueError(f"this is version {VERSION}, not {told.version}")
         if self.peer is None:
             self.peer = self._peerNamed(name)
-            self.peer.links.append(self)
+            self.peer.lines.append(self.line)
         elif self.peer.name != name:
             raise ValueError(f"asked for {self.peer.name}, and {name} answers")
         self._greeted = True
@@ -385,24 +366,24 @@ class _Link:
 
         @raise ValueError: another process has the name, by the kernel's word on who is at its connections.
         """
-        for link in list(self._port.peer(name).links):
-            if link.line.process != self.line.process:
-                link.line.catchUp()  # it may have ended
+        for line in list(self._port.peer(name).lines):
+            if line.process != self.line.process:
+                line.catchUp()  # it may have ended
         peer = self._port.peer(name)
-        if any(link.line.process != self.line.process for link in peer.links):
+        if any(line.process != self.line.process for line in peer.lines):
             raise ValueError(f"it says that it is {name}, which is another process")
         return peer
 
     def ended(self, reason: str) -> None:
         """The connection is closed: so is all that belonged to it."""
-        self._port.unlink(self)
+        self._port.unlink(self.line)
         if self.peer is not None:
             self.peer.lost(reason)
 
 
 class SharedMemoryPort:
     """
-    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.route.RoutePort>}.
+    The local end of routes through shared memory: a L{RoutePort <txrdma.soft.core.routeport.RoutePort>}.
 
     @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
     @ivar datagrams: the lanes for datagrams, which are somebody else's to send.
@@ -427,8 +408,8 @@ class SharedMemoryPort:
         self._ring = ring
         self._isResting = False
         self._peers: dict[tuple[str, int], _Peer] = {}
-        self._links: dict[_Link, None] = {}
-        self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf)
+        self._links: dict[Line, _Link] = {}
+        self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf, self._lost)
         try:
             self._listener = self.meetings.listen(address, port, self._accepted)
         except OSError as error:
@@ -436,7 +417,7 @@ class SharedMemoryPort:
                 f"no rendezvous for shared memory at {address} port {port}: {error}"
             ) from error
 
-    def connect(self, owner: Owner) -> Route | None:
+    def connect(self, owner: SoftQueuePair) -> Route | None:
         """The route to a queue pair of a process on this host, when such a process is there."""
         attributes = owner.attributes
         if owner.kind is not QPKind.RC or attributes.address is None or attributes.destinationQPN is None:
@@ -447,7 +428,9 @@ class SharedMemoryPort:
         peer = self._reach((address, udpPort(attributes.address)))
         if peer is None:
             return None
-        attachment = Attachment(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
+        attachment = Attachment(
+            self.reactor, self.meetings, peer, owner, attributes.destinationQPN, self._ring, peer.remove
+        )
         peer.add(attachment)
         return attachment.lane
 
@@ -455,6 +438,12 @@ class SharedMemoryPort:
         """The lane for datagrams to that device, when its process is one of this host."""
         peer = self._reach(name)
         return None if peer is None else peer.openMailbox()
+
+    def _lost(self, name: tuple[str, int], reason: str) -> None:
+        """Close all connections to the process of that device."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.lost(reason)
 
     def drive(self) -> bool:
         """Do nothing: what peers say of connections that there are is found by queues."""
@@ -473,9 +462,9 @@ class SharedMemoryPort:
         self._isResting = True
         self.datagrams.rest()
         self._listener.setReading(False)
-        for link in self._links:
-            link.line.setReading(False)
-            link.line.setWriting(False)
+        for line in self._links:
+            line.setReading(False)
+            line.setWriting(False)
         for attachment in self._joints():
             attachment.rest()
 
@@ -484,9 +473,9 @@ class SharedMemoryPort:
         self._isResting = False
         self.datagrams.wake()
         self._listener.setReading(True)
-        for link in self._links:
-            link.line.setReading(True)
-            link.line.setWriting(True)
+        for line in self._links:
+            line.setReading(True)
+            line.setWriting(True)
         for attachment in self._joints():
             attachment.wake()
 
@@ -496,23 +485,22 @@ class SharedMemoryPort:
 
     def _reach(self, name: tuple[str, int]) -> _Peer | None:
         peer = self._peers.get(name)
-        if peer is not None and peer.links:
+        if peer is not None and peer.lines:
             return peer
         line = self.meetings.connect(*name)
         if line is None:
             return None
         peer = self.peer(name)
-        link = self._link(line, peer)
-        if line.isClosed:  # it has died this very moment
-            self.unlink(link)
+        self._link(line, peer)
+        if line.isClosed:
             return None
-        peer.links.append(link)
+        peer.lines.append(line)
         return peer
 
-    def _link(self, line: Line, peer: _Peer | None) -> _Link:
+    def _link(self, line: Line, peer: _Peer | None) -> None:
         link = _Link(self, line, peer)
-        self._links[link] = None
-        return link
+        if not line.isClosed:  # the peer may have died before our first message
+            self._links[line] = link
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""
@@ -523,9 +511,9 @@ class SharedMemoryPort:
     def _accepted(self, line: Line) -> None:
         self._link(line, None)
 
-    def unlink(self, link: _Link) -> None:
+    def unlink(self, line: Line) -> None:
         """Forget a connection to a peer, because it is closed."""
-        self._links.pop(link, None)
+        self._links.pop(line, None)
 
     def forget(self, peer: _Peer) -> None:
         """Forget another process, because it is gone."""
@@ -538,12 +526,12 @@ class SharedMemoryPort:
         self.datagrams.close()
         for peer in list(self._peers.values()):
             peer.lost("we close")
-        for link in list(self._links):
-            link.line.close()
+        for line in list(self._links):
+            line.close()
         self._links.clear()
 
 
-def _allowed(owner: Owner) -> int:
+def _allowed(owner: SoftQueuePair) -> int:
     """The remote access rights that the peer has to this queue pair's memory."""
     attributes = owner.attributes
     access = int(attributes.access or 0)

@@ -1,6 +1,6 @@
 """
-Tests for L{txrdma.soft.shared._datagrams}, L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}:
-datagrams between devices of one host.
+Datagrams between devices of one host: L{txrdma.soft.shared.datagramlane},
+L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared import datagrams
 from txrdma.soft.shared._boxes import Boxes
-from txrdma.soft.shared._datagrams import DatagramLane
 from txrdma.soft.shared._layout import PLAIN
 from txrdma.soft.shared._rendezvous import (
     Bell,
@@ -34,6 +33,7 @@ from txrdma.soft.shared._rendezvous import (
     rendezvousName,
     VERSION,
 )
+from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
 from txrdma.test.support.soft.pairs import End, QKEY

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from txrdma.error import ProtectionError
 from txrdma.iba.types import QPN, RKey
@@ -24,6 +25,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core.memory import Domain, KeyTable, Region
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
@@ -74,7 +76,7 @@ class Side:
         self.box = memoryview(bytearray(HEADER_BYTES + ring))
         self.memory = self.keys.register(self.domain, memoryview(bytearray(1 << 16)), ALL)
         self.valid: dict[RKey, memoryview] = {}
-        self.lane = Lane(self, self, self.box, self.isShared)
+        self.lane = Lane(cast(SoftQueuePair, self), self, self.box, self.isShared)
 
     # What a test does.
 
@@ -106,7 +108,7 @@ class Side:
         for word in self.valid.values():
             word[0] = 0
 
-    # txrdma.soft.core.route.Owner
+    # txrdma.soft.core.queuepair.SoftQueuePair
 
     def retired(self, count: int) -> None:
         self.retirements += count

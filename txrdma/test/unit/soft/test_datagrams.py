@@ -1,6 +1,6 @@
 """
-Tests for L{txrdma.soft.shared._datagrams}, L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}:
-datagrams between devices of one host.
+Datagrams between devices of one host: L{txrdma.soft.shared.datagramlane},
+L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.shared._datagrams import AT_ONCE, DatagramLane
 from txrdma.soft.shared._layout import CONSUMED, FIRST, HEADER_BYTES, LINE, PADDING, PLAIN, WAKE
+from txrdma.soft.shared.datagramlane import AT_ONCE, DatagramLane
 
 RING = 4096
 NAME = ("192.0.2.1", 4791)

@@ -354,7 +354,7 @@ class QueuePairTests(SynchronousTestCase):
         self.receives.close()
         self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
         self.assertRaises(InvalidRequest, self.make, upTo=RESET)
-        self.assertEqual(list(self.sends._members), [queuePair])
+        self.assertEqual(list(self.sends._members), [queuePair.failed])
         queuePair.close()
 
     def test_told(self) -> None:

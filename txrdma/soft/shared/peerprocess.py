@@ -1,0 +1,47 @@
+"""
+The sending side of the connection to a process with which memory is shared.
+"""
+
+from __future__ import annotations
+
+from txrdma.soft.shared._doorbells import Channel, OurDoorbells
+from txrdma.soft.shared._rendezvous import Bell, MessageKind
+from txrdma.soft.shared.unixpackets import Line
+from txrdma.unix.sockets import isOurs
+
+
+class PeerProcess:
+    """
+    Another process of this host, or another device of this process.
+
+    @ivar name: IP address and UDP port of its device.
+    @ivar lines: connections to it; messages are sent by the first.
+    @ivar isLost: nothing can be sent any more.
+    """
+
+    def __init__(self, name: tuple[str, int]) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self.isLost = False
+        self.doorbells = OurDoorbells()
+
+    @property
+    def isTrusted(self) -> bool:
+        """Whether the process belongs to our user, by the credentials that the kernel reports."""
+        return bool(self.lines) and isOurs(self.lines[0].process.user)
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Send a message with descriptors; without a connection it is dropped."""
+        if self.lines:
+            self.lines[0].send(message, descriptors)
+
+    def bellOf(self, channel: Channel) -> int:
+        """The number of a channel's doorbell, which the peer is given on first use."""
+        number = self.doorbells.numberOf(channel)
+        if number is None:
+            for gone in self.doorbells.closed():
+                self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
+            number = self.doorbells.tell(channel)
+            bell = Bell(kind=MessageKind.BELL, number=number)
+            self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
+        return number
