@@ -103,7 +103,7 @@ class SoftDevice:
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)
         if self.portCount > 1:
-            _acquaint(self.ports)
+            _linkSiblings(self.ports)
         # What was made from it.
         self.domains: dict[SoftProtectionDomain, None] = {}
         self.addressHandles: dict[SoftAddressHandle, None] = {}
@@ -116,9 +116,9 @@ class SoftDevice:
         self._reactor = reactor
         self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
         self._events: list[AsyncEvent] = []
-        self._telling: IDelayedCall | None = None
+        self._eventCall: IDelayedCall | None = None
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
         self._interfaces = interfaces
         self._resting: list[Resting] = []
         resting = [port.resting for port in self.ports]
@@ -174,8 +174,8 @@ class SoftDevice:
             route.rest()
         if self._interfaces is not None:
             self._interfaces.rest()
-        if self._telling is not None and self._telling.active():
-            self._telling.cancel()
+        if self._eventCall is not None and self._eventCall.active():
+            self._eventCall.cancel()
             self._tell()
 
     def wake(self) -> None:
@@ -259,11 +259,11 @@ class SoftDevice:
         for port in self.ports:
             port.close()
         self._listeners.clear()
-        if self._telling is not None:
-            if self._telling.active():
-                self._telling.cancel()
-            self._telling = None
-        self._tellClosed()
+        if self._eventCall is not None:
+            if self._eventCall.active():
+                self._eventCall.cancel()
+            self._eventCall = None
+        self._onClosed()
 
     # What queue pairs ask for: see txrdma.soft.core.queuepair.Host.
 
@@ -308,7 +308,7 @@ class SoftDevice:
             self._port(asked.port)
         for vector in (asked.address, asked.alternateAddress):
             if vector is not None:
-                self._port(vector.port).checkWay(vector)
+                self._port(vector.port).checkPath(vector)
         address = asked.address or current.address
         if address is not None and port not in (None, address.port):
             raise InvalidRequest(f"the queue pair is on port {port}, its way begins at {address.port}")
@@ -329,8 +329,8 @@ class SoftDevice:
         """Tell those who listen, in a turn of the reactor of its own."""
         if self._listeners and not self._closed:
             self._events.append(event)
-            if self._telling is None or not self._telling.active():
-                self._telling = self._reactor.callLater(0, self._tell)
+            if self._eventCall is None or not self._eventCall.active():
+                self._eventCall = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -380,7 +380,7 @@ class SoftDevice:
         return queuePair
 
     def _tell(self) -> None:
-        self._telling = None
+        self._eventCall = None
         events, self._events = self._events, []
         for event in events:
             for key, listener in tuple(self._listeners.items()):
@@ -402,7 +402,7 @@ class SoftDevice:
         return self.ports[number - 1]
 
 
-def _acquaint(ports: Sequence[SoftPort]) -> None:
+def _linkSiblings(ports: Sequence[SoftPort]) -> None:
     """Let the RoCE ports of a device know each other: paths migrate from one to another."""
     from txrdma.soft.rc.roce import RoCEPort  # not at the top: see L{openPort}
 

@@ -37,14 +37,14 @@ class SoftAddressHandle:
     ) -> None:
         self.domain = domain
         self.address = address
-        self._tellClosed = closed
+        self._onClosed = closed
 
     def __repr__(self) -> str:
         return f"<SoftAddressHandle {self.address}>"
 
     def close(self) -> None:
         """Make room for another. Datagrams that are posted already go where it said."""
-        self._tellClosed(self)
+        self._onClosed(self)
 
 
 class DomainsDevice(Protocol):

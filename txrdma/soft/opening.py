@@ -21,9 +21,9 @@ from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
-from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.soft.shared.unixpackets import DirectoryMeetings
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
+from txrdma.soft.shared.unixpackets import DirectoryRendezvous
 from txrdma.unix.sockets import Reactor
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def _sharedMemory(
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
-        meetings = None if runtime is None else DirectoryMeetings(cast(Reactor, reactor), runtime)
+        rendezvous = None if runtime is None else DirectoryRendezvous(cast(Reactor, reactor), runtime)
         sharing = cast(SharingReactor, reactor)
-        return SharedMemoryPort(sharing, address, port, meetings=meetings)
+        return SharedMemoryPort(sharing, address, port, rendezvous=rendezvous)
     except DeviceUnavailable as error:
         if isNeeded:
             raise

@@ -91,7 +91,7 @@ class SoftPort:
     # What it is.
 
     @property
-    def isThere(self) -> bool:
+    def hasAddress(self) -> bool:
         """Whether the host had the address when we last looked."""
         return self._interfaces is None or self._interface is not None
 
@@ -109,7 +109,7 @@ class SoftPort:
     def gidTable(self) -> Sequence[GIDEntry]:
         """The IP address, as RoCE v2 writes it; nothing in its place while the host does not have it."""
         self.look()
-        return (GIDEntry(self._gid if self.isThere else NO_GID, GIDType.ROCE_V2, self._netdev),)
+        return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
         """The port's present attributes: state, MTU and rate are those of its network interface."""
@@ -141,13 +141,13 @@ class SoftPort:
         mtu = None if self._interface is None else self._interface.mtu
         return activeMTU(mtu, ":" in self.address, self._mtu)
 
-    def checkWay(self, vector: AddressVector) -> None:
+    def checkPath(self, vector: AddressVector) -> None:
         """
         Look whether a way can begin here.
 
         @raise InvalidRequest: the port has no such GID, or the way leads nowhere.
         """
-        if vector.sgidIndex != 0 or not self.isThere:
+        if vector.sgidIndex != 0 or not self.hasAddress:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
             raise InvalidRequest(f"{vector.dgid} leads nowhere")
@@ -158,7 +158,7 @@ class SoftPort:
         """See what the host has made of its interfaces, and tell."""
         if self._interfaces is None or self._closed:
             return
-        wasThere, wasActive = self.isThere, self.isActive
+        hadAddress, wasActive = self.hasAddress, self.isActive
         try:
             self._interface = self._interfaces.interfaceOf(self.address)
         except (DeviceUnavailable, WireError) as error:
@@ -167,7 +167,7 @@ class SoftPort:
                 address=self.address,
                 error=error,
             )
-        self._compare(wasThere, wasActive)
+        self._compare(hadAddress, wasActive)
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Take it down, or up again: nothing goes out while it is down, and nothing comes in."""
@@ -177,15 +177,15 @@ class SoftPort:
         self.isEnabled = isEnabled
         for route in self.routes:
             route.setEnabled(isEnabled)
-        self._compare(self.isThere, wasActive)
+        self._compare(self.hasAddress, wasActive)
 
-    def _compare(self, wasThere: bool, wasActive: bool) -> None:
-        isThere, isActive = self.isThere, self.isActive
-        if self.number and (wasActive, wasThere) != (isActive, isThere):
-            self._log(isThere, isActive)
+    def _compare(self, hadAddress: bool, wasActive: bool) -> None:
+        hasAddress, isActive = self.hasAddress, self.isActive
+        if self.number and (wasActive, hadAddress) != (isActive, hasAddress):
+            self._log(hasAddress, isActive)
         if wasActive and not isActive:
             self._tell(AsyncEventKind.PORT_ERROR)
-        if wasThere != isThere:
+        if hadAddress != hasAddress:
             self._tell(AsyncEventKind.GID_CHANGE)
         if isActive and not wasActive:
             self._tell(AsyncEventKind.PORT_ACTIVE)
@@ -193,13 +193,13 @@ class SoftPort:
     def _tell(self, kind: AsyncEventKind) -> None:
         self._notify(AsyncEvent(kind, port=self.number))
 
-    def _log(self, isThere: bool, isActive: bool) -> None:
+    def _log(self, hasAddress: bool, isActive: bool) -> None:
         """Say what has become of it; when it is opened that is no news."""
         if isActive:
             text = "software RDMA by {address} works: its interface is up"
         elif not self.isEnabled:
             text = "software RDMA by {address} stands still: its port was taken down"
-        elif isThere:
+        elif hasAddress:
             text = "software RDMA by {address} stands still: its interface is down"
         else:
             text = "software RDMA by {address} stands still: this host does not have the address any more"

@@ -27,7 +27,7 @@ from txrdma.interfaces import (
     IPollable,
     IReactorPolling,
 )
-from txrdma.verbs._lookout import Allowance, Lookout
+from txrdma.verbs._busypoll import BusyPoll, SpinBudget
 from txrdma.verbs._sources import Poll, Sources, Taker
 
 _log = Logger()
@@ -37,7 +37,7 @@ _SLICE_SECONDS: Final = 40e-6
 _LOOKS: Final = range(8)
 _BUDGET: Final = 16
 
-_allowance: Final = Allowance()
+_budget: Final = SpinBudget()
 """Of this process, for all of its readers."""
 
 
@@ -59,7 +59,7 @@ class CompletionReader:
 
     Where the reactor does not look at queues by itself, and looking is enough, as in shared memory and for
     datagrams of the software device, the reader looks on for a while before it has itself woken again: as
-    long as L{Lookout} says, and in slices, between which others on the reactor have their turn.
+    long as L{BusyPoll} says, and in slices, between which others on the reactor have their turn.
 
     @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over what has completed,
         and tells whether there was anything.
@@ -72,16 +72,16 @@ class CompletionReader:
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
         failed: Callable[[Failure], None] = lambda failure: None,
-        lookout: Lookout | None = None,
-        looksOn: bool = True,
+        busyPoll: BusyPoll | None = None,
+        busyPolls: bool = True,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: is called with a batch of completions of one queue, oldest first.
         @param failed: is called when the reader has stopped by an error, once.
-        @param lookout: tells how long to look on; without it, one of the reader's own, with a share in what
+        @param busyPoll: tells how long to look on; without it, one of the reader's own, with a share in what
             the process may spend on that.
-        @param looksOn: whether to look on at all.
+        @param busyPolls: whether to look on at all.
         """
         self._reactor = reactor
         self._channel = channel
@@ -92,9 +92,9 @@ class CompletionReader:
         self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
-        self._lookout = lookout or Lookout(_allowance)
-        self._looksOn = looksOn and self._polling is None
-        self._isLooking = False
+        self._busyPoll = busyPoll or BusyPoll(_budget)
+        self._busyPolls = busyPolls and self._polling is None
+        self._isBusyPolling = False
         # Twisted's own reactors can say how long they would sleep; no interface has it.
         self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         # Nor has one whether it has just been told to stop: sockets are read at most once after that.
@@ -108,7 +108,7 @@ class CompletionReader:
         self._again: IDelayedCall | None = None
         self._isAttended = False
 
-    def lookAt(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
+    def addSource(self, poll: Poll, handler: Taker, unread: Sized | None = None) -> None:
         """
         Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}.
 
@@ -189,7 +189,7 @@ class CompletionReader:
         self._again = None
         isDelayed = not isReadable
         isEmpty = self._drain(isDelayed)
-        isLooking = isEmpty and isReadable and self._looksOn and self._lookOn()
+        isLooking = isEmpty and isReadable and self._busyPolls and self._pollOn()
         self._look(isLooking)
         if isEmpty and not isLooking and self._sources.isRunning:
             if isReadable:
@@ -212,7 +212,7 @@ class CompletionReader:
         began = perf_counter()
         if not self.poll():
             return True
-        self._lookout.came(began)
+        self._busyPoll.came(began)
         for _ in range(_BUDGET - 1):
             if self._isEnding():
                 return False
@@ -220,21 +220,21 @@ class CompletionReader:
                 return not isDelayed
         return False
 
-    def _lookOn(self) -> bool:
+    def _pollOn(self) -> bool:
         """Look for a slice of time whether there is more; False when it is time to sleep."""
         if not self._sources.isRunning or not any(queue.isLive for queue in self._live):
             return False
-        lookout = self._lookout
+        busyPoll = self._busyPoll
         began = now = perf_counter()
-        until = lookout.waits(now)
+        until = busyPoll.waits(now)
         # With others who look, each looks once in a turn of the reactor.
-        end = now + _SLICE_SECONDS if _allowance.lookers <= self._isLooking else now
+        end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
         while now < end and now < until and self._sleep() != 0:
             for _ in _LOOKS:
                 if self.poll():
-                    lookout.came(now)
+                    busyPoll.came(now)
                     now = perf_counter()
-                    until = lookout.waits(now)
+                    until = busyPoll.waits(now)
                     end = now + _SLICE_SECONDS
                     break
             else:
@@ -247,16 +247,16 @@ class CompletionReader:
         sched_yield()
         later = perf_counter()
         if not self.poll():
-            lookout.yielded(now, later)
+            busyPoll.yielded(now, later)
         else:
-            lookout.came(now)
+            busyPoll.came(now)
         return self._sources.isRunning
 
     def _look(self, isLooking: bool) -> None:
         """Count among those who look, or do so no more."""
-        if isLooking is not self._isLooking:
-            self._isLooking = isLooking
-            _allowance.lookers += 1 if isLooking else -1
+        if isLooking is not self._isBusyPolling:
+            self._isBusyPolling = isLooking
+            _budget.pollers += 1 if isLooking else -1
 
     def attend(self) -> None:
         """

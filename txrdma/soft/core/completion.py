@@ -147,7 +147,7 @@ class SoftCompletionQueue:
         self._polling = False
         self._members: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
         channel._queues.append(self)
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ class SoftCompletionQueue:
         self.channel._queues.remove(self)
         if self in self.channel._events:
             self.channel._events.remove(self)
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs and routes.
 
@@ -263,7 +263,7 @@ class SoftCompletionQueue:
         if self._lanes:
             self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
-    def lookElsewhere(self, lane: Route) -> Sized:
+    def pollElsewhere(self, lane: Route) -> Sized:
         """
         Leave it to others to look at this route.
 

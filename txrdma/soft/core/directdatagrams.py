@@ -15,7 +15,7 @@ from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
 
-Came = tuple[tuple[bytes, int], memoryview]
+ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 """A datagram: its sender's address and queue pair, and its bytes."""
 
 
@@ -61,7 +61,7 @@ class DirectDatagrams:
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring
-        self._came: list[Came] = []
+        self._came: list[ReceivedDatagram] = []
         self._isTaking = False
 
     def openInbox(self) -> Sized:
@@ -69,7 +69,7 @@ class DirectDatagrams:
         self.isOpen = True
         return self._open(self)
 
-    def takeDatagrams(self, limit: int) -> Sequence[Came]:
+    def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
         """Take at most C{limit} datagrams, oldest first."""
         way = self.way
         if way is not None:

@@ -121,7 +121,7 @@ class SoftQueuePair:
         self._route: Route | None = None
         self.free = capacity.maxSend
         self._held: list[SendRequest] = []
-        self._drainedTold = False
+        self._drainReported = False
         self._closed = False
         self._direct: DirectDatagrams | None = None
         self._maxSegments = capacity.maxSendSegments
@@ -151,11 +151,11 @@ class SoftQueuePair:
         """
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
-            if self.state is _RTS and self._arePlain(requests) and count <= self.free:
+            if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
                 self.free -= count
                 self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
             else:
-                self._postAside(requests)
+                self._postUnusual(requests)
             return
         if count > self.free:
             raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
@@ -163,12 +163,12 @@ class SoftQueuePair:
             inline = request.inline
             if inline:
                 if request.operation > _LAST_INLINE or request.segments:
-                    raise _misshapen(request, self._maxSegments)
+                    raise _malformed(request, self._maxSegments)
                 if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
                     raise InvalidRequest(f"more than {self._maxInline} bytes inline")
             elif request.operation > _LAST or len(request.segments) > self._maxSegments:
                 if not _isAtomic(request):
-                    raise _misshapen(request, self._maxSegments)
+                    raise _malformed(request, self._maxSegments)
         self.free -= count
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
@@ -196,7 +196,7 @@ class SoftQueuePair:
         elif self._route is not None:
             self._route.receivesPosted()
 
-    def _postAside(self, requests: Sequence[SendRequest]) -> None:
+    def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
         """Posting of datagrams, and in the states where nothing is sent."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
             raise InvalidRequest(f"sends can't be posted in {self.state.name}")
@@ -222,7 +222,7 @@ class SoftQueuePair:
             self.free += 1
             self._flushed(request.identifier, _SEND)
 
-    def _arePlain(self, requests: Sequence[SendRequest]) -> bool:
+    def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
         """Tell whether these are datagrams as most are, with nothing wrong with them."""
         port, most = self.attributes.port, self._maxInline
         for request in requests:
@@ -239,12 +239,12 @@ class SoftQueuePair:
     def _checkForm(self, request: SendRequest) -> None:
         if request.inline:
             if request.operation > _LAST_INLINE or request.segments:
-                raise _misshapen(request, self._maxSegments)
+                raise _malformed(request, self._maxSegments)
             if sum(map(len, request.inline)) > self._maxInline:
                 raise InvalidRequest(f"more than {self._maxInline} bytes inline")
         elif request.operation > _LAST or len(request.segments) > self._maxSegments:
             if not _isAtomic(request):
-                raise _misshapen(request, self._maxSegments)
+                raise _malformed(request, self._maxSegments)
         if self.kind is QPKind.UD:
             if request.operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
                 raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
@@ -291,7 +291,7 @@ class SoftQueuePair:
             if attributes.migrationState is MigrationState.MIGRATED:
                 self._route.migrate()
         if target is _SQD:
-            self._tellDrained()
+            self._reportDrained()
         elif target is _RTS:
             self._release()
 
@@ -345,7 +345,7 @@ class SoftQueuePair:
             if self._direct is None:
                 ring = self.receiveQueue.ring
                 self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
-                self._aim()
+                self._setDatagramRoute()
             return self._direct
         return None
 
@@ -358,9 +358,9 @@ class SoftQueuePair:
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
-        return self.receiveQueue.lookElsewhere(route)
+        return self.receiveQueue.pollElsewhere(route)
 
-    def _aim(self) -> None:
+    def _setDatagramRoute(self) -> None:
         """Let datagrams go at once where they may go at all."""
         direct = self._direct
         if direct is not None:
@@ -374,7 +374,7 @@ class SoftQueuePair:
                 self.armRoute()
         direct = self._direct
         if direct is not None:
-            self._aim()
+            self._setDatagramRoute()
             if direct.isOpen:
                 self._openInbox(direct)
         if self.receives:
@@ -394,13 +394,13 @@ class SoftQueuePair:
             self.receives.clear()
         self._held.clear()
         self.free = self.capacity.maxSend
-        self._drainedTold = False
+        self._drainReported = False
         self.sendQueue.purge(self.number)
         self.receiveQueue.purge(self.number)
 
     def _release(self) -> None:
         """Back in RTS: what was posted in SQD goes out."""
-        self._drainedTold = False
+        self._drainReported = False
         held, self._held = self._held, []
         if held and self.kind is QPKind.UD:
             self._postDatagrams(held)
@@ -415,7 +415,7 @@ class SoftQueuePair:
         if self.state is not _RTS:
             self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already
             if self.state is _SQD:
-                self._tellDrained()
+                self._reportDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
         """
@@ -440,7 +440,7 @@ class SoftQueuePair:
         else:
             self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
 
-    def told(self, event: AsyncEventKind) -> None:
+    def raiseEvent(self, event: AsyncEventKind) -> None:
         """Raise an asynchronous event after which the queue pair goes on."""
         self._host.notify(AsyncEvent(event, queuePair=self))
 
@@ -451,7 +451,7 @@ class SoftQueuePair:
         @return: the completions in that queue, which come first.
         """
         assert self._route is not None, "a lane that is no route"
-        return self.receiveQueue.lookElsewhere(self._route)
+        return self.receiveQueue.pollElsewhere(self._route)
 
     def migrationChanged(self, state: MigrationState) -> None:
         """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
@@ -474,7 +474,7 @@ class SoftQueuePair:
             alternatePKeyIndex=None,
             alternateTimeout=None,
         )
-        self.told(AsyncEventKind.PATH_MIGRATED)
+        self.raiseEvent(AsyncEventKind.PATH_MIGRATED)
 
     # Called by the queues.
 
@@ -506,10 +506,10 @@ class SoftQueuePair:
                 Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self.number)
             )
 
-    def _tellDrained(self) -> None:
+    def _reportDrained(self) -> None:
         busy = self.capacity.maxSend - self.free - len(self._held)
-        if busy == 0 and not self._drainedTold:
-            self._drainedTold = True
+        if busy == 0 and not self._drainReported:
+            self._drainReported = True
             self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
 
 
@@ -519,7 +519,7 @@ def _isAtomic(request: SendRequest) -> bool:
     return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
 
 
-def _misshapen(request: SendRequest, maxSegments: int) -> InvalidRequest:
+def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
     """Say what is wrong with it."""
     what = f"request {request.identifier}"
     if request.operation in _ATOMICS and not request.inline:

@@ -71,10 +71,10 @@ class RoundTrip:
         self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
 
     def answered(self) -> None:
-        """The silence is over: the usual timeout again, unless L{heardTwice} finds it too short."""
+        """Restore the usual timeout; L{duplicateAcknowledged} may find it too short."""
         self._doubled, self.timeout = self.timeout, self._usual
 
-    def heardTwice(self) -> None:
+    def duplicateAcknowledged(self) -> None:
         """
         Keep the doubled timeout: what was sent twice was acknowledged twice, so answers take longer now.
 
@@ -93,7 +93,7 @@ class RoundTrip:
         self.timeout, self._doubled = self._usual, 0.0
 
 
-class Patience:
+class RetryTimer:
     """
     The patience of one requester, while packets of it are in the air.
 
@@ -129,7 +129,7 @@ class Patience:
         self.roundTrip = RoundTrip()
         self.begin(now)
 
-    def sentAgain(self, now: float) -> None:
+    def resent(self, now: float) -> None:
         """The oldest packet leaves once more."""
         self._since = now
 
@@ -150,7 +150,7 @@ class Patience:
             return again
         return end
 
-    def isOver(self, now: float) -> bool:
+    def isExpired(self, now: float) -> bool:
         """Whether it is time to give up."""
         return self._tries >= self.retryCount and now >= self._progressed + self._limit
 

@@ -58,7 +58,7 @@ class SoftSharedReceiveQueue:
         self._notify = notify
         self._takers: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
 
     def __repr__(self) -> str:
         return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
@@ -109,7 +109,7 @@ class SoftSharedReceiveQueue:
             failed(None)
         self._takers.clear()
         self.receives.clear()
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs.
 

@@ -12,7 +12,7 @@ Where the specification leaves a choice:
   - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
   - How much is in the air at once is bounded by a L{Window <txrdma.soft.rc._window.Window>}.
   - When to send again, and when to give up, is decided by
-    L{Patience <txrdma.soft.core.roundtrip.Patience>}. After a silence the oldest packet goes out again,
+    L{RetryTimer <txrdma.soft.core.roundtrip.RetryTimer>}. After a silence the oldest packet goes out again,
     alone: the answer tells what else the peer misses.
 """
 
@@ -28,7 +28,7 @@ from txrdma.iba.headers import NAKCode, Opcode
 from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
-from txrdma.soft.core.roundtrip import Patience
+from txrdma.soft.core.roundtrip import RetryTimer
 from txrdma.soft.rc._entries import Entry
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
@@ -118,7 +118,7 @@ class Requester:
         self._asked = psn  # the latest that an acknowledgement was asked for
         self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
         self._limit = psn  # what is in the air stays below
-        self._patience = Patience(timeout, retryCount)
+        self._patience = RetryTimer(timeout, retryCount)
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
         self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
@@ -184,7 +184,7 @@ class Requester:
         if self._pausedUntil is not None:
             self._pausedUntil = None
             self._patience.begin(now)
-        elif self._patience.isOver(now):
+        elif self._patience.isExpired(now):
             self._exhausted()
         else:
             self._patience.tried()
@@ -211,7 +211,7 @@ class Requester:
             if self._oldest == self.sent:
                 self._patience.begin(now)
             else:
-                self._patience.sentAgain(now)
+                self._patience.resent(now)
         self._limit = self._oldest + (1 if self._probing else self.window.size)
         self._held = False
         while self._cursor < len(entries):
@@ -349,7 +349,7 @@ class Requester:
             syndrome = run.data[number * run.stride + BTH_LENGTH]
             kind, value = syndrome >> 5, syndrome & 31
             if psn < self._oldest:
-                self._patience.roundTrip.heardTwice()
+                self._patience.roundTrip.duplicateAcknowledged()
             elif kind == 0:
                 if not self._advance(psn + 1, now):
                     self._implied()
@@ -389,7 +389,7 @@ class Requester:
         while number < run.packets and not self._stopped:
             psn = nearest(words[number] & PSN_MASK, self._oldest)
             if psn < self._oldest or psn >= self.sent:
-                self._patience.roundTrip.heardTwice()
+                self._patience.roundTrip.duplicateAcknowledged()
                 number += 1  # a second answer, or a ghost
                 continue
             if psn > self._oldest and not self._advance(psn, now):

@@ -20,7 +20,7 @@ from txrdma.iba.headers import AETHKind, NAKCode, NO_CREDITS, Opcode
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
 from txrdma.soft.rc._answers import (
-    Answer,
+    AccessReply,
     Answers,
     ATOMIC_ETH,
     ATOMIC_LENGTH,
@@ -469,7 +469,7 @@ class Responder:
         if run.opcode not in _QUESTIONS:
             self._acknowledge = True
             return
-        answer: Answer | None
+        answer: AccessReply | None
         try:
             if run.opcode == _READ_REQUEST:
                 answer = self._read(psn, run, number, again=True)

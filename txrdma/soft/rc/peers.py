@@ -77,13 +77,13 @@ class RoutesPort(Protocol):
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send one packet that may be lost, within a turn: by shared memory, where that is shared."""
 
-    def quickLaneTo(self, address: AddressVector) -> DatagramLane | None:
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
         """The lane to the end of that way, where what is written there concerns nobody but its taker."""
 
     def wrote(self, packets: int, size: int) -> None:
         """Count packets that went by a lane: together they have C{size} bytes."""
 
-    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets outside of a turn, when a route ends."""
 
     def grhFor(self, peer: Peer, length: int) -> bytes:

@@ -32,7 +32,7 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
 )
 from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.neighbours import Neighbours
+from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.rc.udp import Carrier, RawAddress
@@ -100,10 +100,10 @@ class RoCEPort:
         self._timerAt = 0.0
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
-        self._neighbours: Neighbours | None = None
+        self._neighbours: LocalPeers | None = None
         carrier.start(self)
         if lanes is not None:
-            self._neighbours = Neighbours(self, lanes, self._routes)
+            self._neighbours = LocalPeers(self, lanes, self._routes)
             lanes.start(self._neighbours.datagramsCame, self.turnEnded)
 
     def __repr__(self) -> str:
@@ -263,9 +263,9 @@ class RoCEPort:
     def _later(self, route: PortRoute) -> None:
         self._more[route] = None
         if self._moreCall is None:
-            self._moreCall = self._clock.callLater(0, self._goOn)
+            self._moreCall = self._clock.callLater(0, self._continueLater)
 
-    def _goOn(self) -> None:
+    def _continueLater(self) -> None:
         """Another turn for those that had more to send than one turn allows."""
         self._moreCall = None
         self._continue()
@@ -355,7 +355,7 @@ class RoCEPort:
         elif self.isEnabled:
             neighbours.write(lane, heading, run)
 
-    def quickLaneTo(self, address: AddressVector) -> DatagramLane | None:
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
         """The lane to the end of that way, where what is written there concerns nobody but its taker."""
         neighbours = self._neighbours
         if neighbours is None or not self.isEnabled:
@@ -369,7 +369,7 @@ class RoCEPort:
         self.counters.bytesSent += size
         self.counters.writes += 1
 
-    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets outside of a turn, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:

@@ -66,7 +66,7 @@ def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
         _log.failure("It could not even let go of what it had to do ({route!r})", route=route)
 
 
-def _said(value: int | None) -> int:
+def _required(value: int | None) -> int:
     """An attribute that the state machine of queue pairs insists on."""
     assert value is not None
     return value
@@ -97,19 +97,19 @@ class RoCERoute:
         self._isArming = False  # anything but MIGRATED
         self._refusalTold = False
         self._ports = {port}
-        self._destination = QPN(_said(attributes.destinationQPN))
+        self._destination = QPN(_required(attributes.destinationQPN))
         self._heading = heading(self._destination)
-        self._mtu = MTU(_said(attributes.pathMTU)).bytes
+        self._mtu = MTU(_required(attributes.pathMTU)).bytes
         self.responder = Responder(
             owner.number,
             owner.keys,
             owner.domain,
             owner.receives,
             mtu=self._mtu,
-            psn=_said(attributes.rqPSN),
+            psn=_required(attributes.rqPSN),
             access=int(attributes.access or Access.NONE),
-            maxDestRDAtomic=_said(attributes.maxDestRDAtomic),
-            minRNRTimer=_said(attributes.minRNRTimer),
+            maxDestRDAtomic=_required(attributes.maxDestRDAtomic),
+            minRNRTimer=_required(attributes.minRNRTimer),
             batch=port.batch,
         )
         self.requester: Requester | None = None
@@ -148,8 +148,8 @@ class RoCERoute:
         attributes = self._owner.attributes
         self.responder.retune(
             int(attributes.access or Access.NONE),
-            _said(attributes.maxDestRDAtomic),
-            _said(attributes.minRNRTimer),
+            _required(attributes.maxDestRDAtomic),
+            _required(attributes.minRNRTimer),
         )
         if self.requester is not None:
             self.requester.retune(*self._patience())
@@ -160,7 +160,7 @@ class RoCERoute:
                 self._owner.keys,
                 self._owner.domain,
                 mtu=self._mtu,
-                psn=_said(attributes.sqPSN),
+                psn=_required(attributes.sqPSN),
                 timeout=timeout,
                 retryCount=retryCount,
                 rnrRetry=rnrRetry,
@@ -198,15 +198,15 @@ class RoCERoute:
         """
         if not self.responder.pending:
             for run in self.responder.outgoing(self.port.seconds()):
-                self.port.emitAlone(self._peer, self._heading, run)
+                self.port.emitNow(self._peer, self._heading, run)
 
     def _patience(self) -> tuple[int, int, int, int]:
         attributes = self._owner.attributes
         return (
-            _said(attributes.timeout),
-            _said(attributes.retryCount),
-            _said(attributes.rnrRetry),
-            _said(attributes.maxRDAtomic),
+            _required(attributes.timeout),
+            _required(attributes.retryCount),
+            _required(attributes.rnrRetry),
+            _required(attributes.maxRDAtomic),
         )
 
     # Paths (IBA 17.2.8).
@@ -273,7 +273,7 @@ class RoCERoute:
         """Tell that the alternate path can't be had, once for each time that it was loaded."""
         if not self._refusalTold:
             self._refusalTold = True
-            self._owner.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+            self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
         """Whether it is our peer, from another port of its or by another path."""
@@ -283,7 +283,7 @@ class RoCERoute:
             self._refuse()  # it migrates to where we don't know it
         return False
 
-    def _hear(self, peer: Peer, migrationRequest: bool, now: float) -> None:
+    def _trackMigration(self, peer: Peer, migrationRequest: bool, now: float) -> None:
         """Where the peer is with its alternate path."""
         state = self._migration.heard(
             migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
@@ -307,7 +307,7 @@ class RoCERoute:
         if self._stopped:
             return True
         if self._isArming:
-            self._hear(peer, run.migrationRequest, now)
+            self._trackMigration(peer, run.migrationRequest, now)
         requester = self.requester
         if _FIRST_ANSWER <= opcode <= _LAST_ANSWER:
             if requester is not None:
@@ -318,7 +318,7 @@ class RoCERoute:
         self.responder.received(run, now)
         if requester is None and not self._establishedTold and self.responder.isEstablished:
             self._establishedTold = True
-            self._owner.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+            self._owner.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         return True
 
     def transmit(self, now: float) -> bool:
@@ -401,7 +401,7 @@ class DatagramRoute:
     def post(self, requests: Sequence[SendRequest]) -> None:
         """Send these, in order, after those before."""
         port = self.port
-        done, size = self.datagrams.write(requests, port.quickLaneTo)
+        done, size = self.datagrams.write(requests, port.directLaneTo)
         if done:
             port.wrote(done, size)
             self.deliver()
@@ -444,7 +444,7 @@ class DatagramRoute:
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram at once, where there is a lane: see L{txrdma.interfaces.IDirectDatagrams}."""
         port = self.port
-        lane = port.quickLaneTo(address)
+        lane = port.directLaneTo(address)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
         if size:
             port.wrote(1, size)

@@ -16,8 +16,8 @@ from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._layout import ASKED_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.soft.shared._rings import spread
 
 WORD_BYTES: Final = 8
 

@@ -57,7 +57,7 @@ class Doorbell:
             os.close(self.descriptor)
 
 
-class TheirDoorbells:
+class PeerDoorbells:
     """The doorbells that a peer has handed over, by its numbers."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class TheirDoorbells:
             self.gone(number)
 
 
-class OurDoorbells:
+class LocalDoorbells:
     """The completion channels of this device whose doorbells a peer has, with their numbers."""
 
     def __init__(self) -> None:

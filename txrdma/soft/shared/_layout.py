@@ -158,19 +158,19 @@ class RemoteRegion:
             self.writable = self.view
 
 
-class Surroundings(Protocol):
+class LaneServices(Protocol):
     """The system calls that a lane asks for. No answer comes before the call returns."""
 
-    def ringReceives(self) -> None:
+    def wakeReceives(self) -> None:
         """Wake whom the peer's receive queue wakes."""
 
-    def ringSends(self) -> None:
+    def wakeSends(self) -> None:
         """Wake whom the peer's send queue wakes."""
 
     def nudge(self) -> None:
         """Have the peer look at its side of this lane, whatever it is armed for."""
 
-    def wantRegion(self, rkey: RKey) -> None:
+    def requestRegion(self, rkey: RKey) -> None:
         """Ask the peer for a region; the answer is C{Lane.regionKnown}."""
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
@@ -183,23 +183,23 @@ class Surroundings(Protocol):
         """Our side has ended: the peer hears it, and all mappings go."""
 
 
-class Nowhere:
+class ClosedServices:
     """
-    L{Surroundings} of a lane that is over, which asks for nothing any more.
+    L{LaneServices} of a lane that is over, which asks for nothing any more.
 
     What surrounds a lane holds it: lanes that held that for ever would be left to the garbage collector.
     """
 
-    def ringReceives(self) -> None:
+    def wakeReceives(self) -> None:
         """There is nobody to wake."""
 
-    def ringSends(self) -> None:
+    def wakeSends(self) -> None:
         """There is nobody to wake."""
 
     def nudge(self) -> None:
         """There is nobody to look."""
 
-    def wantRegion(self, rkey: RKey) -> None:
+    def requestRegion(self, rkey: RKey) -> None:
         """There is nobody who has a region."""
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
@@ -212,4 +212,4 @@ class Nowhere:
         """The lane has ended before."""
 
 
-NOWHERE: Final = Nowhere()
+CLOSED_SERVICES: Final = ClosedServices()

@@ -12,14 +12,14 @@ from typing import Final
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
-    NOWHERE,
+    CLOSED_SERVICES,
+    LaneServices,
     REMOTE_READ,
     REMOTE_WRITE,
     RemoteRegion,
-    Surroundings,
 )
+from txrdma.soft.shared._rings import RingPair
 
 _SUCCESS: Final = Status.SUCCESS
 
@@ -32,16 +32,16 @@ class RemoteMemory:
     @ivar asked: the key about which an answer of the peer's process is awaited, by a request that waits.
     """
 
-    def __init__(self, owner: SoftQueuePair, surroundings: Surroundings, boxes: Boxes) -> None:
+    def __init__(self, owner: SoftQueuePair, services: LaneServices, rings: RingPair) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
         self.asked: RKey | None = None
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
-        self._surroundings: Surroundings = surroundings
-        self._boxes = boxes
+        self._services: LaneServices = services
+        self._rings = rings
         self._access = 0  # what the peer's queue pair allows, when we last heard of it
         self._preparing: dict[RKey, list[Callable[[], None]]] = {}  # before anything was to be sent there
-        self._isOver = False
+        self._isClosed = False
 
     def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
         """The peer's memory itself, and the word that is 1 as long as it may be written to."""
@@ -97,7 +97,7 @@ class RemoteMemory:
             if self.asked is None:
                 self.asked = rkey
                 if rkey not in self._preparing:
-                    self._surroundings.wantRegion(rkey)
+                    self._services.requestRegion(rkey)
             return None
         region = self.regions[rkey]
         reading = request.operation is Operation.RDMA_READ
@@ -125,18 +125,18 @@ class RemoteMemory:
     def _byMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
         """Ask for memory by messages, one request at a time, once all earlier records are consumed."""
         if self.asked is None:
-            boxes = self._boxes
-            boxes.refresh()
-            if boxes.produced == boxes.acknowledged:
+            rings = self._rings
+            rings.readAcknowledged()
+            if rings.produced == rings.acknowledged:
                 self.asked = request.rkey
-                self._surroundings.access(request, pieces)
+                self._services.access(request, pieces)
 
     def accessed(self, allowed: bool) -> bool:
-        """The answer to C{Surroundings.access}; tell whether anybody waits for it."""
-        if self._isOver or self.asked is None:
+        """The answer to C{LaneServices.access}; tell whether anybody waits for it."""
+        if self._isClosed or self.asked is None:
             return False
         if allowed:
-            self._boxes.offset = -1
+            self._rings.offset = -1
         else:
             self.regions[self.asked] = None
         self.asked = None
@@ -144,16 +144,16 @@ class RemoteMemory:
 
     def wants(self, rkey: RKey) -> bool:
         """Whether the peer was asked for this region, and has not answered."""
-        return not self._isOver and (rkey in self._preparing or self.asked == rkey)
+        return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
         """
-        Take the answer to C{Surroundings.wantRegion}; tell whether a request waits for it.
+        Take the answer to C{LaneServices.requestRegion}; tell whether a request waits for it.
 
         @param access: what the peer's queue pair allows.
         """
         preparing = self._preparing.pop(rkey, None)
-        if self._isOver or (preparing is None and self.asked != rkey):
+        if self._isClosed or (preparing is None and self.asked != rkey):
             return False
         self._access = access
         self.regions[rkey] = region
@@ -166,23 +166,23 @@ class RemoteMemory:
 
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
         """Ask for a region before anything is to be sent there: see L{txrdma.interfaces.IPlacing}."""
-        if self._isOver or rkey in self.regions:
+        if self._isClosed or rkey in self.regions:
             known()
         elif rkey in self._preparing:
             self._preparing[rkey].append(known)
         else:
             self._preparing[rkey] = [known]
             if self.asked != rkey:
-                self._surroundings.wantRegion(rkey)
+                self._services.requestRegion(rkey)
 
     def leave(self) -> None:
         """Ask nobody any more: the lane is over."""
         self.close()
-        self._surroundings = NOWHERE
+        self._services = CLOSED_SERVICES
 
     def close(self) -> None:
         """Forget the peer's memory: no answer comes any more. Twice is fine."""
-        self._isOver = True
+        self._isClosed = True
         self.regions.clear()
         preparing, self._preparing = self._preparing, {}
         for waiting in preparing.values():

@@ -22,7 +22,7 @@ from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion,
 
 VERSION: Final = 4
 MOST_DATA: Final = 32768
-"""Bytes of memory that one L{Access} or L{Answer} carries."""
+"""Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
 
 LONGEST: Final = MOST_DATA + 64
 """The length of the longest message."""
@@ -40,14 +40,14 @@ class MessageKind(Code):
     JOIN = 2
     LEAVE = 3
     NUDGE = 4
-    WANT = 5
-    REGION = 6
-    ACCESS = 7
-    ANSWER = 8
-    BELL = 9
-    MUTE = 10
-    LOST = 11
-    MAIL = 12
+    REGION_REQUEST = 5
+    REGION_REPLY = 6
+    ACCESS_REQUEST = 7
+    ACCESS_REPLY = 8
+    DOORBELL = 9
+    DOORBELL_CLOSED = 10
+    DOORBELL_LOST = 11
+    DATAGRAM_RING = 12
 
 
 class Reach(Code):
@@ -70,7 +70,7 @@ class Hello(Layout):
 
 
 @wire(8)
-class Bell(Layout):
+class DoorbellNotice(Layout):
     """
     C{BELL}: our doorbell of this number, which comes as a descriptor; each L{Join} names those that it needs.
 
@@ -83,7 +83,7 @@ class Bell(Layout):
 
 
 @wire(8)
-class Mail(Layout):
+class DatagramRingOffer(Layout):
     """
     Datagrams for your device stand in this box of ours, which comes as a descriptor.
 
@@ -114,7 +114,7 @@ class Join(Layout):
 
 
 @wire(8)
-class Note(Layout):
+class PairNotice(Layout):
     """C{LEAVE}: a queue pair has ended. C{NUDGE}: look at your side."""
 
     kind: MessageKind = bits(8)
@@ -124,7 +124,7 @@ class Note(Layout):
 
 
 @wire(12)
-class Want(Layout):
+class RegionRequest(Layout):
     """A request to hear how a memory region of the peer can be reached."""
 
     kind: MessageKind = bits(8)
@@ -135,9 +135,9 @@ class Want(Layout):
 
 
 @wire(40)
-class Region(Layout):
+class RegionReply(Layout):
     """
-    The answer to L{Want}; with the memory's descriptor when it is C{MAPPED}.
+    The answer to L{RegionRequest}; with the memory's descriptor when it is C{MAPPED}.
 
     C{access} is all that the queue pair allows, C{rights} what of it the region allows, too.
     C{validOffset} is where its valid word is, in a page of its own, the last one.
@@ -156,7 +156,7 @@ class Region(Layout):
 
 
 @wire(28)
-class Access(Layout):
+class AccessRequest(Layout):
     """Read or write this memory of yours: what is to be written follows."""
 
     kind: MessageKind = bits(8)
@@ -171,8 +171,8 @@ class Access(Layout):
 
 
 @wire(12)
-class Answer(Layout):
-    """The answer to L{Access}: what was read follows."""
+class AccessReply(Layout):
+    """The answer to L{AccessRequest}: what was read follows."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -185,16 +185,16 @@ class Answer(Layout):
 _LAYOUTS: Final[dict[int, type[Layout]]] = {
     MessageKind.HELLO: Hello,
     MessageKind.JOIN: Join,
-    MessageKind.LEAVE: Note,
-    MessageKind.NUDGE: Note,
-    MessageKind.WANT: Want,
-    MessageKind.REGION: Region,
-    MessageKind.ACCESS: Access,
-    MessageKind.ANSWER: Answer,
-    MessageKind.BELL: Bell,
-    MessageKind.MUTE: Bell,
-    MessageKind.LOST: Bell,
-    MessageKind.MAIL: Mail,
+    MessageKind.LEAVE: PairNotice,
+    MessageKind.NUDGE: PairNotice,
+    MessageKind.REGION_REQUEST: RegionRequest,
+    MessageKind.REGION_REPLY: RegionReply,
+    MessageKind.ACCESS_REQUEST: AccessRequest,
+    MessageKind.ACCESS_REPLY: AccessReply,
+    MessageKind.DOORBELL: DoorbellNotice,
+    MessageKind.DOORBELL_CLOSED: DoorbellNotice,
+    MessageKind.DOORBELL_LOST: DoorbellNotice,
+    MessageKind.DATAGRAM_RING: DatagramRingOffer,
 }
 MAGIC: Final = int.from_bytes(b"txr", "big")
 
@@ -211,11 +211,11 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
     decoded = layout.decode(message)
     rest = memoryview(message)[layout.size :]
     expected = 0
-    if isinstance(decoded, Access):
+    if isinstance(decoded, AccessRequest):
         if decoded.length > MOST_DATA:
-            raise WireError("Access", 24, f"{decoded.length} bytes are more than {MOST_DATA}")
+            raise WireError("AccessRequest", 24, f"{decoded.length} bytes are more than {MOST_DATA}")
         expected = decoded.length if decoded.writing else 0
-    elif isinstance(decoded, Answer):
+    elif isinstance(decoded, AccessReply):
         expected = decoded.length
     if len(rest) != expected:
         raise WireError(layout.__name__, layout.size, f"{len(rest)} bytes follow instead of {expected}")
@@ -286,7 +286,7 @@ def mapBox(descriptor: int) -> mmap.mmap:
     return mapped(descriptor, length, False)
 
 
-def mapRegion(told: Region, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
+def mapRegion(told: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """
     Map a memory region of a peer, which came as a descriptor.
 

@@ -24,11 +24,11 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.kit.logs import Seldom
 from txrdma.soft.shared._doorbells import Channel, Doorbell
-from txrdma.soft.shared._rendezvous import Mail, makeBox, mapBox, MessageKind
-from txrdma.soft.shared.attachment import closeMapping, SharingReactor
+from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, MessageKind
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
-from txrdma.soft.shared.unixpackets import Meetings
+from txrdma.soft.shared.sharedqueuepair import closeMapping, SharingReactor
+from txrdma.soft.shared.unixpackets import Rendezvous
 
 _seldom = Seldom(Logger())
 
@@ -90,15 +90,15 @@ class _Bell:
             os.close(doorbell)
 
 
-class Mailbox:
+class DatagramLink:
     """A lane of datagrams to one other device, and all that it keeps open."""
 
-    def __init__(self, meetings: Meetings, peer: PeerProcess) -> None:
+    def __init__(self, rendezvous: Rendezvous, peer: PeerProcess) -> None:
         """
         @raise OSError: there is no memory, or no descriptor for it.
         """
         self.peer = peer
-        self._meetings = meetings
+        self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # kept until the peer has it
         self._theirs: mmap.mmap | None = None
         self._doorbell: Doorbell | None = None
@@ -106,7 +106,7 @@ class Mailbox:
 
     def invite(self, bell: Channel) -> None:
         """Hand our box to the other device."""
-        message = Mail(kind=MessageKind.MAIL, number=self.peer.bellOf(bell))
+        message = DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=self.peer.bellOf(bell))
         self.peer.send(message.encode(), (self._descriptor,))
         os.close(self._descriptor)
         self._descriptor = -1
@@ -118,7 +118,7 @@ class Mailbox:
 
     def _ring(self) -> None:
         if self._doorbell is not None:
-            self._meetings.ring(self._doorbell.descriptor)
+            self._rendezvous.ring(self._doorbell.descriptor)
 
     def leave(self) -> None:
         """Send nothing any more, and wake nobody."""
@@ -149,8 +149,8 @@ class SharedDatagrams:
     def __init__(
         self,
         reactor: SharingReactor,
-        meetings: Meetings,
-        reach: Callable[[tuple[str, int]], Mailbox | None],
+        rendezvous: Rendezvous,
+        reach: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:
         """
@@ -158,13 +158,13 @@ class SharedDatagrams:
         @param lost: closes all connections to the process of that device, for a reason to be logged.
         """
         self._reactor = reactor
-        self._meetings = meetings
+        self._rendezvous = rendezvous
         self._reach = reach
         self._lost = lost
         self._received: Callable[[tuple[str, int], list[memoryview]], None] | None = None
         self._turnEnded: Callable[[], None] = _nothing
         self._bell: _Bell | None = None
-        self._mailboxes: list[Mailbox] = []
+        self._datagramLinks: list[DatagramLink] = []
         self._lookedAt: tuple[DatagramLane, ...] = ()
         self._isArmed = self._cameSince = False
         self._timer: IDelayedCall | None = None
@@ -188,12 +188,12 @@ class SharedDatagrams:
     def laneTo(self, name: tuple[str, int]) -> DatagramLane | None:
         """The lane to the device with this IP address and UDP port, which may not be up yet."""
         try:
-            mailbox = None if self._isClosed else self._reach(name)
+            datagramLink = None if self._isClosed else self._reach(name)
         except (OSError, RDMAError):
             return None  # and UDP does
-        return None if mailbox is None else mailbox.lane
+        return None if datagramLink is None else datagramLink.lane
 
-    def open(self, peer: PeerProcess) -> Mailbox | None:
+    def open(self, peer: PeerProcess) -> DatagramLink | None:
         """A new lane to that device, which is invited; None where the system does not have what it takes."""
         if self._isClosed:
             return None
@@ -202,17 +202,17 @@ class SharedDatagrams:
                 self._bell = _Bell(self)
                 if not self._isResting:
                     self._reactor.addReader(self._bell)
-            made = Mailbox(self._meetings, peer)
+            made = DatagramLink(self._rendezvous, peer)
         except OSError:
             return None  # and UDP does
         made.invite(self._bell)
         if peer.isLost:  # by the invitation, which could not be sent
             made.close()
             return None
-        self._mailboxes.append(made)
+        self._datagramLinks.append(made)
         return made
 
-    def joined(self, mailbox: Mailbox, descriptor: int, doorbell: Doorbell) -> None:
+    def isJoined(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
         """
         The other device has handed over its box.
 
@@ -224,15 +224,15 @@ class SharedDatagrams:
         except BaseException:
             doorbell.release()
             raise
-        mailbox.join(box, doorbell)
-        self._lookedAt = (mailbox.lane, *self._lookedAt)[:MOST_LOOKED_AT]
+        datagramLink.join(box, doorbell)
+        self._lookedAt = (datagramLink.lane, *self._lookedAt)[:MOST_LOOKED_AT]
         self.isOpen = True
         self._ring()  # it may have written before we could ask to be woken
 
-    def over(self, mailbox: Mailbox) -> None:
+    def over(self, datagramLink: DatagramLink) -> None:
         """The other process is gone: what it has written is taken first."""
-        if mailbox in self._mailboxes:
-            mailbox.leave()
+        if datagramLink in self._datagramLinks:
+            datagramLink.leave()
             self._ring()
 
     def _ring(self) -> None:
@@ -267,13 +267,13 @@ class SharedDatagrams:
         """Have peers ring for what they write from now on; whoever asks looks once more after this."""
         if not self._isArmed:
             self._armLanes()
-            if len(self._mailboxes) > len(self._lookedAt):
+            if len(self._datagramLinks) > len(self._lookedAt):
                 self._ring()  # who asks does not look at all of them
 
     def _armLanes(self) -> None:
         self._isArmed = True
-        for mailbox in self._mailboxes:
-            mailbox.lane.arm()
+        for datagramLink in self._datagramLinks:
+            datagramLink.lane.arm()
 
     def woken(self) -> None:
         """
@@ -293,15 +293,15 @@ class SharedDatagrams:
 
     def _seek(self) -> None:
         """Look at all lanes; those that are over and empty go."""
-        for mailbox in tuple(self._mailboxes):
-            lane = mailbox.lane
+        for datagramLink in tuple(self._datagramLinks):
+            lane = datagramLink.lane
             if self._look((lane,)):
                 if lane not in self._lookedAt:
                     self._lookedAt = (lane, *self._lookedAt)[:MOST_LOOKED_AT]
-                if lane.isOver:
+                if lane.isClosed:
                     self._ring()
-            elif lane.isOver:
-                self.remove(mailbox)
+            elif lane.isClosed:
+                self.remove(datagramLink)
 
     def _watched(self) -> None:
         """Some time has passed: if nobody has brought anything meanwhile, nobody may be looking."""
@@ -323,17 +323,17 @@ class SharedDatagrams:
             address=lane.name[0],
             reason=reason,
         )
-        for mailbox in [each for each in self._mailboxes if each.lane is lane]:
-            self.remove(mailbox)
-            self._lost(mailbox.peer.name, reason)
+        for datagramLink in [each for each in self._datagramLinks if each.lane is lane]:
+            self.remove(datagramLink)
+            self._lost(datagramLink.peer.name, reason)
 
-    def remove(self, mailbox: Mailbox) -> None:
+    def remove(self, datagramLink: DatagramLink) -> None:
         """Close a lane at once. Twice is fine."""
-        if mailbox in self._mailboxes:
-            self._mailboxes.remove(mailbox)
-        self._lookedAt = tuple(lane for lane in self._lookedAt if lane is not mailbox.lane)
+        if datagramLink in self._datagramLinks:
+            self._datagramLinks.remove(datagramLink)
+        self._lookedAt = tuple(lane for lane in self._lookedAt if lane is not datagramLink.lane)
         self.isOpen = bool(self._lookedAt)
-        mailbox.close()
+        datagramLink.close()
 
     # The port's life.
 
@@ -361,8 +361,8 @@ class SharedDatagrams:
         self._isClosed = True
         self._received, self._turnEnded = None, _nothing
         self._stopTimer()
-        for mailbox in tuple(self._mailboxes):
-            self.remove(mailbox)
+        for datagramLink in tuple(self._datagramLinks):
+            self.remove(datagramLink)
         bell, self._bell = self._bell, None
         if bell is not None:
             self._reactor.removeReader(bell)

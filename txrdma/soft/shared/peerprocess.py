@@ -4,8 +4,8 @@ The sending side of the connection to a process with which memory is shared.
 
 from __future__ import annotations
 
-from txrdma.soft.shared._doorbells import Channel, OurDoorbells
-from txrdma.soft.shared._rendezvous import Bell, MessageKind
+from txrdma.soft.shared._doorbells import Channel, LocalDoorbells
+from txrdma.soft.shared._rendezvous import DoorbellNotice, MessageKind
 from txrdma.soft.shared.unixpackets import Line
 from txrdma.unix.sockets import isOurs
 
@@ -23,7 +23,7 @@ class PeerProcess:
         self.name = name
         self.lines: list[Line] = []
         self.isLost = False
-        self.doorbells = OurDoorbells()
+        self.doorbells = LocalDoorbells()
 
     @property
     def isTrusted(self) -> bool:
@@ -40,8 +40,8 @@ class PeerProcess:
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.closed():
-                self.send(Bell(kind=MessageKind.MUTE, number=gone).encode())
+                self.send(DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=gone).encode())
             number = self.doorbells.tell(channel)
-            bell = Bell(kind=MessageKind.BELL, number=number)
+            bell = DoorbellNotice(kind=MessageKind.DOORBELL, number=number)
             self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
         return number

@@ -22,30 +22,30 @@ from txrdma.kit.logs import Seldom
 from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
-from txrdma.soft.shared._doorbells import Doorbell, TheirDoorbells
+from txrdma.soft.shared._doorbells import Doorbell, PeerDoorbells
 from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
 from txrdma.soft.shared._rendezvous import (
-    Access,
-    Answer,
-    Bell,
+    AccessReply,
+    AccessRequest,
+    DatagramRingOffer,
     decode,
+    DoorbellNotice,
     Hello,
     Join,
     MAGIC,
-    Mail,
     mapBox,
     MessageKind,
-    Note,
+    PairNotice,
     Reach,
-    Region,
+    RegionReply,
+    RegionRequest,
     shareable,
     VERSION,
-    Want,
 )
-from txrdma.soft.shared.attachment import Attachment, SharingReactor
-from txrdma.soft.shared.datagrams import Mailbox, SharedDatagrams
+from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
-from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
+from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
+from txrdma.soft.shared.unixpackets import Line, NO_DESCRIPTORS, Rendezvous, UnixRendezvous
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -60,18 +60,18 @@ class _Peer(PeerProcess):
     Another process, with all that connects us to it.
 
     @ivar attachments: by our queue pairs' numbers.
-    @ivar mailbox: for datagrams, since the first of them.
+    @ivar datagramLink: for datagrams, since the first of them.
     """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         super().__init__(name)
-        self.attachments: dict[QPN, Attachment] = {}
-        self.mailbox: Mailbox | None = None
+        self.attachments: dict[QPN, SharedQueuePair] = {}
+        self.datagramLink: DatagramLink | None = None
         self._port = port
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
-        self._theirBells = TheirDoorbells()
+        self._theirBells = PeerDoorbells()
 
-    def add(self, attachment: Attachment) -> None:
+    def add(self, attachment: SharedQueuePair) -> None:
         """A queue pair of ours is ready to receive."""
         self.attachments[attachment.number] = attachment
         attachment.invite()
@@ -96,8 +96,8 @@ class _Peer(PeerProcess):
             _discard(*invitation)
         self._invitations.clear()
         self._theirBells.close()
-        if self.mailbox is not None:
-            self._port.datagrams.over(self.mailbox)
+        if self.datagramLink is not None:
+            self._port.datagrams.over(self.datagramLink)
         attachments = list(self.attachments.values())
         if attachments:
             _log.debug(
@@ -113,14 +113,14 @@ class _Peer(PeerProcess):
 
     # What it says. Descriptors that are kept are taken out of the list.
 
-    def joined(self, told: Join, descriptors: list[int]) -> None:
+    def isJoined(self, told: Join, descriptors: list[int]) -> None:
         if len(descriptors) != 1:
             raise ValueError(f"an invitation comes with one descriptor, not {len(descriptors)}")
         key = (told.source, told.destination)
         if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
             raise ValueError("too many invitations")
         attachment = self.attachments.get(told.destination)
-        if attachment is not None and (attachment.destination != told.source or attachment.joined):
+        if attachment is not None and (attachment.destination != told.source or attachment.isJoined):
             self.refuse(told)
             return
         doorbells = self._theirBells.held(told.receives, told.sends)
@@ -142,60 +142,60 @@ class _Peer(PeerProcess):
             attachment.join(box, doorbells)
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
-    def openMailbox(self) -> Mailbox | None:
+    def openDatagramLink(self) -> DatagramLink | None:
         """
         The lane for datagrams to and from the peer, which is made now or was before.
 
         There is none to a process of another user, as nothing but its doorbell could wake it.
         """
-        if self.mailbox is None and self.isTrusted:
-            self.mailbox = self._port.datagrams.open(self)
-        return self.mailbox
+        if self.datagramLink is None and self.isTrusted:
+            self.datagramLink = self._port.datagrams.open(self)
+        return self.datagramLink
 
-    def mailed(self, told: Mail, descriptors: list[int]) -> None:
+    def datagramRingReceived(self, told: DatagramRingOffer, descriptors: list[int]) -> None:
         """Take the peer's box for datagrams, or hear that it could not take ours: then UDP does."""
         if not told.number:
-            self._closeMailbox()
+            self._closeDatagramLink()
             return
-        if len(descriptors) != 1 or (self.mailbox is not None and self.mailbox.lane.isUp):
+        if len(descriptors) != 1 or (self.datagramLink is not None and self.datagramLink.lane.isUp):
             raise ValueError("one box for datagrams, and one descriptor with it")
         doorbells = self._theirBells.held(told.number)
-        if doorbells is not None and (mailbox := self.openMailbox()) is not None:
+        if doorbells is not None and (datagramLink := self.openDatagramLink()) is not None:
             try:
-                self._port.datagrams.joined(mailbox, descriptors[0], doorbells.pop())
+                self._port.datagrams.isJoined(datagramLink, descriptors[0], doorbells.pop())
                 return
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
         for doorbell in doorbells or ():
             doorbell.release()
-        self.refuseMail()
+        self.refuseDatagramRing()
 
-    def refuseMail(self) -> None:
+    def refuseDatagramRing(self) -> None:
         """Tell the peer that we can't take its box, for want of a descriptor: datagrams go by UDP."""
-        self._closeMailbox()
-        self.send(Mail(kind=MessageKind.MAIL).encode())
+        self._closeDatagramLink()
+        self.send(DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode())
 
-    def _closeMailbox(self) -> None:
-        mailbox, self.mailbox = self.mailbox, None
-        if mailbox is not None:
-            self._port.datagrams.remove(mailbox)
+    def _closeDatagramLink(self) -> None:
+        datagramLink, self.datagramLink = self.datagramLink, None
+        if datagramLink is not None:
+            self._port.datagrams.remove(datagramLink)
 
-    def rang(self, told: Bell, descriptors: list[int]) -> None:
+    def rang(self, told: DoorbellNotice, descriptors: list[int]) -> None:
         """Take what the peer says of a doorbell, of its own or of ours."""
-        if told.kind is MessageKind.BELL:
+        if told.kind is MessageKind.DOORBELL:
             self._theirBells.came(told.number, descriptors, self.isTrusted)
-        elif told.kind is MessageKind.MUTE:
+        elif told.kind is MessageKind.DOORBELL_CLOSED:
             self._theirBells.gone(told.number)
         else:
             self.doorbells.lost(told.number)
 
     def refuse(self, told: Join) -> None:
         """Refuse an invitation of the peer's queue pair, which does not meet one of ours."""
-        refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+        refusal = PairNotice(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
         self.send(refusal.encode())
 
-    def left(self, told: Note) -> None:
+    def left(self, told: PairNotice) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
         if invitation is not None:
             _discard(*invitation)
@@ -203,12 +203,12 @@ class _Peer(PeerProcess):
         if attachment is not None:
             attachment.peerGone(None)
 
-    def attachment(self, source: QPN, destination: QPN) -> Attachment | None:
+    def attachment(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
         """Our attachment between these two queue pairs, None if there is none."""
         attachment = self.attachments.get(destination)
         return attachment if attachment is not None and attachment.destination == source else None
 
-    def wanted(self, told: Want, answer: Callable[[bytes, tuple[int, ...]], None]) -> None:
+    def wanted(self, told: RegionRequest, answer: Callable[[bytes, tuple[int, ...]], None]) -> None:
         attachment = self.attachment(told.source, told.destination)
         if attachment is None:
             return  # it has just left, and the peer will hear it
@@ -216,8 +216,8 @@ class _Peer(PeerProcess):
         region = owner.keys.find(owner.domain, told.rkey)
         access = _allowed(owner)
         rights = 0 if region is None else region.rights & access & _REMOTE
-        reply = Region(
-            kind=MessageKind.REGION,
+        reply = RegionReply(
+            kind=MessageKind.REGION_REPLY,
             source=told.destination,
             destination=told.source,
             rkey=told.rkey,
@@ -240,14 +240,14 @@ class _Peer(PeerProcess):
         answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
 
     def accessed(
-        self, told: Access, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
+        self, told: AccessRequest, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
     ) -> None:
         attachment = self.attachment(told.source, told.destination)
         if attachment is None:
             return
         owner = attachment.owner
         need = REMOTE_WRITE if told.writing else REMOTE_READ
-        reply = Answer(kind=MessageKind.ANSWER, source=told.destination, destination=told.source)
+        reply = AccessReply(kind=MessageKind.ACCESS_REPLY, source=told.destination, destination=told.source)
         try:
             if not _allowed(owner) & need:
                 raise ProtectionError("the queue pair does not allow it")
@@ -297,8 +297,8 @@ class _Link:
             )
             self.line.close(str(error))
 
-    def starved(self, message: bytes) -> None:
-        """Answer a message whose descriptors are lost: ask for the region again, or refuse the invitation."""
+    def descriptorsLost(self, message: bytes) -> None:
+        """Answer a message whose descriptors were lost: request them again, or refuse the connection."""
         try:
             told, _ = decode(message)
         except WireError as error:
@@ -309,14 +309,14 @@ class _Link:
             self.line.close("it does not say who it is")
         elif isinstance(told, Join):
             peer.refuse(told)
-        elif isinstance(told, Mail):
-            peer.refuseMail()
-        elif isinstance(told, Bell):
-            peer.send(told.replace(kind=MessageKind.LOST).encode())
-        elif isinstance(told, Region):
+        elif isinstance(told, DatagramRingOffer):
+            peer.refuseDatagramRing()
+        elif isinstance(told, DoorbellNotice):
+            peer.send(told.replace(kind=MessageKind.DOORBELL_LOST).encode())
+        elif isinstance(told, RegionReply):
             attachment = peer.attachment(told.source, told.destination)
             if attachment is not None:
-                attachment.starved(told.rkey)
+                attachment.descriptorsLost(told.rkey)
 
     def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
         told, content = decode(message)
@@ -327,24 +327,24 @@ class _Link:
         if peer is None or not self._greeted:
             raise ValueError("it does not say who it is")
         if isinstance(told, Join):
-            peer.joined(told, descriptors)
-        elif isinstance(told, Bell):
+            peer.isJoined(told, descriptors)
+        elif isinstance(told, DoorbellNotice):
             peer.rang(told, descriptors)
-        elif isinstance(told, Mail):
-            peer.mailed(told, descriptors)
-        elif isinstance(told, Want):
+        elif isinstance(told, DatagramRingOffer):
+            peer.datagramRingReceived(told, descriptors)
+        elif isinstance(told, RegionRequest):
             peer.wanted(told, self.line.send)
-        elif isinstance(told, Access):
+        elif isinstance(told, AccessRequest):
             peer.accessed(told, content, self.line.send)
-        elif isinstance(told, Note) and told.kind is MessageKind.LEAVE:
+        elif isinstance(told, PairNotice) and told.kind is MessageKind.LEAVE:
             peer.left(told)
-        elif isinstance(told, (Note, Region, Answer)):
+        elif isinstance(told, (PairNotice, RegionReply, AccessReply)):
             attachment = peer.attachment(told.source, told.destination)
             if attachment is None:
                 return
-            if isinstance(told, Region):
-                attachment.regionTold(told, descriptors)
-            elif isinstance(told, Answer):
+            if isinstance(told, RegionReply):
+                attachment.regionReceived(told, descriptors)
+            elif isinstance(told, AccessReply):
                 attachment.moved(told, content)
             else:
                 attachment.nudged()
@@ -368,7 +368,7 @@ class _Link:
         """
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
-                line.catchUp()  # it may have ended
+                line.receiveNow()  # it may have ended
         peer = self._port.peer(name)
         if any(line.process != self.line.process for line in peer.lines):
             raise ValueError(f"it says that it is {name}, which is another process")
@@ -395,23 +395,23 @@ class SharedMemoryPort:
         address: str,
         port: int,
         ring: int = RING_BYTES,
-        meetings: Meetings | None = None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         """
-        @param meetings: how other processes are met; by UNIX sockets without it.
+        @param rendezvous: how other processes are met; by UNIX sockets without it.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor
         self.address = address
         self.port = port
-        self.meetings = meetings or UnixMeetings(cast(Reactor, reactor))
+        self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
         self._ring = ring
         self._isResting = False
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[Line, _Link] = {}
-        self.datagrams = SharedDatagrams(reactor, self.meetings, self._mailboxOf, self._lost)
+        self.datagrams = SharedDatagrams(reactor, self.rendezvous, self._datagramLinkTo, self._lost)
         try:
-            self._listener = self.meetings.listen(address, port, self._accepted)
+            self._listener = self.rendezvous.listen(address, port, self._accepted)
         except OSError as error:
             raise DeviceUnavailable(
                 f"no rendezvous for shared memory at {address} port {port}: {error}"
@@ -428,16 +428,16 @@ class SharedMemoryPort:
         peer = self._reach((address, udpPort(attributes.address)))
         if peer is None:
             return None
-        attachment = Attachment(
-            self.reactor, self.meetings, peer, owner, attributes.destinationQPN, self._ring, peer.remove
+        attachment = SharedQueuePair(
+            self.reactor, self.rendezvous, peer, owner, attributes.destinationQPN, self._ring, peer.remove
         )
         peer.add(attachment)
         return attachment.lane
 
-    def _mailboxOf(self, name: tuple[str, int]) -> Mailbox | None:
+    def _datagramLinkTo(self, name: tuple[str, int]) -> DatagramLink | None:
         """The lane for datagrams to that device, when its process is one of this host."""
         peer = self._reach(name)
-        return None if peer is None else peer.openMailbox()
+        return None if peer is None else peer.openDatagramLink()
 
     def _lost(self, name: tuple[str, int], reason: str) -> None:
         """Close all connections to the process of that device."""
@@ -479,7 +479,7 @@ class SharedMemoryPort:
         for attachment in self._joints():
             attachment.wake()
 
-    def _joints(self) -> list[Attachment]:
+    def _joints(self) -> list[SharedQueuePair]:
         """The attachments of all our queue pairs to those of other processes."""
         return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
 
@@ -487,7 +487,7 @@ class SharedMemoryPort:
         peer = self._peers.get(name)
         if peer is not None and peer.lines:
             return peer
-        line = self.meetings.connect(*name)
+        line = self.rendezvous.connect(*name)
         if line is None:
             return None
         peer = self.peer(name)

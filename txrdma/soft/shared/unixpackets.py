@@ -39,13 +39,13 @@ NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 """Errors of system calls that find no descriptor left."""
 
 
-class Hearer(Protocol):
+class MessageReceiver(Protocol):
     """The receiver of the messages that a L{PacketSocket} brings."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
         """Take a message; the descriptors that are left in the list are closed when this returns."""
 
-    def starved(self, message: bytes) -> None:
+    def descriptorsLost(self, message: bytes) -> None:
         """Take a message whose descriptors are lost, since this process may have no more."""
 
     def ended(self, reason: str) -> None:
@@ -65,7 +65,7 @@ class Line(Protocol):
     def isClosed(self) -> bool:
         """Whether the connection is closed, so that nothing is sent or heard any more."""
 
-    def start(self, hearer: Hearer) -> None:
+    def start(self, hearer: MessageReceiver) -> None:
         """Hand what comes to C{hearer} from now on."""
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -77,7 +77,7 @@ class Line(Protocol):
     def setWriting(self, isWriting: bool) -> None:
         """Send what is queued as soon as there is room, or leave it for now."""
 
-    def catchUp(self) -> None:
+    def receiveNow(self) -> None:
         """Hear now what the other end has sent, and whether it has ended."""
 
     def close(self, reason: str = "") -> None:
@@ -94,7 +94,7 @@ class Listening(Protocol):
         """Give the name back. Twice is fine."""
 
 
-class Meetings(Protocol):
+class Rendezvous(Protocol):
     """The ways in which processes of one host and user find, hear and wake each other."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
@@ -111,14 +111,14 @@ class Meetings(Protocol):
         """Wake whom that descriptor of a peer's wakes."""
 
 
-class UnixMeetings:
-    """Meetings at abstract UNIX sockets, and bells that are eventfds."""
+class UnixRendezvous:
+    """Rendezvous at abstract UNIX sockets, and bells that are eventfds."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found at the name of this address and port, as L{Meetings} asks."""
+        """Be found at the name of this address and port, as L{Rendezvous} asks."""
 
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
@@ -127,7 +127,7 @@ class UnixMeetings:
         return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process of our user that listens there, as L{Meetings} asks."""
+        """Connect to the process of our user that listens there, as L{Rendezvous} asks."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
             sock = socket.socket(socket.AF_UNIX, kind)
@@ -143,19 +143,19 @@ class UnixMeetings:
         return None
 
     def ring(self, doorbell: int) -> None:
-        """Write to the eventfd, as L{Meetings} asks."""
+        """Write to the eventfd, as L{Rendezvous} asks."""
         ring(doorbell)
 
 
-class DirectoryMeetings(UnixMeetings):
-    """Meetings at UNIX sockets in a directory, which processes of several network namespaces can see."""
+class DirectoryRendezvous(UnixRendezvous):
+    """Rendezvous at UNIX sockets in a directory, which processes of several network namespaces can see."""
 
     def __init__(self, reactor: Reactor, directory: str) -> None:
         super().__init__(reactor)
         self._place = MeetingPlace(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        """Be found in the directory, as L{Meetings} asks."""
+        """Be found in the directory, as L{Rendezvous} asks."""
 
         def came(sock: socket.socket) -> None:
             accepted(PacketSocket(self._reactor, sock))
@@ -166,7 +166,7 @@ class DirectoryMeetings(UnixMeetings):
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process that is found there, as L{Meetings} asks."""
+        """Connect to the process that is found there, as L{Rendezvous} asks."""
         connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
 
@@ -187,12 +187,12 @@ class PacketSocket:
         self.process = peerOf(sock)
         self._reactor = reactor
         self._socket = sock
-        self._hearer: Hearer
+        self._hearer: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
         self._closed = self._isCrowded = False
         self._later: IDelayedCall | None = None
 
-    def start(self, hearer: Hearer) -> None:
+    def start(self, hearer: MessageReceiver) -> None:
         """Hand what comes to C{hearer} from now on."""
         self._hearer = hearer
         self._reactor.addReader(self)
@@ -273,7 +273,7 @@ class PacketSocket:
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
 
-    def catchUp(self) -> None:
+    def receiveNow(self) -> None:
         """Receive what is there, without waiting for the reactor."""
         self.doRead()
 
@@ -301,8 +301,8 @@ class PacketSocket:
         try:
             if not message:
                 self.close("it has ended, or closed its device")
-            elif flags & socket.MSG_CTRUNC and self._isStarving():
-                self._hearer.starved(message)
+            elif flags & socket.MSG_CTRUNC and self._areDescriptorsExhausted():
+                self._hearer.descriptorsLost(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.close("it sent more than any message has")
             else:
@@ -311,7 +311,7 @@ class PacketSocket:
             _closeAll(descriptors)
         return True
 
-    def _isStarving(self) -> bool:
+    def _areDescriptorsExhausted(self) -> bool:
         """Whether this process, or the system, has no descriptors left."""
         try:
             os.close(os.dup(self._socket.fileno()))

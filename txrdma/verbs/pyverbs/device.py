@@ -39,9 +39,9 @@ from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
 from txrdma.verbs.pyverbs.events import EventReader, Removals, takeEvents, Told
 from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
-from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger, openContext
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, openContext, ResourceTracker
 
 _log = Logger()
 
@@ -63,8 +63,8 @@ class PyverbsDevice:
     def __init__(self, reactor: object, verbs: Pyverbs, name: str) -> None:
         self.name = name
         self.verbs = verbs
-        self.ledger = Ledger()
-        self._wrong: RDMAError | None = None
+        self.tracker = ResourceTracker()
+        self._error: RDMAError | None = None
         self._closed = False
         self._readers: list[EventReader] = []
         self._removals: Removals | None = None
@@ -81,7 +81,7 @@ class PyverbsDevice:
             self._pkeys: int = max(self._context.query_port(port).pkey_tbl_len for port in ports)
         except verbs.Error as error:
             if self._context is not None:
-                self.ledger.closeContext(self._context)
+                self.tracker.closeContext(self._context)
             raise DeviceUnavailable(f"pyverbs:{name} can't be opened: {error}") from error
         self._known = known
         self.portCount: int = known.phys_port_cnt
@@ -90,7 +90,7 @@ class PyverbsDevice:
         _open.add(self)
 
     def __repr__(self) -> str:
-        return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._wrong else ''}>"
+        return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._error else ''}>"
 
     def __del__(self) -> None:
         """Left to the garbage collector: close in our order, not in its own."""
@@ -156,7 +156,7 @@ class PyverbsDevice:
         if not 1 <= depth <= self._known.max_cqe:
             raise InvalidRequest(f"the depth is from 1 to {self._known.max_cqe}, not {depth}")
         queue = PyverbsCompletionQueue(
-            self.verbs, context, depth, channel, self.ledger, self._completionQueues.pop
+            self.verbs, context, depth, channel, self.tracker, self._completionQueues.pop
         )
         self._completionQueues[queue] = None
         return queue
@@ -176,7 +176,7 @@ class PyverbsDevice:
         if self._closed:
             return
         self._closed = True
-        if self.ledger.isInherited:
+        if self.tracker.isInherited:
             keep(self)  # with all that it has
             return
         closeEach(*self._domains, *self._completionQueues, *self._channels)
@@ -238,13 +238,13 @@ class PyverbsDevice:
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
-        if self._wrong is None:
+        if self._error is None:
             for reader in self._readers:
                 reader.start()
 
     def descriptors(self) -> Sequence[int]:
         """The file descriptors of the device's events, and of its removal."""
-        return [] if self._wrong is not None else [reader.fileno() for reader in self._readers]
+        return [] if self._error is not None else [reader.fileno() for reader in self._readers]
 
     def attend(self) -> None:
         """Take the events that there are, while nobody reads them on the reactor."""
@@ -253,18 +253,18 @@ class PyverbsDevice:
 
     def readEvents(self) -> None:
         """Take the asynchronous events of the device, and act on each of them."""
-        if self._wrong is None:
+        if self._error is None:
             for told in takeEvents(self.verbs, self._context):
                 self._heard(told)
 
     def readRemovals(self) -> None:
         """Act on the removal of the device, if that is what the kernel reports."""
-        if self._wrong is None and self._removals is not None and self._removals.isRemoved():
+        if self._error is None and self._removals is not None and self._removals.isRemoved():
             self._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
 
     def _heard(self, told: Told) -> None:
         kind, number = told
-        if self._wrong is not None:
+        if self._error is not None:
             return
         event = AsyncEvent(kind)
         if kind in (AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.SRQ_ERROR):
@@ -310,9 +310,9 @@ class PyverbsDevice:
         What was made from the device stays, for its owners to close: queue pairs are in ERR with everything
         flushed, and everything raises C{wrong}.
         """
-        if self._wrong is not None:
+        if self._error is not None:
             return
-        self._wrong = wrong
+        self._error = wrong
         for reader in self._readers:
             reader.stop()
         if self._removals is not None:
@@ -322,12 +322,12 @@ class PyverbsDevice:
         for queue in tuple(self._completionQueues):
             queue.release()
         context, self._context = self._context, None
-        self.ledger.closeContext(context)
+        self.tracker.closeContext(context)
         _open.discard(self)
 
     def _checkOpen(self) -> Any:
-        if self._wrong is not None:
-            raise DeviceUnavailable(*self._wrong.args)
+        if self._error is not None:
+            raise DeviceUnavailable(*self._error.args)
         return self._context
 
 

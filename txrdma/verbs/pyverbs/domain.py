@@ -26,9 +26,9 @@ from txrdma.interfaces import (
 )
 from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
 
 _EMPTY: Final = memoryview(b"")
@@ -39,7 +39,7 @@ class Device(Protocol):
     """The device, as its protection domains see it."""
 
     verbs: Pyverbs
-    ledger: Ledger
+    tracker: ResourceTracker
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
         """
@@ -72,16 +72,16 @@ class PyverbsMemoryRegion:
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Any,
         view: memoryview,
         access: Access,
         mapping: mmap.mmap | None,
         closed: Callable[[PyverbsMemoryRegion], object],
     ) -> None:
-        self._ledger = ledger
+        self._tracker = tracker
         self._mapping = mapping
-        self._tellClosed = closed
+        self._onClosed = closed
         self.view = view
         self.length = view.nbytes
         self._anchor: Any = (ctypes.c_char * self.length).from_buffer(view)
@@ -103,9 +103,9 @@ class PyverbsMemoryRegion:
         Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
         """
         self.lost()
-        if self._tellClosed is _nobody:
+        if self._onClosed is _nobody:
             return
-        tellClosed, self._tellClosed = self._tellClosed, _nobody
+        tellClosed, self._onClosed = self._onClosed, _nobody
         if self._mapping is not None:
             view, self.view = self.view, _EMPTY
             view.release()
@@ -120,8 +120,8 @@ class PyverbsMemoryRegion:
         """The device has it no more; the bytes stay."""
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
-            if self._ledger.stuck:
+            self._tracker.close(raw)
+            if self._tracker.stuck:
                 keep(self._anchor)
             self._anchor = None
 
@@ -136,22 +136,22 @@ class PyverbsAddressHandle:
 
     def __init__(
         self,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         raw: Any,
         address: AddressVector,
         closed: Callable[[PyverbsAddressHandle], object],
     ) -> None:
         self.address = address
         self.raw: Any = raw
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
 
     def close(self) -> None:
         """Destroy the address handle, and tell its domain."""
         raw, self.raw = self.raw, None
         if raw is not None:
-            self._ledger.close(raw)
-            self._tellClosed(self)
+            self._tracker.close(raw)
+            self._onClosed(self)
 
 
 @implementer(IProtectionDomain)
@@ -162,9 +162,9 @@ class PyverbsProtectionDomain:
         self.device: Any = device
         self._own: Device = device
         self._verbs: Pyverbs = device.verbs
-        self._ledger: Ledger = device.ledger
+        self._tracker: ResourceTracker = device.tracker
         self._raw: Any = raw
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         self._queuePairs: dict[PyverbsQueuePair, None] = {}
         self._shared: dict[PyverbsSharedReceiveQueue, None] = {}
         self._handles: dict[PyverbsAddressHandle, None] = {}
@@ -195,7 +195,7 @@ class PyverbsProtectionDomain:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
             raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
         region = PyverbsMemoryRegion(
-            self._verbs, self._ledger, self._raw, view, access, mapping, self._regions.pop
+            self._verbs, self._tracker, self._raw, view, access, mapping, self._regions.pop
         )
         self._regions[region] = None
         return region
@@ -207,7 +207,7 @@ class PyverbsProtectionDomain:
             raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
         except self._verbs.Error as error:
             raise translated(error, f"no address handle for {address}") from error
-        handle = PyverbsAddressHandle(self._ledger, raw, address, self._handles.pop)
+        handle = PyverbsAddressHandle(self._tracker, raw, address, self._handles.pop)
         self._handles[handle] = None
         return handle
 
@@ -217,7 +217,7 @@ class PyverbsProtectionDomain:
         if maxReceive < 1 or maxSegments < 0:
             raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
         queue = PyverbsSharedReceiveQueue(
-            self._verbs, self._ledger, self._raw, maxReceive, maxSegments, self._shared.pop
+            self._verbs, self._tracker, self._raw, maxReceive, maxSegments, self._shared.pop
         )
         self._shared[queue] = None
         return queue
@@ -264,18 +264,18 @@ class PyverbsProtectionDomain:
         really = Capacity(
             has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
         )
-        queuePair = PyverbsQueuePair(verbs, self._ledger, self, raw, kind, really, send, receive, shared)
+        queuePair = PyverbsQueuePair(verbs, self._tracker, self, raw, kind, really, send, receive, shared)
         self._queuePairs[queuePair] = None
         self._own.keep(queuePair)
         return queuePair
 
     def close(self) -> None:
         """Let go of it, of its queue pairs first, then of its memory."""
-        if self._wrong is _CLOSED:
+        if self._error is _CLOSED:
             return
         closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
         self.lost(_CLOSED)
-        self._wrong = _CLOSED
+        self._error = _CLOSED
         self._own.domainClosed(self)
 
     # For queue pairs and the device.
@@ -305,8 +305,8 @@ class PyverbsProtectionDomain:
 
     def lost(self, wrong: RDMAError) -> None:
         """The device has it no more, and nothing in it; C{wrong} is raised from now on."""
-        if self._wrong is None:
-            self._wrong = wrong
+        if self._error is None:
+            self._error = wrong
         for queuePair in tuple(self._queuePairs):
             queuePair.lost(wrong)
         for shared in tuple(self._shared):
@@ -317,8 +317,8 @@ class PyverbsProtectionDomain:
             region.lost()
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)

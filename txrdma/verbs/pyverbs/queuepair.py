@@ -33,9 +33,9 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
 from txrdma.verbs.pyverbs.requests import checkSend, KINDS, ReceivePlaces, SendPlaces
+from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
 _log = Logger()
@@ -91,7 +91,7 @@ class PyverbsQueuePair:
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Domain,
         raw: Any,
         kind: QPKind,
@@ -105,7 +105,7 @@ class PyverbsQueuePair:
         self.capacity = capacity
         self.route = ""
         self._verbs = verbs
-        self._ledger = ledger
+        self._tracker = tracker
         self._domain = domain
         self._raw: Any = raw
         self._queues = (send, receive)
@@ -118,7 +118,7 @@ class PyverbsQueuePair:
         self._quiet = 0
         self._sendPlaces = SendPlaces(verbs)
         self._receivePlaces = ReceivePlaces(verbs, 2 * capacity.maxReceive)
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         for queue in self._queues:
             queue.join(self)
         if shared is not None:
@@ -229,9 +229,9 @@ class PyverbsQueuePair:
 
     def close(self) -> None:
         """Destroy it: what is outstanding makes no completion."""
-        if self._wrong is _CLOSED:
+        if self._error is _CLOSED:
             return
-        self._wrong = _CLOSED
+        self._error = _CLOSED
         self._destroy()
         self._state = QPState.ERR
         self._sends.clear()
@@ -290,9 +290,9 @@ class PyverbsQueuePair:
 
         @param wrong: what its methods raise from now on.
         """
-        if self._wrong is not None:
+        if self._error is not None:
             return
-        self._wrong = wrong
+        self._error = wrong
         self._destroy()
         self._state = QPState.ERR
         for which, waiting in ((_SEND, self._sends), (_RECEIVE, self._receives)):
@@ -303,7 +303,7 @@ class PyverbsQueuePair:
         """In the device; what it has completed until then is taken from its queues."""
         raw, self._raw = self._raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
             for queue in self._queues:
                 queue.drain()
         self._sendPlaces.close()
@@ -372,8 +372,8 @@ class PyverbsQueuePair:
         self._queues[which].push(Completion(posted.identifier, _FLUSHED, posted.opcode, self.number))
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)
 
     def _checkRaw(self) -> Any:
         self._checkOpen()

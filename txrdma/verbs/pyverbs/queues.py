@@ -24,7 +24,7 @@ from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger, openChannel
+from txrdma.verbs.pyverbs.resourcetracker import openChannel, ResourceTracker
 
 _log = Logger()
 
@@ -61,7 +61,7 @@ class PyverbsCompletionChannel:
     """An epoll descriptor, with the channels of all its queues behind it, and a bell of our own."""
 
     def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
-        self._tellClosed = closed
+        self._onClosed = closed
         try:
             self._epoll: select.epoll | None = select.epoll()
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,7 +100,7 @@ class PyverbsCompletionChannel:
         self._rung.clear()
         epoll.close()
         os.close(self._bell)
-        self._tellClosed(self)
+        self._onClosed(self)
 
     def join(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
         """Listen for a queue's events."""
@@ -138,13 +138,13 @@ class PyverbsCompletionQueue:
         context: Any,
         depth: int,
         channel: PyverbsCompletionChannel,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         closed: Callable[[PyverbsCompletionQueue], object],
     ) -> None:
         self._verbs = verbs
         self._channel = channel
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
         self._made: deque[Completion] = deque()
         self._members: dict[int, Member] = {}
         self._armed = False
@@ -157,7 +157,7 @@ class PyverbsCompletionQueue:
             # The third argument is found again in asynchronous events: see txrdma.verbs.pyverbs.events.
             self.raw: Any = verbs.CQ(context, depth, self, self._bell, 0)
         except verbs.Error as error:
-            ledger.close(self._bell)
+            tracker.close(self._bell)
             raise translated(error, f"no completion queue of {depth}") from error
         self.depth: int = self.raw.cqe
         channel.join(self, self._descriptor)
@@ -209,7 +209,7 @@ class PyverbsCompletionQueue:
         self._members.clear()
         self.release()
         self._made.clear()
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs and the device.
 
@@ -263,8 +263,8 @@ class PyverbsCompletionQueue:
         if self._made and self._armed and not self.closed:
             self._armed = False
             self._channel.ring(self)
-        self._ledger.close(raw)
-        self._ledger.close(self._bell)
+        self._tracker.close(raw)
+        self._tracker.close(self._bell)
 
     def _take(self, limit: int) -> list[Completion]:
         """Take up to so many completions from the device."""

@@ -16,8 +16,8 @@ from txrdma.error import InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.verbs import ReceiveRequest
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.ledger import Ledger
 from txrdma.verbs.pyverbs.requests import ReceivePlaces
+from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 
 SHARED: Final = 2
 """The lower bits of our numbers of receives of shared queues."""
@@ -43,19 +43,19 @@ class PyverbsSharedReceiveQueue:
     def __init__(
         self,
         verbs: Pyverbs,
-        ledger: Ledger,
+        tracker: ResourceTracker,
         domain: Any,
         maxReceive: int,
         maxSegments: int,
         closed: Callable[[PyverbsSharedReceiveQueue], object],
     ) -> None:
         self._verbs = verbs
-        self._ledger = ledger
-        self._tellClosed = closed
+        self._tracker = tracker
+        self._onClosed = closed
         self._tokens = count()
         self._receives: dict[int, int] = {}
         self._takers: dict[Taker, None] = {}
-        self._wrong: RDMAError | None = None
+        self._error: RDMAError | None = None
         self._armed = False
         try:
             self.raw: Any = verbs.SRQ(
@@ -112,11 +112,11 @@ class PyverbsSharedReceiveQueue:
 
     def close(self) -> None:
         """Destroy it; queue pairs that still take from it go to ERR."""
-        if self._wrong is _CLOSED:
+        if self._error is _CLOSED:
             return
         self.lost(_CLOSED)
-        self._wrong = _CLOSED
-        self._tellClosed(self)
+        self._error = _CLOSED
+        self._onClosed(self)
 
     # For queue pairs and the device.
 
@@ -144,16 +144,16 @@ class PyverbsSharedReceiveQueue:
 
     def lost(self, wrong: RDMAError) -> None:
         """The device has it no more; C{wrong} is raised from now on."""
-        if self._wrong is None:
-            self._wrong = wrong
+        if self._error is None:
+            self._error = wrong
         for taker in tuple(self._takers):
             taker.queueClosed()
         raw, self.raw = self.raw, None
         if raw is not None:
-            self._ledger.close(raw)
+            self._tracker.close(raw)
         self._places.close()
         self._receives.clear()
 
     def _checkOpen(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong.__class__(*self._wrong.args)
+        if self._error is not None:
+            raise self._error.__class__(*self._error.args)

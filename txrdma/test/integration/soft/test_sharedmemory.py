@@ -57,7 +57,7 @@ class ManyTests(RealCase):
         self.take(one, 1)
         before = descriptors(), mappings()
         pairs = [self.more(*ends) for _ in range(50)]
-        self.runUntil(lambda: mappings() == before[1] + 200)  # both boxes of each, in both devices
+        self.runUntil(lambda: mappings() == before[1] + 200)  # both rings of each, in both devices
         self.assertEqual(descriptors(), before[0])
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
@@ -93,9 +93,9 @@ class ManyTests(RealCase):
         heard = routes._Link.heard
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
-            if message[0] == MessageKind.BELL and not lost:
+            if message[0] == MessageKind.DOORBELL and not lost:
                 lost.append(message)
-                link.starved(message)
+                link.descriptorsLost(message)
             else:
                 heard(link, message, passed)
 

@@ -26,9 +26,9 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.memory import Domain, KeyTable, Region
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
+from txrdma.soft.shared._rings import spread
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -127,7 +127,7 @@ class Side:
             if not self.isShared:
                 self.receives.clear()
 
-    def told(self, event: AsyncEventKind) -> None:
+    def raiseEvent(self, event: AsyncEventKind) -> None:
         self.news.append(event)
 
     def laneOpened(self) -> list[Completion]:
@@ -136,12 +136,12 @@ class Side:
     def migrationChanged(self, state: MigrationState) -> None:
         raise AssertionError("there is no other path")
 
-    # txrdma.soft.shared._layout.Surroundings
+    # txrdma.soft.shared._layout.LaneServices
 
-    def ringReceives(self) -> None:
+    def wakeReceives(self) -> None:
         self.rung.append("receives")
 
-    def ringSends(self) -> None:
+    def wakeSends(self) -> None:
         self.rung.append("sends")
 
     def nudge(self) -> None:
@@ -153,7 +153,7 @@ class Side:
     def left(self) -> None:
         self.gone = True
 
-    def wantRegion(self, rkey: RKey) -> None:
+    def requestRegion(self, rkey: RKey) -> None:
         access = int(self.other.attributes.access or 0)
         self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 

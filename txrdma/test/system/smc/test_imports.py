@@ -104,5 +104,5 @@ class ImportTests(TestCase):
         if realPorts.isAny():
             raise SkipTest("this host has RDMA devices, which device=auto looks at")
         imported = self.imported(CONNECTION)
-        self.assertIn("txrdma.soft.shared.attachment", imported)
+        self.assertIn("txrdma.soft.shared.sharedqueuepair", imported)
         self.assertWithout(imported, SELDOM)

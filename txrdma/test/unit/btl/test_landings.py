@@ -27,7 +27,7 @@ from txrdma.sim.network import Faults
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl.test_connections import (
     EndTests,

@@ -178,7 +178,7 @@ class AlternateTests(SynchronousTestCase):
     def test_refusedMigration(self) -> None:
         """A route tells of a migration that was refused, and the queue pair goes on."""
         queuePair = self.armed()
-        queuePair.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+        queuePair.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
         self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATION_FAILED])
         self.assertEqual(queuePair.state, RTS)
 

@@ -1,6 +1,6 @@
 """
 Datagrams between devices of one host: L{txrdma.soft.shared.datagramlane},
-L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.neighbours}.
+L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class LaneTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.rings: list[str] = []
-        boxes = [memoryview(bytearray(HEADER_BYTES + RING)) for _ in range(2)]
-        self.one = DatagramLane(NAME, boxes[0], lambda: self.rings.append("other"))
-        self.other = DatagramLane(NAME, boxes[1], lambda: self.rings.append("one"))
-        self.box = boxes[0]
-        self.one.attach(boxes[1])
-        self.other.attach(boxes[0])
+        rings = [memoryview(bytearray(HEADER_BYTES + RING)) for _ in range(2)]
+        self.one = DatagramLane(NAME, rings[0], lambda: self.rings.append("other"))
+        self.other = DatagramLane(NAME, rings[1], lambda: self.rings.append("one"))
+        self.box = rings[0]
+        self.one.attach(rings[1])
+        self.other.attach(rings[0])
 
     def put(self, packet: bytes) -> bool:
         """Send one packet from one to the other."""
@@ -155,5 +155,5 @@ class LaneTests(SynchronousTestCase):
         """A lane that is closed sends nothing, and lets go of its memory; twice is fine."""
         for _ in range(2):
             self.one.close()
-        self.assertEqual((self.one.isUp, self.one.isOver), (False, True))
+        self.assertEqual((self.one.isUp, self.one.isClosed), (False, True))
         self.box.release()

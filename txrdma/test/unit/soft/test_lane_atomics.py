@@ -20,7 +20,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.shared import _atomics, _boxes, _incoming, _lane, _outgoing
+from txrdma.soft.shared import _atomics, _incoming, _lane, _outgoing, _rings
 from txrdma.soft.shared._layout import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
 from txrdma.test.support.soft.lanes import ALL, ok, pair, send, spoil
 
@@ -294,7 +294,7 @@ class WeaklyOrderedTests(AtomicTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_atomics, _boxes, _incoming, _outgoing):
+        for module in (_atomics, _rings, _incoming, _outgoing):
             self.patch(module, "ORDERED", False)
         super().setUp()
 

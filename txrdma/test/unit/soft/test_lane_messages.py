@@ -211,4 +211,4 @@ class MessageTests(SynchronousTestCase):
     def test_sizes(self) -> None:
         """One cache line holds a message."""
         self.put(1)
-        self.assertEqual(self.one.lane._boxes.produced, LINE)
+        self.assertEqual(self.one.lane._rings.produced, LINE)

@@ -24,7 +24,7 @@ from txrdma.soft.shared import _lane
 from txrdma.soft.shared._incoming import Incoming
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
-PATIENCE = 2 * 4.096e-6 * 4096
+UNCOMPLETED_SENDS = 2 * 4.096e-6 * 4096
 """How long the lanes of these tests wait for an answer, retries included."""
 
 
@@ -204,7 +204,7 @@ class SharedTests(SynchronousTestCase):
         self.senders[0].post(send(1, b"a" * 2500))
         self.hubs[0].lane.poll()
         self.assertEqual([len(hub.received) for hub in self.hubs], [1, 0])
-        ring = self.senders[0].lane._boxes.ring
+        ring = self.senders[0].lane._rings.ring
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = 4096 // 8
@@ -256,20 +256,20 @@ class SharedTests(SynchronousTestCase):
         self.offer(2, 3)
         if not (_lane.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        peeked = Incoming._peeked
+        peeked = Incoming._prepareOldest
 
         def vanish(incoming: Incoming) -> bool:
             found = peeked(incoming)
-            self.senders[0].box.cast("Q")[incoming._boxes.at] = 0
+            self.senders[0].box.cast("Q")[incoming._rings.readIndex] = 0
             return found
 
         self.senders[0].post(send(2, b"vanishes"))
         self.senders[1].post(send(2, b"stays"))
-        self.patch(Incoming, "_peeked", vanish)
+        self.patch(Incoming, "_prepareOldest", vanish)
         self.hubs[0].lane.poll()
-        self.patch(Incoming, "_peeked", peeked)
+        self.patch(Incoming, "_prepareOldest", peeked)
         self.hubs[1].lane.poll()
-        self.senders[0].box.cast("Q")[self.hubs[0].lane._boxes.at] = 1 << 24 | 8
+        self.senders[0].box.cast("Q")[self.hubs[0].lane._rings.readIndex] = 1 << 24 | 8
         self.hubs[0].lane.poll()
         self.assertEqual([ok(hub.received) for hub in self.hubs], [[0, 3], [1, 2]])
         self.assertEqual(self.taken(3, 9), b"vanishes\0")

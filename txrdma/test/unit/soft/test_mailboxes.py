@@ -20,8 +20,8 @@ class BellTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = ReactorClock()
         reactor: Any = self.reactor
-        meetings: Any = None
-        self.datagrams = SharedDatagrams(reactor, meetings, lambda name: None, lambda name, reason: None)
+        rendezvous: Any = None
+        self.datagrams = SharedDatagrams(reactor, rendezvous, lambda name: None, lambda name, reason: None)
         self.addCleanup(self.datagrams.close)
         self.datagrams.open(PeerProcess(("10.0.0.2", 4791)))
 

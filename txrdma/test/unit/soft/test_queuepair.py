@@ -285,7 +285,7 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2])
 
     def test_depth(self) -> None:
-        """Places are given back when requests retire, not before."""
+        """Places are given back when requests completeSends, not before."""
         queuePair = self.make()
         queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(3)])
         two = [SendRequest(8, Operation.SEND), SendRequest(9, Operation.SEND)]
@@ -360,7 +360,7 @@ class QueuePairTests(SynchronousTestCase):
     def test_told(self) -> None:
         """What the route tells is told, and the queue pair goes on."""
         queuePair = self.make(upTo=RTR)
-        queuePair.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        queuePair.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
         self.assertEqual(
             self.host.events, [AsyncEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED, queuePair=queuePair)]
         )

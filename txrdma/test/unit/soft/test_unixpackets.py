@@ -12,10 +12,10 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.shared.unixpackets import PacketSocket, UnixMeetings
+from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
 
 
-class Hearer:
+class MessageReceiver:
     """Notes why its line has ended."""
 
     reason = ""
@@ -32,7 +32,7 @@ class ScarceTests(SynchronousTestCase):
         self.reactor = cast(Any, MemoryReactorClock())
         near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.addCleanup(self.far.close)
-        self.hearer = Hearer()
+        self.hearer = MessageReceiver()
         hearer: Any = self.hearer
         self.error = errno.ETOOMANYREFS
         self.isFailing = True
@@ -103,4 +103,4 @@ class ScarceTests(SynchronousTestCase):
             raise OSError(errno.EMFILE, "test")
 
         self.patch(socket, "socket", refuse)
-        self.assertIsNone(UnixMeetings(self.reactor).connect("127.0.0.1", 9))
+        self.assertIsNone(UnixRendezvous(self.reactor).connect("127.0.0.1", 9))

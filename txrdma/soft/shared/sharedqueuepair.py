@@ -20,25 +20,25 @@ from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.logs import Seldom
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._doorbells import Doorbell
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import RemoteRegion
 from txrdma.soft.shared._rendezvous import (
-    Access,
-    Answer,
+    AccessReply,
+    AccessRequest,
     Join,
     makeBox,
     mapRegion,
     MessageKind,
     MOST_DATA,
-    Note,
+    PairNotice,
     Reach,
-    Region,
-    Want,
+    RegionReply,
+    RegionRequest,
 )
+from txrdma.soft.shared._rings import part, spread
 from txrdma.soft.shared.peerprocess import PeerProcess
-from txrdma.soft.shared.unixpackets import Meetings, NO_DESCRIPTORS
+from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -53,7 +53,7 @@ class SharingReactor(IReactorFDSet, IReactorTime):
     """The interfaces of a reactor that shared memory needs: descriptors and time."""
 
 
-class Attachment:
+class SharedQueuePair:
     """
     The meeting of a queue pair of ours with one of a peer: its lane, and all that the lane keeps open.
 
@@ -63,7 +63,7 @@ class Attachment:
     def __init__(
         self,
         reactor: SharingReactor,
-        meetings: Meetings,
+        rendezvous: Rendezvous,
         peer: PeerProcess,
         owner: SoftQueuePair,
         destination: QPN,
@@ -77,13 +77,13 @@ class Attachment:
         self.number = owner.number
         self.destination = destination
         self._reactor = reactor
-        self._meetings = meetings
+        self._rendezvous = rendezvous
         self._closed = closed
         self._peer = peer
         self._isResting = False
         self._timer: IDelayedCall | None = None
-        self._again: IDelayedCall | None = None
-        self._starved: set[RKey] = set()  # regions for which there was no descriptor
+        self._retryCall: IDelayedCall | None = None
+        self._descriptorlessRegions: set[RKey] = set()  # regions for which there was no descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
             self._box, mapping = makeBox(ring)  # the descriptor is kept until the peer has it
@@ -92,7 +92,7 @@ class Attachment:
         self._own = mapping
         self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
         self._doorbells: list[Doorbell] = []
-        self.joined = False
+        self.isJoined = False
         self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
 
     def invite(self) -> None:
@@ -117,17 +117,17 @@ class Attachment:
 
     def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
         """The peer's queue pair is there."""
-        self.joined = True
+        self.isJoined = True
         self._mappings[None] = box
         self._doorbells = doorbells
         self.lane.attach(memoryview(box))
 
-    # What the lane asks for: txrdma.soft.shared._layout.Surroundings.
+    # What the lane asks for: txrdma.soft.shared._layout.LaneServices.
 
-    def ringReceives(self) -> None:
+    def wakeReceives(self) -> None:
         self._ring(0)
 
-    def ringSends(self) -> None:
+    def wakeSends(self) -> None:
         self._ring(1)
 
     def _ring(self, which: int) -> None:
@@ -136,39 +136,41 @@ class Attachment:
             if descriptor < 0:
                 self.nudge()
             else:
-                self._meetings.ring(descriptor)
+                self._rendezvous.ring(descriptor)
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)
 
     def _note(self, kind: MessageKind) -> None:
-        self._peer.send(Note(kind=kind, source=self.number, destination=self.destination).encode())
+        self._peer.send(PairNotice(kind=kind, source=self.number, destination=self.destination).encode())
 
-    def wantRegion(self, rkey: RKey) -> None:
-        message = Want(kind=MessageKind.WANT, source=self.number, destination=self.destination, rkey=rkey)
+    def requestRegion(self, rkey: RKey) -> None:
+        message = RegionRequest(
+            kind=MessageKind.REGION_REQUEST, source=self.number, destination=self.destination, rkey=rkey
+        )
         self._peer.send(message.encode())
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
         self._moving = (request, pieces, 0, sum(map(len, pieces)))
         self._move()
 
-    def starved(self, rkey: RKey) -> None:
+    def descriptorsLost(self, rkey: RKey) -> None:
         """Ask for a region again in a while: the process has no descriptor for it at present."""
         _seldom.warn(
             "descriptors",
             "no descriptor is left for memory of another process: what goes there waits for one",
         )
-        self._starved.add(rkey)
-        self._askLater()
+        self._descriptorlessRegions.add(rkey)
+        self._retryLater()
 
-    def _askLater(self) -> None:
-        if self._again is None or not self._again.active():
-            self._again = self._reactor.callLater(_AGAIN, self._askAgain)
+    def _retryLater(self) -> None:
+        if self._retryCall is None or not self._retryCall.active():
+            self._retryCall = self._reactor.callLater(_AGAIN, self._retry)
 
-    def _askAgain(self) -> None:
-        starved, self._starved = self._starved, set()
-        for rkey in starved:
-            self.wantRegion(rkey)
+    def _retry(self) -> None:
+        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, set()
+        for rkey in descriptorsLost:
+            self.requestRegion(rkey)
 
     def watch(self) -> None:
         if self._timer is None or not self._timer.active():
@@ -179,7 +181,7 @@ class Attachment:
     def rest(self) -> None:
         """Leave the reactor, until C{wake}."""
         self._isResting = True
-        for call in (self._timer, self._again):
+        for call in (self._timer, self._retryCall):
             if call is not None and call.active():
                 call.cancel()
 
@@ -188,8 +190,8 @@ class Attachment:
         self._isResting = False
         if self._timer is not None and not self._timer.active():
             self.watch()
-        if self._starved:
-            self._askLater()
+        if self._descriptorlessRegions:
+            self._retryLater()
 
     def _expired(self) -> None:
         self._timer = None
@@ -223,8 +225,8 @@ class Attachment:
     def _release(self) -> None:
         """Let go of what came from the peer."""
         self.rest()
-        self._timer = self._again = None
-        self._starved.clear()
+        self._timer = self._retryCall = None
+        self._descriptorlessRegions.clear()
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:
@@ -247,8 +249,8 @@ class Attachment:
         self.lane.peerGone(event)
         self._release()
 
-    def regionTold(self, told: Region, descriptors: list[int]) -> None:
-        """Take the peer's answer to C{wantRegion}, and map the region if it can be mapped."""
+    def regionReceived(self, told: RegionReply, descriptors: list[int]) -> None:
+        """Take the peer's answer to C{requestRegion}, and map the region if it can be mapped."""
         region: RemoteRegion | None = None
         if told.rkey in self._mappings:
             raise ValueError("a region that nobody asked for")
@@ -263,7 +265,7 @@ class Attachment:
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
-                self.starved(told.rkey)
+                self.descriptorsLost(told.rkey)
                 return
             self._mappings[told.rkey] = mapping
         elif told.reach is Reach.BY_MESSAGES:
@@ -290,8 +292,8 @@ class Attachment:
             return
         writing = request.operation is not Operation.RDMA_READ
         size = min(MOST_DATA, length - done)
-        message = Access(
-            kind=MessageKind.ACCESS,
+        message = AccessRequest(
+            kind=MessageKind.ACCESS_REQUEST,
             source=self.number,
             destination=self.destination,
             writing=writing,
@@ -302,7 +304,7 @@ class Attachment:
         what = b"".join(part(pieces, done, size)) if writing else b""
         self._peer.send(message.encode() + what)
 
-    def moved(self, answer: Answer, content: memoryview) -> None:
+    def moved(self, answer: AccessReply, content: memoryview) -> None:
         """The answer to what C{_move} asked."""
         if self._moving is None:
             raise ValueError("an answer to nothing")

@@ -26,7 +26,7 @@ _DISASSOCIATED: Final = "RDMAV_ALLOW_DISASSOC_DESTROY"
 _opening = Lock()
 
 
-class Ledger:
+class ResourceTracker:
     """
     The objects of one device that could not be closed.
 
@@ -79,7 +79,7 @@ def keep(thing: object) -> None:
 
 def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
     """The device, and the descriptor of its asynchronous events, which does not block."""
-    with _newEvents() as new, _endsOfTheGone():
+    with _newEvents() as new, _disassociatedDestroy():
         context = verbs.Context(name=name)
     if len(new) != 1:
         _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
@@ -107,7 +107,7 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
 
 
 @contextmanager
-def _endsOfTheGone() -> Iterator[None]:
+def _disassociatedDestroy() -> Iterator[None]:
     """
     Have libibverbs let go of what the kernel has already taken away with a device.
 

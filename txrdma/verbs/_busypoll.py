@@ -36,15 +36,15 @@ _LEAST_PAUSE: Final = 2e-3
 _MOST_PAUSE: Final = 0.5
 
 
-class Allowance:
+class SpinBudget:
     """
     The time that a process may spend on looking: a share of its processor, and nothing while others want it.
 
-    @ivar lookers: how many look at this time.
+    @ivar pollers: how many look at this time.
     """
 
     def __init__(self) -> None:
-        self.lookers = 0
+        self.pollers = 0
         self._credit = _MOST_CREDIT
         self._at = 0.0
         self._pause = _LEAST_PAUSE
@@ -78,7 +78,7 @@ class Allowance:
         return True
 
 
-class Lookout:
+class BusyPoll:
     """
     The time that one reader looks on: a little longer than what it waited for has lately taken to come.
 
@@ -86,8 +86,8 @@ class Lookout:
     woken. Waits that are too long to be looked out do not count, but when there are only such, nobody looks.
     """
 
-    def __init__(self, allowance: Allowance, mostSeconds: float = MOST_SECONDS) -> None:
-        self._allowance = allowance
+    def __init__(self, budget: SpinBudget, mostSeconds: float = MOST_SECONDS) -> None:
+        self._budget = budget
         self._most = mostSeconds
         self._expected = _FIRST_SECONDS
         self._late = 0
@@ -102,7 +102,7 @@ class Lookout:
             self._since = self._until = now
             if self._late < _PATIENCE:
                 wanted = min(1.5 * self._expected + _SPARE_SECONDS, self._most)
-                self._until += self._allowance.window(now, wanted)
+                self._until += self._budget.window(now, wanted)
         return self._until
 
     def came(self, now: float) -> None:
@@ -113,7 +113,7 @@ class Lookout:
         waited = now - self._since
         looked = min(now, self._until) - self._since
         if looked > FREE_SECONDS:
-            self._allowance.spent(looked)
+            self._budget.spent(looked)
         if waited > _LEARNT_SECONDS:
             self._late += 1
             return
@@ -124,5 +124,5 @@ class Lookout:
 
     def yielded(self, before: float, now: float) -> None:
         """The processor was offered to others; if they took it, and nothing came meanwhile, look no more."""
-        if self._allowance.yielded(before, now):
+        if self._budget.yielded(before, now):
             self._until = min(self._until, before)

@@ -35,7 +35,7 @@ _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) <<
 """A datagram without an immediate, of the version and the partition that there are."""
 
 
-class Home(Protocol):
+class PacketPort(Protocol):
     """The RoCE port whose neighbours they are."""
 
     counters: RoCECounters
@@ -59,10 +59,10 @@ class Home(Protocol):
         """End a route on whose behalf something has raised, which costs nobody else anything."""
 
 
-class Neighbours:
+class LocalPeers:
     """The peers of a RoCE port on this host: it looks for lanes to them, writes and takes packets there."""
 
-    def __init__(self, home: Home, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
+    def __init__(self, home: PacketPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         """
         @param routes: the port's, by their queue pairs' numbers.
         """
@@ -117,7 +117,7 @@ class Neighbours:
     def laneTo(self, peer: Peer) -> DatagramLane | None:
         """The lane to that peer, if it is up; else it is sought now and then."""
         lane = peer.lane
-        if lane is not None and not lane.isOver:
+        if lane is not None and not lane.isClosed:
             return lane if lane.isUp else None
         now = self._home.seconds()
         if now >= peer.seekAt:

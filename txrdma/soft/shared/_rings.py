@@ -1,5 +1,5 @@
 """
-The two boxes of a lane: the one that we write, with its ring of records, and the peer's, which we read.
+The two rings of a lane: the one that we write, with its ring of records, and the peer's, which we read.
 
 See L{txrdma.soft.shared._layout} for how they look, and for the order in which records are written.
 """
@@ -25,7 +25,7 @@ from txrdma.soft.shared._layout import (
 )
 
 
-class Boxes:
+class RingPair:
     """
     Our box, how far its ring is written and the peer has read it, and the peer's box.
 
@@ -42,47 +42,47 @@ class Boxes:
     """
 
     def __init__(self, box: memoryview) -> None:
-        self.ours = box
-        self.words = box.cast("Q")
-        self.end = len(box) // 8
+        self.localBytes = box
+        self.localWords = box.cast("Q")
+        self.localEnd = len(box) // 8
         self.ring = ringBytes(len(box))
-        self.out = FIRST
+        self.writeIndex = FIRST
         self.produced = 0
         self.acknowledged = 0
         self.limit = self.ring - LINE
         self.offset = 0
-        self.raw: Any
+        self.peerBuffer: Any
         self.detach()
 
     def read(self, box: memoryview, at: int) -> None:
         """Read in this box from now on, from that word on."""
-        self.at = at
-        self.theirBytes = box
-        self.raw = box.obj
-        self.theirs = box.cast("Q")
-        self.theirEnd = len(box) // 8
+        self.readIndex = at
+        self.peerBytes = box
+        self.peerBuffer = box.obj
+        self.peerWords = box.cast("Q")
+        self.peerEnd = len(box) // 8
 
     def detach(self) -> None:
         """Read in a box in which nothing happens."""
         self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
 
     def close(self) -> None:
-        """Let go of the memory of both boxes."""
-        self.words[WAKE] = 0
+        """Let go of the memory of both rings."""
+        self.localWords[WAKE] = 0
         self.detach()
-        self.ours = self.words = memoryview(b"")
+        self.localBytes = self.localWords = memoryview(b"")
 
-    def record(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
+    def append(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
         """Append one record to the ring, or tell that there is no room."""
         size = (length + 71) & -LINE
-        out = self.out
-        tail = (self.end - out) << 3
+        out = self.writeIndex
+        tail = (self.localEnd - out) << 3
         needed = size if size <= tail else size + tail
         if self.produced + needed > self.limit:
-            self.refresh()
+            self.readAcknowledged()
             if self.produced + needed > self.limit:
                 return False
-        words = self.words
+        words = self.localWords
         if size > tail:
             words[FIRST] = 0
             if not ORDERED:
@@ -90,26 +90,26 @@ class Boxes:
             words[out] = PADDING << 24 | tail - 8
             self.produced += tail
             out = FIRST
-        data = self.ours
+        data = self.localBytes
         start = (out << 3) + 8
         for piece in pieces:
             end = start + len(piece)
             data[start:end] = piece
             start = end
         after = out + (size >> 3)
-        if after == self.end:
+        if after == self.localEnd:
             after = FIRST
         words[after] = 0
         if not ORDERED:
             barrier()
         words[out] = immediate << 32 | control << 24 | length
-        self.out = after
+        self.writeIndex = after
         self.produced += size
         return True
 
-    def refresh(self) -> None:
+    def readAcknowledged(self) -> None:
         """Look how far the peer is; completions and faults are left to C{poll}."""
-        consumed = self.theirs[CONSUMED]
+        consumed = self.peerWords[CONSUMED]
         if self.acknowledged < consumed <= self.produced:
             self.acknowledge(consumed)
 
@@ -118,14 +118,14 @@ class Boxes:
         self.acknowledged = consumed
         self.limit = consumed + self.ring - LINE
 
-    def recordParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
+    def appendParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
         """Append a message in as many records as it takes; C{offset} of its bytes are in the ring already."""
         whole = self.ring >> 2
         while True:
             offset = self.offset
             size = min(whole, length - offset)
             flags = (CONTINUED if offset else 0) | (MORE if offset + size < length else 0)
-            if not self.record(control | flags, immediate, part(pieces, offset, size), size):
+            if not self.append(control | flags, immediate, part(pieces, offset, size), size):
                 return False
             if offset + size == length:
                 self.offset = 0
