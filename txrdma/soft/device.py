@@ -456,6 +456,8 @@ def openSoftDevice(
         for address in addresses:
             ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime))
             undo.callback(ports[-1].close)
-        closing = undo.pop_all()
-    name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
-    return SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)
+        name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
+        closing = ExitStack()
+        device = SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)
+        closing.push(undo.pop_all())
+    return device

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import cast, Final, TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
@@ -122,6 +123,9 @@ def openPort(
             if left == 0:
                 raise
             port = 0
+        except BaseException:
+            carrier.close()
+            raise
 
     def makeRoCE() -> RoCEPort:
         # Not at the top: connections through shared memory alone would wait 15 ms for what they never use.
@@ -130,9 +134,16 @@ def openPort(
         lanes = None if shared is None else shared.datagrams
         return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)
 
-    routes: list[RoutePort] = [] if shared is None else [shared]
-    routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
-    return SoftPort(address, carrier.port, routes, mtu, interfaces)
+    with ExitStack() as undo:
+        undo.callback(carrier.close)
+        routes: list[RoutePort] = [] if shared is None else [shared]
+        if shared is not None:
+            undo.callback(shared.close)
+        routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
+        undo.callback(routes[-1].close)
+        made = SoftPort(address, carrier.port, routes, mtu, interfaces)
+        undo.pop_all()
+    return made
 
 
 def _sharedMemory(

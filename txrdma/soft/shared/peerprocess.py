@@ -36,12 +36,17 @@ class PeerProcess:
             self.lines[0].send(message, descriptors)
 
     def bellOf(self, channel: Channel) -> int:
-        """The number of a channel's doorbell, which the peer is given on first use."""
+        """
+        The number of a channel's doorbell, which the peer is given on first use.
+
+        @raise InvalidRequest: the channel is closed.
+        """
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.closed():
                 self.send(DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=gone).encode())
+            descriptors = (channel.doorbell,) if self.isTrusted else ()
             number = self.doorbells.tell(channel)
             bell = DoorbellNotice(kind=MessageKind.DOORBELL, number=number)
-            self.send(bell.encode(), (channel.doorbell,) if self.isTrusted else ())
+            self.send(bell.encode(), descriptors)
         return number

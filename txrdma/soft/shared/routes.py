@@ -431,7 +431,11 @@ class SharedMemoryPort:
         attachment = SharedQueuePair(
             self.reactor, self.rendezvous, peer, owner, attributes.destinationQPN, self._ring, peer.remove
         )
-        peer.add(attachment)
+        try:
+            peer.add(attachment)
+        except BaseException:
+            attachment.lane.close()
+            raise
         return attachment.lane
 
     def _datagramLinkTo(self, name: tuple[str, int]) -> DatagramLink | None:

@@ -12,6 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
 from zope.interface import implementer
@@ -62,12 +63,18 @@ class PyverbsCompletionChannel:
 
     def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
         self._onClosed = closed
-        try:
-            self._epoll: select.epoll | None = select.epoll()
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError as error:
-            raise ResourceExhausted(f"no descriptor for a completion channel: {advised(error)}") from error
-        self._epoll.register(self._bell, select.EPOLLIN)
+        with ExitStack() as undo:
+            try:
+                epoll = undo.enter_context(select.epoll())
+                self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                undo.callback(os.close, self._bell)
+                epoll.register(self._bell, select.EPOLLIN)
+            except OSError as error:
+                raise ResourceExhausted(
+                    f"no descriptor for a completion channel: {advised(error)}"
+                ) from error
+            undo.pop_all()
+        self._epoll: select.epoll | None = epoll
         self._queues: dict[int, PyverbsCompletionQueue] = {}
         self._rung: dict[PyverbsCompletionQueue, None] = {}
 
@@ -160,7 +167,12 @@ class PyverbsCompletionQueue:
             tracker.close(self._bell)
             raise translated(error, f"no completion queue of {depth}") from error
         self.depth: int = self.raw.cqe
-        channel.join(self, self._descriptor)
+        try:
+            channel.join(self, self._descriptor)
+        except OSError as error:
+            tracker.close(self.raw)
+            tracker.close(self._bell)
+            raise ResourceExhausted(f"the completion queue can't be watched: {error}") from error
 
     def __repr__(self) -> str:
         return f"<PyverbsCompletionQueue of {self.depth}{' closed' if self.closed else ''}>"

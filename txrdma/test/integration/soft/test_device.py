@@ -24,6 +24,7 @@ from txrdma.iba.verbs import (
     CM_SUPPORTED,
 )
 from txrdma.interfaces import IVerbsDeviceStringParser
+from txrdma.soft import device, opening
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
@@ -151,6 +152,23 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir("/dev/fd")), before)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_failureLeaksNothing(self) -> None:
+        """A device that can't be opened, by whatever error, leaves no descriptor and no reader behind."""
+
+        class Broken(Exception):
+            """An error that nobody expects."""
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise Broken
+
+        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        before = len(os.listdir("/dev/fd"))
+        for module, name in ((opening, "SoftPort"), (opening, "SharedMemoryPort"), (device, "SoftDevice")):
+            patcher = self.patch(module, name, fail)
+            self.assertRaises(Broken, openSoftDevice, self.reactor, port=0)
+            patcher.restore()
+            self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []), name)
 
     @skipUnless(sys.platform == "linux", "shared memory is Linux's")
     def test_runtime(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import (
     Capacity,
@@ -68,6 +69,23 @@ class ManyTests(RealCase):
             here.close()
             there.close()
         self.runUntil(lambda: (descriptors(), mappings()) == before)
+
+    def test_closedChannel(self) -> None:
+        """A queue pair that can't be connected, because its channel is closed, leaves nothing behind."""
+        one, other = self.pair()
+        channel = one.device.createChannel()
+        queue = one.device.createCompletionQueue(8, channel)
+        queuePair = one.domain.createQueuePair(QPKind.RC, queue, queue, Capacity(4, 4, 1, 1))
+        queuePair.modify(INIT)
+        channel.close()
+        before = descriptors(), mappings()
+        for _ in range(3):
+            self.assertRaises(
+                InvalidRequest,
+                queuePair.modify,
+                replace(RTR, address=other.way(), destinationQPN=other.qp.number),
+            )
+        self.assertEqual((descriptors(), mappings()), before)
 
     def test_receivesBeforehand(self) -> None:
         """Receives that are posted before there is a peer take its messages in order, as later ones do."""
