@@ -265,12 +265,12 @@ class _Line(_Inbox):
         self.latest = 0.0
         self.isClosed = False
         self._memory = memory
-        self._hearer: MessageReceiver
+        self._receiver: MessageReceiver
         self._came: deque[tuple[bytes, list[int]]] = deque()
 
-    def start(self, hearer: MessageReceiver) -> None:
-        """Start handing messages to C{hearer}."""
-        self._hearer = hearer
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start handing messages to C{receiver}."""
+        self._receiver = receiver
         self.setReading(True)
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -306,14 +306,14 @@ class _Line(_Inbox):
             if not message:
                 self.close("it has ended, or closed its device")
             elif descriptors and self._memory.starves():
-                self._hearer.descriptorsLost(message)
+                self._receiver.descriptorsLost(message)
             else:
-                self._hearer.heard(message, descriptors)
+                self._receiver.heard(message, descriptors)
         finally:
             _closeAll(descriptors)
 
     def close(self, reason: str = "") -> None:
-        """Close this end. With a reason the hearer is told of it."""
+        """Close this end. With a reason the receiver is told of it."""
         if self.isClosed:
             return
         self.isClosed = True
@@ -324,7 +324,7 @@ class _Line(_Inbox):
         if not self.peer.isClosed:
             self._memory.carry(self.peer, b"", [])
         if reason:
-            self._hearer.ended(reason)
+            self._receiver.ended(reason)
 
 
 def _closeAll(descriptors: list[int]) -> None:

@@ -150,7 +150,7 @@ class LocalPeers:
     def look(self) -> None:
         """Take what has come by shared memory."""
         if self._lanes.isOpen:
-            self._lanes.look()
+            self._lanes.poll()
 
     def isSocketDue(self) -> bool:
         """

@@ -190,7 +190,7 @@ class Incoming:
         self.isUnannounced = True
         self.idle = 0
         if words[WAKE]:
-            self.say()
+            self.announce()
         if len(outgoing.outstanding) >= UNCOMPLETED_SENDS:
             self.pollSends()  # otherwise left for idle polls
 
@@ -206,9 +206,9 @@ class Incoming:
             if outgoing.isSuspended or consumed >= outgoing.outstanding[0][0]:
                 outgoing.peerConsumed(consumed)
         if self.isUnannounced and not outgoing.isClosed:
-            self.say()
+            self.announce()
 
-    def say(self) -> None:
+    def announce(self) -> None:
         """Wake the peer if it waits for our position."""
         self.isUnannounced = False
         self._wakeups.consumed()

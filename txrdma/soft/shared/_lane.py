@@ -149,7 +149,7 @@ class Lane:
         self._wakeups.armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
-        self._wakeups.say()
+        self._wakeups.publish()
         if sends and self._outgoing.outstanding and self._rings.peerWords[WAKE] & 3 == Wake.SOLICITED:
             self._services.nudge()  # an unsolicited message would not wake it
 
@@ -330,7 +330,7 @@ class Lane:
         incoming.idle = 0
         wake = words[WAKE]
         if wake and wake != self._wakeups.wokenSends and wake & WAKES_SENDER:
-            incoming.say()
+            incoming.announce()
         if len(self._outgoing.outstanding) >= UNCOMPLETED_SENDS:
             incoming.pollSends()
         return found

@@ -26,7 +26,7 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
 from txrdma.soft.shared._layout import (
     acquire,
-    ASKED_BYTES,
+    ATOMIC_BYTES,
     barrier,
     CLOSED_SERVICES,
     COMPLETION_OF,
@@ -251,7 +251,7 @@ class Outgoing:
             return False
         rings = self.rings
         asked = packed(request.remoteAddress, request.rkey, request.operand, request.compare)
-        if not rings.append(int(Kind.ATOMIC), int(request.operation), (asked,), ASKED_BYTES):
+        if not rings.append(int(Kind.ATOMIC), int(request.operation), (asked,), ATOMIC_BYTES):
             return False
         self._atomics.append((rings.produced, pieces))
         self.isSuspended = self.wakeups.isPollNeeded = True
@@ -261,7 +261,7 @@ class Outgoing:
 
     def _areAtomicsDone(self) -> bool:
         """Copy results of acknowledged atomics to their segments; return whether all have arrived."""
-        self._atomics.bring(self.rings.peerWords, self.rings.acknowledged)
+        self._atomics.deliver(self.rings.peerWords, self.rings.acknowledged)
         return not self._atomics
 
     def _finishAccess(self, request: SendRequest, length: int) -> bool:
@@ -314,7 +314,7 @@ class Outgoing:
         self.isSuspended = True
         self.wakeups.room = Wake.ROOM
         self._suspendedAt = self.rings.acknowledged
-        self.wakeups.say()
+        self.wakeups.publish()
         self.rings.readAcknowledged()
         if self.rings.acknowledged != self._suspendedAt:
             self.resume()  # the peer consumed records meanwhile
@@ -337,7 +337,7 @@ class Outgoing:
             solicited |= waiting.popleft().solicited
         if not waiting and self.wakeups.room and not self.isClosed:
             self.wakeups.room = 0
-            self.wakeups.say()
+            self.wakeups.publish()
         if not self.isClosed:
             self.announce(solicited)
 
@@ -363,7 +363,7 @@ class Outgoing:
         """Complete consumed requests; False when one fails, and the lane with it."""
         owner, outstanding, done = self._owner, self.outstanding, self.rings.acknowledged
         if self._atomics:
-            self._atomics.bring(self.rings.peerWords, done)
+            self._atomics.deliver(self.rings.peerWords, done)
         before = len(outstanding)
         failed = _SUCCESS
         while outstanding:

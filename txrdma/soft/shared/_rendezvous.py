@@ -51,7 +51,7 @@ class MessageKind(Code):
 
 
 class Reach(Code):
-    """The ways in which a region can be reached."""
+    """How a memory region can be accessed."""
 
     REFUSED = 0
     MAPPED = 1
@@ -60,7 +60,7 @@ class Reach(Code):
 
 @wire(24)
 class Hello(Layout):
-    """The first message both ways: who we are. C{magic} is C{"txr"}."""
+    """First message in both directions: version, and address of the device. C{magic} is C{"txr"}."""
 
     kind: MessageKind = bits(8)
     magic: int = bits(24)
@@ -72,9 +72,10 @@ class Hello(Layout):
 @wire(8)
 class DoorbellNotice(Layout):
     """
-    C{BELL}: our doorbell of this number, which comes as a descriptor; each L{Join} names those that it needs.
+    C{DOORBELL}: a doorbell of the sender with its number, and its descriptor; L{Join} refers to it.
 
-    C{MUTE}: no doorbell of ours has this number any more. C{LOST}: your doorbell of this number has not come.
+    C{DOORBELL_CLOSED}: the sender's doorbell with this number is closed. C{DOORBELL_LOST}: the descriptor of
+    the receiver's doorbell with this number was lost.
     """
 
     kind: MessageKind = bits(8)
@@ -85,9 +86,9 @@ class DoorbellNotice(Layout):
 @wire(8)
 class DatagramRingOffer(Layout):
     """
-    Datagrams for your device stand in this box of ours, which comes as a descriptor.
+    The sender's box for datagrams, as a descriptor.
 
-    C{number} is that of the doorbell which wakes us for yours.
+    C{number} is that of the doorbell that wakes the sender for the receiver's datagrams; 0 refuses.
     """
 
     kind: MessageKind = bits(8)
@@ -100,7 +101,7 @@ class Join(Layout):
     """
     A queue pair is ready to receive.
 
-    Its box comes as a descriptor. C{receives} and C{sends} are the numbers of the doorbells of these.
+    Its box comes as a descriptor. C{receives} and C{sends} are doorbell numbers of its completion queues.
     """
 
     kind: MessageKind = bits(8)
@@ -115,7 +116,7 @@ class Join(Layout):
 
 @wire(8)
 class PairNotice(Layout):
-    """C{LEAVE}: a queue pair has ended. C{NUDGE}: look at your side."""
+    """C{LEAVE}: a queue pair has ended. C{NUDGE}: poll your side."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -125,7 +126,7 @@ class PairNotice(Layout):
 
 @wire(12)
 class RegionRequest(Layout):
-    """A request to hear how a memory region of the peer can be reached."""
+    """A request for access to a memory region of the receiver."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -157,7 +158,7 @@ class RegionReply(Layout):
 
 @wire(28)
 class AccessRequest(Layout):
-    """Read or write this memory of yours: what is to be written follows."""
+    """A request to read or write memory of the receiver; write data follows."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -172,7 +173,7 @@ class AccessRequest(Layout):
 
 @wire(12)
 class AccessReply(Layout):
-    """The answer to L{AccessRequest}: what was read follows."""
+    """The answer to L{AccessRequest}: read data follows."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
@@ -201,9 +202,9 @@ MAGIC: Final = int.from_bytes(b"txr", "big")
 
 def decode(message: bytes) -> tuple[Layout, memoryview]:
     """
-    A message, and the memory that follows it.
+    Decode a message; return its layout, and the data that follow.
 
-    @raise WireError: it is none of ours, or its length contradicts it.
+    @raise WireError: the kind is unknown, or the length is wrong.
     """
     layout = _LAYOUTS.get(message[0] if message else 0)
     if layout is None:
@@ -223,20 +224,21 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 
 def rendezvousName(address: str, port: int) -> bytes:
-    """The abstract name at which the device with this IP address and UDP port is found by its user."""
+    """The abstract socket name of the device with this IP address and UDP port, for processes of our user."""
     return f"\0txrdma/soft/{os.geteuid()}/{address}:{port}".encode()
 
 
 def meetingName(address: str, port: int) -> str:
-    """The name at which the device with this IP address and UDP port is found in a directory."""
+    """The file name of the device with this IP address and UDP port in a rendezvous directory."""
     return f"soft-{address}-{port}"
 
 
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     """
-    Memory that we write and that a peer can only read; it never changes its size.
+    Make memory that we write and that a peer can only read, of a fixed size.
 
-    @raise OSError: the system gives none.
+    @return: its descriptor and mapping.
+    @raise OSError: there is no memory, or no descriptor.
     """
     length = HEADER_BYTES + ring
     descriptor = os.memfd_create("txrdma-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -258,9 +260,9 @@ def makeBox(ring: int) -> tuple[int, mmap.mmap]:
 
 def _sealedLength(descriptor: int) -> int:
     """
-    How long a peer's memory is, for ever.
+    The size of a peer's memory, which is sealed.
 
-    @raise ValueError: it could change, or it is no such memory.
+    @raise ValueError: the size could change, or the descriptor is not a memfd.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -268,17 +270,17 @@ def _sealedLength(descriptor: int) -> int:
         raise ValueError("not a memfd") from None
     if seals & _NEEDED != _NEEDED:
         raise ValueError("the memory is not sealed against changes of its size")
-    told = os.fstat(descriptor)
-    if told.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
+    reply = os.fstat(descriptor)
+    if reply.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
         raise ValueError("the memory has pages of another size")
-    return told.st_size
+    return reply.st_size
 
 
 def mapBox(descriptor: int) -> mmap.mmap:
     """
-    Map the box of a peer's lane, which came as a descriptor.
+    Map the box of a peer.
 
-    @raise ValueError: it is none.
+    @raise ValueError: the descriptor is not a box.
     @raise OSError: it can't be mapped.
     """
     length = _sealedLength(descriptor)
@@ -286,32 +288,32 @@ def mapBox(descriptor: int) -> mmap.mmap:
     return mapped(descriptor, length, False)
 
 
-def mapRegion(told: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
+def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """
     Map a memory region of a peer, which came as a descriptor.
 
-    @raise ValueError: it is not as it was told to be.
+    @raise ValueError: it is not as it was reply to be.
     @raise OSError: it can't be mapped.
     """
     length = _sealedLength(descriptor)
-    if not 0 < told.length <= told.validOffset <= _LARGEST_REGION or told.validOffset % PAGE:
-        raise ValueError("no region looks like that")
-    if length < told.validOffset + PAGE:
+    if not 0 < reply.length <= reply.validOffset <= _LARGEST_REGION or reply.validOffset % PAGE:
+        raise ValueError("impossible length of a region")
+    if length < reply.validOffset + PAGE:
         raise ValueError("the memory is shorter than the region")
-    if told.address + told.length > 1 << 64:
+    if reply.address + reply.length > 1 << 64:
         raise ValueError("the region ends beyond all addresses")
-    mapping = mapped(descriptor, told.validOffset + PAGE, bool(told.rights & REMOTE_WRITE))
+    mapping = mapped(descriptor, reply.validOffset + PAGE, bool(reply.rights & REMOTE_WRITE))
     whole = memoryview(mapping)
-    valid = whole[told.validOffset : told.validOffset + 8].cast("Q")
-    region = RemoteRegion(told.address, told.length, told.rights, whole[: told.length], valid)
+    valid = whole[reply.validOffset : reply.validOffset + 8].cast("Q")
+    region = RemoteRegion(reply.address, reply.length, reply.rights, whole[: reply.length], valid)
     return mapping, region
 
 
 def shareable(descriptor: int, rights: int) -> int:
     """
-    A descriptor of our memory for a peer that has these rights; the caller closes it.
+    A descriptor of our memory for a peer with these rights; the caller closes it.
 
-    @raise OSError: there is none.
+    @raise OSError: no descriptor is left.
     """
     if rights & REMOTE_WRITE:
         return os.dup(descriptor)
@@ -320,16 +322,16 @@ def shareable(descriptor: int, rights: int) -> int:
 
 def checkDoorbell(descriptor: int) -> None:
     """
-    Look whether this can be rung without ever blocking.
+    Check that a descriptor is an eventfd, and make it non-blocking.
 
-    @raise ValueError: it can't.
+    @raise ValueError: it is something else.
     """
     if stat.S_IFMT(os.fstat(descriptor).st_mode):
-        raise ValueError("a doorbell is no file")
+        raise ValueError("the doorbell is not an eventfd")
     try:
         name = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         name = "anon_inode:[eventfd]"  # there is no /proc to ask
     if name != "anon_inode:[eventfd]":
-        raise ValueError(f"a doorbell is an eventfd, not {name}")
+        raise ValueError(f"the doorbell is not an eventfd but {name}")
     os.set_blocking(descriptor, False)

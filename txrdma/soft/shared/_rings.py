@@ -1,7 +1,7 @@
 """
-The two rings of a lane: the one that we write, with its ring of records, and the peer's, which we read.
+The boxes of a lane: ours, whose ring we write, and the peer's, whose ring we read.
 
-See L{txrdma.soft.shared._layout} for how they look, and for the order in which records are written.
+L{txrdma.soft.shared._layout} describes them, and the order in which records are written.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from txrdma.soft.shared._layout import (
 
 class RingPair:
     """
-    Our box, how far its ring is written and the peer has read it, and the peer's box.
+    Our box and the peer's, with the positions in both rings.
 
-    @ivar ours: the bytes of our box; C{words}: the same as C{u64}; C{end}: how many; C{ring}: bytes of the
-        ring.
-    @ivar out: index of the word where the next record begins.
-    @ivar produced: the position up to which records are written; C{acknowledged}: up to which the peer has
-        consumed them, as far as we know.
-    @ivar limit: no record ends behind this position.
-    @ivar offset: so much of the first waiting request is done; -1: all but its notice.
-    @ivar at: index of the word in the peer's box where its next record begins.
-    @ivar theirs: the words of the peer's box; C{theirEnd}: how many; C{theirBytes}: its bytes; C{raw}: the
-        object itself, slices of which are quicker than those of a view.
+    @ivar localBytes: our box; C{localWords}: as C{u64} words; C{localEnd}: their number; C{ring}: bytes of
+        its ring.
+    @ivar writeIndex: index of the word where the next record begins.
+    @ivar produced: position up to which records are written; C{acknowledged}: last known position up to which
+        the peer has consumed them.
+    @ivar limit: position behind which no record may end.
+    @ivar offset: bytes of the first waiting request that are done; -1: all but its notice.
+    @ivar readIndex: index of the word in the peer's box where its next record begins.
+    @ivar peerWords: words of the peer's box; C{peerEnd}: their number; C{peerBytes}: its bytes;
+        C{peerBuffer}: the object behind them, which is faster to slice than a view.
     """
 
     def __init__(self, box: memoryview) -> None:
@@ -55,7 +55,7 @@ class RingPair:
         self.detach()
 
     def read(self, box: memoryview, at: int) -> None:
-        """Read in this box from now on, from that word on."""
+        """Read records of this box, from that word on."""
         self.readIndex = at
         self.peerBytes = box
         self.peerBuffer = box.obj
@@ -63,7 +63,7 @@ class RingPair:
         self.peerEnd = len(box) // 8
 
     def detach(self) -> None:
-        """Read in a box in which nothing happens."""
+        """Read an empty box."""
         self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class RingPair:
         self.localBytes = self.localWords = memoryview(b"")
 
     def append(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
-        """Append one record to the ring, or tell that there is no room."""
+        """Append one record to the ring; False when there is no room."""
         size = (length + 71) & -LINE
         out = self.writeIndex
         tail = (self.localEnd - out) << 3
@@ -108,18 +108,18 @@ class RingPair:
         return True
 
     def readAcknowledged(self) -> None:
-        """Look how far the peer is; completions and faults are left to C{poll}."""
+        """Read the peer's position only; completions and faults are left to polling."""
         consumed = self.peerWords[CONSUMED]
         if self.acknowledged < consumed <= self.produced:
             self.acknowledge(consumed)
 
     def acknowledge(self, consumed: int) -> None:
-        """The peer has consumed up to there."""
+        """Set the position up to which the peer has consumed records."""
         self.acknowledged = consumed
         self.limit = consumed + self.ring - LINE
 
     def appendParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
-        """Append a message in as many records as it takes; C{offset} of its bytes are in the ring already."""
+        """Append a long message as several records, from C{offset} on; False when there is no room."""
         whole = self.ring >> 2
         while True:
             offset = self.offset
@@ -134,7 +134,7 @@ class RingPair:
 
 
 def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]:
-    """The bytes from C{offset} on, of several pieces."""
+    """The bytes from C{offset} on, of several buffers."""
     part = []
     for piece in pieces:
         if offset < len(piece):
@@ -147,7 +147,7 @@ def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]
 
 
 def spread(targets: list[memoryview], offset: int, data: memoryview) -> None:
-    """Put bytes from C{offset} on, into several pieces that have room for them."""
+    """Write bytes from C{offset} on into several buffers."""
     for target in part(targets, offset, len(data)):
         target[:] = data[: len(target)]
         data = data[len(target) :]

@@ -1,7 +1,7 @@
 """
-Sleeping and waking of two processes: the wake words of both rings, and the rings and nudges.
+Sleeping and waking of the two processes of a lane: wake words, doorbells and nudges.
 
-See L{txrdma.soft.shared._layout} for the words, and for the fence between saying and looking.
+L{txrdma.soft.shared._layout} explains the words and their fences.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 
 class Wakeups:
     """
-    The causes for which we want to be woken, and those for which the peer was.
+    The events for which we want to be woken, and wakes the peer.
 
-    @ivar armed: flags of L{Wake} for what our completion queues wait for; C{room}: for what waits to be sent.
-    @ivar isPollNeeded: the peer is to look, even when nobody there waits for messages.
-    @ivar wokenReceives: the peer's wake word for which its receives were rung; C{wokenSends}: its sends.
+    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for room.
+    @ivar isPollNeeded: the peer must poll, even when it waits for no message.
+    @ivar wokenReceives: the peer's wake word for which its receive queue was woken last; C{wokenSends}: its
+        send queue.
     """
 
     def __init__(self, rings: RingPair, services: LaneServices) -> None:
@@ -32,21 +33,21 @@ class Wakeups:
         self._rings = rings
         self._services: LaneServices = services
         self._epoch = 0
-        self._nudgedFor = 0  # how far the peer was to come when it was asked to look
+        self._nudgedAt = 0  # our position when the peer was nudged last
 
-    def say(self) -> None:
-        """Write our wake word; look at what is waited for once more after this."""
+    def publish(self) -> None:
+        """Publish our wake word; poll once after this."""
         flags = self.armed | self.room
         self._epoch += 1
         self._rings.localWords[WAKE] = self._epoch << 8 | flags if flags else 0
         barrier()
 
     def leave(self) -> None:
-        """Wake nobody any more: the lane is over."""
+        """Stop waking: the lane is closed."""
         self._services = CLOSED_SERVICES
 
     def posted(self, solicited: bool) -> None:
-        """Wake the peer for what was posted, when it sleeps and wants to be."""
+        """Wake a sleeping peer that waits for records."""
         barrier()
         wake = self._rings.peerWords[WAKE]
         if wake and wake != self.wokenReceives and wake & (3 if solicited else 1):
@@ -57,15 +58,15 @@ class Wakeups:
         self.isPollNeeded = False
 
     def _nudge(self) -> None:
-        """Have the peer look, unless it was asked before and has not looked since: it will find all."""
+        """Nudge the peer, unless an earlier nudge is still unanswered."""
         rings = self._rings
         rings.readAcknowledged()
-        if rings.acknowledged >= self._nudgedFor:
-            self._nudgedFor = rings.produced
+        if rings.acknowledged >= self._nudgedAt:
+            self._nudgedAt = rings.produced
             self._services.nudge()
 
     def consumed(self) -> None:
-        """Wake the peer's sender, when it sleeps and wants to know how far we are."""
+        """Wake a sleeping peer that waits for our position."""
         barrier()
         wake = self._rings.peerWords[WAKE]
         if wake & WAKES_SENDER and wake != self.wokenSends:

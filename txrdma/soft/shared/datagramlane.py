@@ -30,7 +30,7 @@ from txrdma.soft.shared._layout import (
 from txrdma.soft.shared._rings import RingPair
 
 AT_ONCE: Final = 64
-"""Datagrams of one peer that are taken at once: others have sent some, too."""
+"""Most datagrams of one peer that are taken at once, for fairness."""
 
 _KIND: Final = 0xFF
 
@@ -40,8 +40,8 @@ class DatagramLane:
     The datagrams between our device and another one.
 
     @ivar name: IP address and UDP port of the other device.
-    @ivar isUp: whether the other device's box is here, so that datagrams can go this way.
-    @ivar isClosed: whether the other process is gone, or we leave: what it has written can still be taken.
+    @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
+    @ivar isClosed: whether the other process or this lane has ended; packets of the peer can still be taken.
     @ivar lost: datagrams for which the ring had no room.
     """
 
@@ -60,7 +60,7 @@ class DatagramLane:
         self._rungFor = 0
 
     def attach(self, box: memoryview) -> None:
-        """Read in the other device's box from now on, and write for it."""
+        """Attach the other device's box."""
         self._rings.read(box, FIRST)
         self.isUp = not self.isClosed
 
@@ -68,9 +68,9 @@ class DatagramLane:
 
     def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
-        Write a packet: it is there for a peer that looks; L{announce} is for one that sleeps.
+        Write a packet, which a polling peer finds; L{announce} wakes a sleeping one.
 
-        @param length: of all of it, with a few bytes behind C{pieces} that say nothing.
+        @param length: of the whole packet, including the unused ICRC behind C{pieces}.
         @return: False when there was no room, and the packet is lost.
         """
         if self._rings.append(PLAIN, 0, pieces, length):
@@ -79,7 +79,7 @@ class DatagramLane:
         return False
 
     def announce(self) -> None:
-        """Wake the peer for what was written, if it has asked for that since it was woken last."""
+        """Wake the peer, if it has armed since it was woken last."""
         barrier()
         wake = self._rings.peerWords[WAKE]
         if wake and wake != self._rungFor:
@@ -90,9 +90,9 @@ class DatagramLane:
 
     def take(self) -> list[memoryview]:
         """
-        The next packets, where they stand: L{taken} gives back their room.
+        The next packets, as views of the ring until L{taken}.
 
-        @raise ValueError: what the peer has written can't be.
+        @raise ValueError: the peer has written an invalid record.
         """
         rings = self._rings
         words = rings.peerWords
@@ -128,20 +128,20 @@ class DatagramLane:
         return found
 
     def taken(self) -> None:
-        """Let the peer write again where the packets stand that were taken."""
+        """Release the room of the packets that were taken."""
         if not ORDERED:
             barrier()
         self._rings.localWords[CONSUMED] = self._consumed
 
     def arm(self) -> None:
-        """Ask to be woken by the next packet; look once more after this."""
+        """Ask to be woken by the next packet; poll once after this."""
         if not self.isClosed:
             self._epoch += 1
             self._rings.localWords[WAKE] = self._epoch << 8 | Wake.RECEIVES
             barrier()
 
     def leave(self) -> None:
-        """Send nothing any more; what was written by the peer can still be taken."""
+        """Stop sending; packets of the peer can still be taken."""
         self.isUp = False
         self.isClosed = True
 

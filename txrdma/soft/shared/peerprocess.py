@@ -35,7 +35,7 @@ class PeerProcess:
         if self.lines:
             self.lines[0].send(message, descriptors)
 
-    def bellOf(self, channel: Channel) -> int:
+    def doorbellNumber(self, channel: Channel) -> int:
         """
         The number of a channel's doorbell, which the peer is given on first use.
 
@@ -43,10 +43,10 @@ class PeerProcess:
         """
         number = self.doorbells.numberOf(channel)
         if number is None:
-            for gone in self.doorbells.closed():
+            for gone in self.doorbells.removeClosed():
                 self.send(DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=gone).encode())
             descriptors = (channel.doorbell,) if self.isTrusted else ()
-            number = self.doorbells.tell(channel)
+            number = self.doorbells.assign(channel)
             bell = DoorbellNotice(kind=MessageKind.DOORBELL, number=number)
             self.send(bell.encode(), descriptors)
         return number

@@ -1,7 +1,7 @@
 """
-The meeting of a queue pair of ours with one of another process on the same host.
+The connection of a local queue pair to one of another process on the same host: its memory and messages.
 
-See L{txrdma.soft.shared.routes} for how the two find each other.
+L{txrdma.soft.shared.routes} explains how the processes find each other.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _log = Logger()
 _seldom = Seldom(_log)
 
 _AGAIN: Final = 0.1
-"""Seconds until a region is asked for again, for which there was no descriptor."""
+"""Seconds until a region is requested again whose descriptor was lost."""
 
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
 class SharingReactor(IReactorFDSet, IReactorTime):
-    """The interfaces of a reactor that shared memory needs: descriptors and time."""
+    """A reactor for shared memory: descriptors and delayed calls."""
 
 
 class SharedQueuePair:
     """
-    The meeting of a queue pair of ours with one of a peer: its lane, and all that the lane keeps open.
+    A queue pair that is connected by shared memory: its lane, and the resources of the lane.
 
     @ivar lane: the data path.
     """
@@ -83,28 +83,30 @@ class SharedQueuePair:
         self._isResting = False
         self._timer: IDelayedCall | None = None
         self._retryCall: IDelayedCall | None = None
-        self._descriptorlessRegions: set[RKey] = set()  # regions for which there was no descriptor
+        self._descriptorlessRegions: set[RKey] = set()  # keys whose reply lost its descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
-            self._box, mapping = makeBox(ring)  # the descriptor is kept until the peer has it
+            self._box, mapping = makeBox(ring)  # the descriptor is closed when the peer has it
         except OSError as error:
             raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
         self._own = mapping
-        self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
+        self._mappings: dict[
+            RKey | None, mmap.mmap
+        ] = {}  # mappings of the peer: regions by key, and its box under None
         self._doorbells: list[Doorbell] = []
         self.isJoined = False
         self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
 
     def invite(self) -> None:
-        """Tell the peer's queue pair that ours is there."""
+        """Send our box and doorbells to the peer's queue pair."""
         sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
         message = Join(
             kind=MessageKind.JOIN,
             source=self.number,
             destination=self.destination,
             firstPSN=self.owner.attributes.rqPSN or 0,
-            receives=self._peer.bellOf(receives),
-            sends=self._peer.bellOf(sends),
+            receives=self._peer.doorbellNumber(receives),
+            sends=self._peer.doorbellNumber(sends),
         )
         self._peer.send(message.encode(), (self._box,))
         self._closeBox()
@@ -116,13 +118,13 @@ class SharedQueuePair:
             os.close(box)
 
     def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
-        """The peer's queue pair is there."""
+        """Attach the box and doorbells of the peer's queue pair."""
         self.isJoined = True
         self._mappings[None] = box
         self._doorbells = doorbells
         self.lane.attach(memoryview(box))
 
-    # What the lane asks for: txrdma.soft.shared._layout.LaneServices.
+    # txrdma.soft.shared._layout.LaneServices
 
     def wakeReceives(self) -> None:
         self._ring(0)
@@ -155,10 +157,10 @@ class SharedQueuePair:
         self._move()
 
     def descriptorsLost(self, rkey: RKey) -> None:
-        """Ask for a region again in a while: the process has no descriptor for it at present."""
+        """Request a region again later, because no descriptor is left for it."""
         _seldom.warn(
             "descriptors",
-            "no descriptor is left for memory of another process: what goes there waits for one",
+            "no descriptor is left to map memory of another process: requests wait for one",
         )
         self._descriptorlessRegions.add(rkey)
         self._retryLater()
@@ -176,17 +178,17 @@ class SharedQueuePair:
         if self._timer is None or not self._timer.active():
             self._timer = self._reactor.callLater(0, self._expired)
             if self._isResting:
-                self._timer.cancel()  # C{wake} begins anew
+                self._timer.cancel()  # L{wake} schedules it again
 
     def rest(self) -> None:
-        """Leave the reactor, until C{wake}."""
+        """Cancel delayed calls until L{wake}."""
         self._isResting = True
         for call in (self._timer, self._retryCall):
             if call is not None and call.active():
                 call.cancel()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Schedule delayed calls again. Idempotent."""
         self._isResting = False
         if self._timer is not None and not self._timer.active():
             self.watch()
@@ -205,15 +207,15 @@ class SharedQueuePair:
             self._timer = self._reactor.callLater(again, self._expired)
 
     def fail(self) -> None:
-        """Log what has just raised, and end the queue pair: that costs nobody else anything."""
+        """Log the current exception, and fail this queue pair only."""
         _log.failure(
-            "A queue pair that shares memory with another process fails by an error ({lane!r})",
+            "Unexpected error: a queue pair over shared memory fails ({lane!r})",
             lane=self.lane,
         )
         try:
             self.owner.failed(AsyncEventKind.QP_FATAL)
         except Exception:
-            _log.failure("It could not even let go of what it had to do ({lane!r})", lane=self.lane)
+            _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
         self._note(MessageKind.LEAVE)
@@ -223,7 +225,7 @@ class SharedQueuePair:
         self._closeBox()
 
     def _release(self) -> None:
-        """Let go of what came from the peer."""
+        """Release memory and doorbells of the peer."""
         self.rest()
         self._timer = self._retryCall = None
         self._descriptorlessRegions.clear()
@@ -235,45 +237,45 @@ class SharedQueuePair:
         for mapping in mappings.values():
             closeMapping(mapping)
 
-    # What the peer says.
+    # Messages of the peer.
 
     def nudged(self) -> None:
-        """Look at what the peer has done, and wake who waits for it where the peer could not."""
+        """Poll the lane; wake our pollers where the peer has no doorbell."""
         self.lane.nudged()
         if not self._peer.isTrusted:
             for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
                 queue.channel.ring()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
-        """Take leave of the peer's queue pair, which is no more; with an event, its process is gone, too."""
+        """Handle the end of the peer's queue pair; with an event, of its process."""
         self.lane.peerGone(event)
         self._release()
 
-    def regionReceived(self, told: RegionReply, descriptors: list[int]) -> None:
-        """Take the peer's answer to C{requestRegion}, and map the region if it can be mapped."""
+    def regionReceived(self, reply: RegionReply, descriptors: list[int]) -> None:
+        """Handle the reply to L{requestRegion}, and map the region if possible."""
         region: RemoteRegion | None = None
-        if told.rkey in self._mappings:
-            raise ValueError("a region that nobody asked for")
-        if not self.lane.wants(told.rkey):
-            return  # who asked has gone meanwhile
-        if told.reach is Reach.MAPPED:
+        if reply.rkey in self._mappings:
+            raise ValueError("the region is known already")
+        if not self.lane.wants(reply.rkey):
+            return  # the request was cancelled
+        if reply.reach is Reach.MAPPED:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region comes with one descriptor")
             self._forgetDeregistered()
             try:
-                mapping, region = mapRegion(told, descriptors[0])
+                mapping, region = mapRegion(reply, descriptors[0])
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
-                self.descriptorsLost(told.rkey)
+                self.descriptorsLost(reply.rkey)
                 return
-            self._mappings[told.rkey] = mapping
-        elif told.reach is Reach.BY_MESSAGES:
-            region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)
-        self.lane.regionKnown(told.rkey, region, told.access)
+            self._mappings[reply.rkey] = mapping
+        elif reply.reach is Reach.BY_MESSAGES:
+            region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
+        self.lane.regionKnown(reply.rkey, region, reply.access)
 
     def _forgetDeregistered(self) -> None:
-        """Give back memory that the peer does not use any more."""
+        """Unmap regions that the peer has deregistered."""
         regions = self.lane.regions
         for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
             del regions[rkey]
@@ -282,7 +284,7 @@ class SharedQueuePair:
                 closeMapping(mapping)
 
     def _move(self) -> None:
-        """Ask for the next part of an access by messages."""
+        """Request the next part of an access by messages."""
         if self._moving is None:
             return
         request, pieces, done, length = self._moving
@@ -305,9 +307,9 @@ class SharedQueuePair:
         self._peer.send(message.encode() + what)
 
     def moved(self, answer: AccessReply, content: memoryview) -> None:
-        """The answer to what C{_move} asked."""
+        """Handle the reply to an access request."""
         if self._moving is None:
-            raise ValueError("an answer to nothing")
+            raise ValueError("unexpected access reply")
         request, pieces, done, length = self._moving
         if not answer.allowed:
             self._moving = None
@@ -316,15 +318,15 @@ class SharedQueuePair:
         size = min(MOST_DATA, length - done)
         if request.operation is Operation.RDMA_READ:
             if len(content) != size:
-                raise ValueError("an answer of another length")
+                raise ValueError("access reply of the wrong length")
             spread(pieces, done, content)
         self._moving = (request, pieces, done + size, length)
         self._move()
 
 
 def closeMapping(mapping: mmap.mmap) -> None:
-    """Unmap it, now or when the last view of it is gone."""
+    """Unmap memory, now or when its last view is released."""
     try:
         mapping.close()
     except BufferError:
-        pass  # somebody still looks at it: it goes with the last view
+        pass  # the last view unmaps it

@@ -32,24 +32,24 @@ _RING: Final = (1).to_bytes(8, sys.byteorder)
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 _CROWDED_SECONDS: Final = 0.1
-"""Until a message is sent again for which too many descriptors were on their way between processes."""
+"""Seconds until a message is sent again after ETOOMANYREFS (too many descriptors in flight)."""
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""Errors of system calls that find no descriptor left."""
+"""Errors of system calls for lack of descriptors."""
 
 
 class MessageReceiver(Protocol):
-    """The receiver of the messages that a L{PacketSocket} brings."""
+    """The receiver of messages of a L{Line}."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """Take a message; the descriptors that are left in the list are closed when this returns."""
+        """Process a message; descriptors left in the list are closed when this returns."""
 
     def descriptorsLost(self, message: bytes) -> None:
-        """Take a message whose descriptors are lost, since this process may have no more."""
+        """Process a message whose descriptors are lost, because this process has no more."""
 
     def ended(self, reason: str) -> None:
-        """Hear that the socket is closed, and brings no more messages."""
+        """Handle the end of the connection."""
 
 
 class Line(Protocol):
@@ -63,35 +63,35 @@ class Line(Protocol):
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed, so that nothing is sent or heard any more."""
+        """Whether the connection is closed."""
 
-    def start(self, hearer: MessageReceiver) -> None:
-        """Hand what comes to C{hearer} from now on."""
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start receiving."""
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one message, now or as soon as there is room."""
 
     def setReading(self, isReading: bool) -> None:
-        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        """Pause or resume receiving."""
 
     def setWriting(self, isWriting: bool) -> None:
-        """Send what is queued as soon as there is room, or leave it for now."""
+        """Pause or resume sending queued messages."""
 
     def receiveNow(self) -> None:
-        """Hear now what the other end has sent, and whether it has ended."""
+        """Receive pending messages now, without the reactor."""
 
     def close(self, reason: str = "") -> None:
-        """Close it; what is queued is not sent. With a reason the hearer is told."""
+        """Close the connection, and drop queued messages; with a reason the receiver is notified."""
 
 
 class Listening(Protocol):
-    """A name at which a process of this host is found."""
+    """A listening socket."""
 
     def setReading(self, isReading: bool) -> None:
-        """Accept nobody for now, or again."""
+        """Pause or resume accepting."""
 
     def close(self) -> None:
-        """Give the name back. Twice is fine."""
+        """Close it. Idempotent."""
 
 
 class Rendezvous(Protocol):
@@ -105,14 +105,14 @@ class Rendezvous(Protocol):
         """
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process with that device; None when there is none of our user."""
+        """Connect to the process with that device; None without one of our user."""
 
     def ring(self, doorbell: int) -> None:
-        """Wake whom that descriptor of a peer's wakes."""
+        """Ring a doorbell of a peer."""
 
 
 class UnixRendezvous:
-    """Rendezvous at abstract UNIX sockets, and bells that are eventfds."""
+    """Rendezvous at abstract UNIX sockets."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
@@ -148,7 +148,7 @@ class UnixRendezvous:
 
 
 class DirectoryRendezvous(UnixRendezvous):
-    """Rendezvous at UNIX sockets in a directory, which processes of several network namespaces can see."""
+    """Rendezvous at UNIX sockets in a directory, across network namespaces."""
 
     def __init__(self, reactor: Reactor, directory: str) -> None:
         super().__init__(reactor)
@@ -172,11 +172,11 @@ class DirectoryRendezvous(UnixRendezvous):
 
 
 def ring(doorbell: int) -> None:
-    """Wake whoever waits for this descriptor, which never blocks."""
+    """Write to an eventfd, which never blocks."""
     try:
         os.write(doorbell, _RING)
     except OSError:
-        pass  # it rings already, or nobody is there to hear it
+        pass  # it is readable already, or the peer has closed it
 
 
 @implementer(IReadWriteDescriptor)
@@ -187,19 +187,19 @@ class PacketSocket:
         self.process = peerOf(sock)
         self._reactor = reactor
         self._socket = sock
-        self._hearer: MessageReceiver
+        self._receiver: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
         self._closed = self._isCrowded = False
-        self._later: IDelayedCall | None = None
+        self._retryCall: IDelayedCall | None = None
 
-    def start(self, hearer: MessageReceiver) -> None:
-        """Hand what comes to C{hearer} from now on."""
-        self._hearer = hearer
+    def start(self, receiver: MessageReceiver) -> None:
+        """Start receiving."""
+        self._receiver = receiver
         self._reactor.addReader(self)
 
     @property
     def isClosed(self) -> bool:
-        """Whether the connection is closed, so that nothing is sent or heard any more."""
+        """Whether the connection is closed."""
         return self._closed
 
     def fileno(self) -> int:
@@ -207,7 +207,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The prefix of the socket's lines in the log."""
+        """The prefix of log messages."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -219,7 +219,7 @@ class PacketSocket:
 
     def _queue(self, message: bytes, descriptors: Sequence[int]) -> None:
         if len(self._queued) >= _MOST_QUEUED:
-            self.close("it does not read what we send")
+            self.close("the peer does not read")
             return
         copies: list[int] = []
         try:
@@ -233,7 +233,7 @@ class PacketSocket:
         self._reactor.addWriter(self)
 
     def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
-        """Tell whether it is on its way, or never will be."""
+        """Try to send; False when the message must be queued."""
         try:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             self._socket.sendmsg([message], ancillary if descriptors else [], socket.MSG_NOSIGNAL)
@@ -245,7 +245,7 @@ class PacketSocket:
         return True
 
     def setReading(self, isReading: bool) -> None:
-        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        """Pause or resume receiving."""
         if self._closed:
             return
         if isReading:
@@ -254,27 +254,27 @@ class PacketSocket:
             self._reactor.removeReader(self)
 
     def setWriting(self, isWriting: bool) -> None:
-        """Send what is queued as soon as there is room, or leave it for now."""
+        """Pause or resume sending queued messages."""
         if isWriting and self._queued:
             self._reactor.addWriter(self)
         else:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Send messages that are queued, because the socket has room again."""
+        """Send queued messages."""
         while self._queued:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
                 self._queued.appendleft((message, descriptors))
                 if self._isCrowded:
                     self._reactor.removeWriter(self)
-                    self._later = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
+                    self._retryCall = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
                 return
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
 
     def receiveNow(self) -> None:
-        """Receive what is there, without waiting for the reactor."""
+        """Receive pending messages now, as L{Line} asks."""
         self.doRead()
 
     def doRead(self) -> None:
@@ -300,13 +300,13 @@ class PacketSocket:
                 descriptors += numbers
         try:
             if not message:
-                self.close("it has ended, or closed its device")
+                self.close("the peer has ended, or closed its device")
             elif flags & socket.MSG_CTRUNC and self._areDescriptorsExhausted():
-                self._hearer.descriptorsLost(message)
+                self._receiver.descriptorsLost(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                self.close("it sent more than any message has")
+                self.close("the message is too long")
             else:
-                self._hearer.heard(message, descriptors)
+                self._receiver.heard(message, descriptors)
         finally:
             _closeAll(descriptors)
         return True
@@ -329,11 +329,11 @@ class PacketSocket:
             self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
-        """Leave the reactor, then close; what is queued is not sent. With a reason the hearer is told."""
+        """Leave the reactor, then close; with a reason the receiver is notified."""
         if self._closed:
             return
         self._closed = True
-        later, self._later = self._later, None
+        later, self._retryCall = self._retryCall, None
         if later is not None and later.active():
             later.cancel()
         self._reactor.removeReader(self)
@@ -343,7 +343,7 @@ class PacketSocket:
             _closeAll(descriptors)
         self._queued.clear()
         if reason:
-            self._hearer.ended(reason)
+            self._receiver.ended(reason)
 
 
 def _closeAll(descriptors: list[int]) -> None:

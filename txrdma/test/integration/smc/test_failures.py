@@ -365,7 +365,7 @@ class SharedMemoryTests(EndsTestCase):
             raise Broken("peerGone")
 
         self.patch(SharedQueuePair, "peerGone", peerGone)
-        self.assertEqual(len(peer.attachments), 2)
+        self.assertEqual(len(peer.queuePairs), 2)
         peer.lost("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)

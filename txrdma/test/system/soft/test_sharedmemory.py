@@ -169,7 +169,7 @@ class DescriptorTests(NeighbourCase):
         self.patch(unixpackets, "peerOf", peerOf)
         here: Any = device.ports[0].routes[0]
         name = (other.ports[0].address, other.ports[0].udpPort)
-        self.assertIsNone(here._reach(name))
+        self.assertIsNone(here._connect(name))
         self.assertEqual((here._peers, here._links), ({}, {}))
 
 

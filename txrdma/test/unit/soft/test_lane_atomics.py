@@ -21,7 +21,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.shared import _atomics, _incoming, _lane, _outgoing, _rings
-from txrdma.soft.shared._layout import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
+from txrdma.soft.shared._layout import ATOMIC_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
 from txrdma.test.support.soft.lanes import ALL, ok, pair, send, spoil
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
@@ -467,9 +467,9 @@ class ScribbledTests(AtomicCase):
         for length in (0, 31, 33, 500):
             self.record(int(ADD) << 32 | kind | length)
         for flag in (8, 16, 32, 64, 128):
-            self.record(int(ADD) << 32 | kind | flag << 24 | ASKED_BYTES)
+            self.record(int(ADD) << 32 | kind | flag << 24 | ATOMIC_BYTES)
         for operation in (0, 4, 7, 1 << 31):
-            self.record(operation << 32 | kind | ASKED_BYTES)
+            self.record(operation << 32 | kind | ATOMIC_BYTES)
 
     def test_inTheMiddle(self) -> None:
         """An atomic between two parts of a message."""
@@ -478,7 +478,7 @@ class ScribbledTests(AtomicCase):
         words[FIRST] = Kind.SEND << 24 | 16 << 24 | 56
         content = _atomics.packed(self.other.memory.address, self.other.memory.rkey, 1, 0)
         self.one.box[FIRST * 8 + 72 : FIRST * 8 + 72 + 32] = content
-        words[FIRST + 8] = int(ADD) << 32 | Kind.ATOMIC << 24 | ASKED_BYTES
+        words[FIRST + 8] = int(ADD) << 32 | Kind.ATOMIC << 24 | ATOMIC_BYTES
         self.other.lane.poll()
         self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR])
 
