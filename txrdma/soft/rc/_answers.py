@@ -71,7 +71,7 @@ class Atomic:
         self.again = again
 
 
-AccessReply = Union[Read, Atomic]
+Answer = Union[Read, Atomic]
 
 
 class Answers:
@@ -86,7 +86,7 @@ class Answers:
         self._domain = domain
         self._mtu = mtu
         self._batch = batch
-        self.waiting: deque[AccessReply] = deque()
+        self.waiting: deque[Answer] = deque()
         self._results: deque[Atomic] = deque(maxlen=1)
 
     def keep(self, count: int) -> None:
@@ -118,7 +118,7 @@ class Answers:
                 return Atomic(psn, result.request, result.original, again=True)
         return None
 
-    def repeat(self, answer: AccessReply, most: int) -> None:
+    def repeat(self, answer: Answer, most: int) -> None:
         """
         Answer a request once more, which the peer has sent again.
 

@@ -132,7 +132,7 @@ class Datagrams:
         if psn is not None and psn != self._begin:
             self._begin = self._psn = psn
 
-    # The verbs of a core.
+    # Interface of the core.
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
         """Send these after those before; each has an address."""
@@ -317,26 +317,26 @@ class Datagrams:
         return datagrams
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
+        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []
         return events
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
+        """Stop, and return uncompleted requests, oldest first."""
         self._stopped = True
         left = [(posted.identifier, CompletionOpcode.SEND) for posted in self._posted]
         self._posted.clear()
         return left
 
-    # Inside.
+    # Internals.
 
     def _payload(self, posted: _Posted) -> Bytes:
         if posted.inline is not None:
             return posted.inline
         segments = posted.segments
-        if len(segments) == 1:  # as nearly always
+        if len(segments) == 1:  # common case
             return self._keys.local(self._domain, segments[0], False)
         pieces = [self._keys.local(self._domain, segment, False) for segment in segments]
         return gathered(pieces, 0, sum(map(len, pieces))) if pieces else b""
@@ -408,7 +408,7 @@ class Datagrams:
         receive = self._receives[0]
         segments = receive.segments
         try:
-            if len(segments) == 1:  # as nearly always
+            if len(segments) == 1:  # common case
                 pieces = [self._keys.local(self._domain, segments[0], True)]
                 room = len(pieces[0])
             else:

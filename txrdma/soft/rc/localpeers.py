@@ -1,5 +1,5 @@
 """
-Packets of a RoCE port that need no network: datagrams to devices of this host with which it shares memory.
+Datagrams of a RoCE port to devices of this host, by shared memory.
 
 The packets are the same as by UDP and are counted as such, but have no ICRC.
 """
@@ -21,7 +21,7 @@ from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
 
 SEEK_SECONDS: Final = 1.0
-"""Seconds after which a lane to a peer is sought again, when there was none or it has ended."""
+"""Seconds between attempts to get a lane to a peer."""
 
 _QUIET: Final = 64
 _SELDOM: Final = 16
@@ -32,35 +32,35 @@ _START_LENGTH: Final = START.size
 _SOLICITED: Final = 1 << 55
 _FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
 _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
-"""A datagram without an immediate, of the version and the partition that there are."""
+"""First eight bytes of the BTH of a datagram without immediate, in the default partition."""
 
 
 class PacketPort(Protocol):
-    """The RoCE port whose neighbours they are."""
+    """The interface of L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>} for its local peers."""
 
     counters: RoCECounters
 
     def seconds(self) -> float:
         """The time by the port's clock."""
 
-    def neighbourCame(self, source: tuple[str, int]) -> Peer | None:
-        """The device of this host from which packets are here; None where they are not to be taken."""
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
 
-    def packetCame(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Take one packet of a device of this host, of whatever sort."""
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes."""
 
     def wrote(self, packets: int, size: int) -> None:
-        """Count packets that went by a lane: together they have C{size} bytes."""
+        """Count packets sent by a lane, of C{size} bytes together."""
 
     def fail(self, route: PortRoute) -> None:
-        """End a route on whose behalf something has raised, which costs nobody else anything."""
+        """Fail a route for which an exception was raised; other routes go on."""
 
 
 class LocalPeers:
-    """The peers of a RoCE port on this host: it looks for lanes to them, writes and takes packets there."""
+    """The peers of a RoCE port on this host, with which it exchanges datagrams by shared memory."""
 
     def __init__(self, home: PacketPort, lanes: SharedDatagrams, routes: Mapping[QPN, PortRoute]) -> None:
         """
@@ -70,16 +70,16 @@ class LocalPeers:
         self._lanes = lanes
         self._routes = routes
         self._written: dict[DatagramLane, None] = {}
-        self._quiet = 0  # looks since UDP has brought something
+        self._quiet = 0  # polls since the socket received something
 
-    def datagramsCame(self, source: tuple[str, int], packets: list[memoryview]) -> None:
+    def datagramsReceived(self, source: tuple[str, int], packets: list[memoryview]) -> None:
         """
-        Take packets that a device of this host has written, from BTH to ICRC.
+        Process packets from a lane, from BTH to ICRC.
 
-        The hot loop of receiving: nearly all are plain datagrams for a queue pair that there is.
+        Fast path of receiving: plain datagrams for a known queue pair skip the general dispatch.
         """
         home = self._home
-        peer = home.neighbourCame(source)
+        peer = home.localPeerAt(source)
         if peer is None:
             return
         routes, unpack = self._routes, START.unpack_from
@@ -90,7 +90,7 @@ class LocalPeers:
             size = len(packet)
             if size >= _LEAST and not size & 3:
                 head, _psn, qkey, sender = unpack(packet)
-                if head & 0xFFFFFF != number:  # many of one queue pair follow each other
+                if head & 0xFFFFFF != number:  # consecutive packets often have the same destination
                     number = head & 0xFFFFFF
                     route = routes.get(QPN(number))
                 end = size - ICRC_LENGTH - (head >> 52 & 3)
@@ -109,13 +109,13 @@ class LocalPeers:
                         home.fail(route)
                         number = -1
                     continue
-            home.packetCame(packet, peer, home.seconds())
+            home.packetReceived(packet, peer, home.seconds())
             number = -1
         home.counters.packetsReceived += taken
         home.counters.bytesReceived += octets
 
     def laneTo(self, peer: Peer) -> DatagramLane | None:
-        """The lane to that peer, if it is up; else it is sought now and then."""
+        """The lane to that peer, if it is up; requests one at intervals."""
         lane = peer.lane
         if lane is not None and not lane.isClosed:
             return lane if lane.isUp else None
@@ -127,7 +127,7 @@ class LocalPeers:
 
     def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
         """
-        Write one packet of whatever sort; what finds no room is lost.
+        Write one packet; it is lost when the ring is full.
 
         @param heading: see L{txrdma.soft.rc._packets.heading}.
         """
@@ -141,32 +141,32 @@ class LocalPeers:
         self._home.wrote(1, len(packet))
 
     def announce(self) -> None:
-        """Wake those who sleep, for what was written."""
+        """Wake sleeping peers for written packets."""
         if self._written:
             for lane in self._written:
                 lane.announce()
             self._written.clear()
 
-    def look(self) -> None:
-        """Take what has come by shared memory."""
+    def poll(self) -> None:
+        """Take packets from shared memory."""
         if self._lanes.isOpen:
             self._lanes.poll()
 
-    def isSocketDue(self) -> bool:
+    def shouldPollSocket(self) -> bool:
         """
-        Tell whether to look at the socket, which takes a system call.
+        Whether to poll the socket, which takes a system call.
 
-        Where all seem to come by memory it is left to the reactor, mostly. Else the socket is looked at
-        first: peers change from UDP to memory, and so their datagrams keep their order.
+        Polls that find the socket empty leave it to the reactor after a while. The socket comes before
+        shared memory: peers change from UDP to memory, and their datagrams keep their order.
         """
         self._quiet += 1
         return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _SELDOM
 
     def arm(self) -> None:
-        """Have peers wake the reactor for what they write from now on; look once more after this."""
+        """Have peers wake the reactor for their next packets; poll once after this."""
         if self._lanes.isOpen:
             self._lanes.arm()
 
-    def cameByUDP(self) -> None:
-        """Note that something has come by the socket, which is worth looking at."""
+    def socketReceived(self) -> None:
+        """Record that the socket received something, so that it is polled."""
         self._quiet = 0

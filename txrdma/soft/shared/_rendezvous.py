@@ -290,9 +290,9 @@ def mapBox(descriptor: int) -> mmap.mmap:
 
 def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """
-    Map a memory region of a peer, which came as a descriptor.
+    Map a memory region of a peer.
 
-    @raise ValueError: it is not as it was reply to be.
+    @raise ValueError: it contradicts the reply.
     @raise OSError: it can't be mapped.
     """
     length = _sealedLength(descriptor)

@@ -146,7 +146,7 @@ class DatagramLane:
         self.isClosed = True
 
     def close(self) -> None:
-        """Let go of the memory of both rings. Twice is fine."""
+        """Release the memory of both boxes. Idempotent."""
         self.leave()
         if len(self._rings.localBytes):
             self._rings.close()
