@@ -39,7 +39,7 @@ _ATTEMPTS: Final = 4
 
 
 class _DatagramsOnly:
-    """A port for the datagrams of a device whose connections may not use it; most never have any."""
+    """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
     def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
         """
@@ -52,7 +52,7 @@ class _DatagramsOnly:
 
     @property
     def resting(self) -> _DatagramsOnly:
-        """Datagrams may be lost at any time."""
+        """The port itself: datagrams may be lost."""
         return self
 
     def rest(self) -> None:
@@ -70,7 +70,7 @@ class _DatagramsOnly:
         return self._port.connect(owner)
 
     def drive(self) -> bool:
-        """Do nothing: datagrams may be lost at any time."""
+        """Do nothing: datagrams may be lost."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
@@ -102,12 +102,10 @@ def openPort(
     """
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
-        interfaces = (
-            None  # an address can be ours though no interface has it: then there is nothing to follow
-        )
+        interfaces = None  # a local address without an interface: nothing to watch
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
-    # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
-    # closing, or none of ours): then any other port will do.
+    # The rendezvous name of a free UDP port may be taken, by a process that is closing or of another user:
+    # then another port is tried.
     left = _ATTEMPTS if not port and route != "rocev2" else 1
     while True:
         left -= 1
@@ -128,7 +126,7 @@ def openPort(
             raise
 
     def makeRoCE() -> RoCEPort:
-        # Not at the top: connections through shared memory alone would wait 15 ms for what they never use.
+        # Not at the top: the import takes 15 ms, and shared memory does not need it.
         from txrdma.soft.rc.roce import RoCEPort
 
         lanes = None if shared is None else shared.datagrams
@@ -153,7 +151,7 @@ def _sharedMemory(
     isNeeded: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
-    """The way to other processes of this host, if the system has it."""
+    """The shared memory route, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
@@ -163,5 +161,5 @@ def _sharedMemory(
     except DeviceUnavailable as error:
         if isNeeded:
             raise
-        _log.warn("{address} goes without shared memory: {error}", address=address, error=error)
+        _log.warn("no shared memory at {address}: {error}", address=address, error=error)
         return None

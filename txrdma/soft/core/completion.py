@@ -46,7 +46,7 @@ class _Bell:
         try:
             os.write(self.writing, b"\1\0\0\0\0\0\0\0" if sys.byteorder == "little" else b"\0\0\0\0\0\0\0\1")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # it is readable already
 
     def silence(self) -> bool:
         """Make the descriptor unreadable again, and return whether it was readable."""
@@ -64,7 +64,7 @@ class _Bell:
 @implementer(ICompletionChannel)
 class SoftCompletionChannel:
     """
-    Wakes whoever waits for its queues.
+    A descriptor that wakes readers of its queues.
 
     Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a
     peer process that has put something into a route's shared memory. The peer can't tell which queue it is
@@ -95,7 +95,7 @@ class SoftCompletionChannel:
     def takeEvents(self) -> Sequence[ICompletionQueue]:
         """The queues that had something since they were armed; each is now unarmed."""
         if self._open().silence():
-            self._rung = True  # what is found now needs no ringing
+            self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
                 queue._look()
         self._rung = False
@@ -143,7 +143,7 @@ class SoftCompletionQueue:
         self._completions: deque[Completion] = deque()
         self._room = depth
         self._polls: tuple[Callable[[], None], ...] = ()
-        self._lanes: tuple[Route, ...] = ()  # what comes by these is taken from them
+        self._lanes: tuple[Route, ...] = ()  # routes that are polled elsewhere
         self._polling = False
         self._members: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
@@ -153,7 +153,7 @@ class SoftCompletionQueue:
     def __repr__(self) -> str:
         return f"<SoftCompletionQueue {len(self._completions)} of {self.depth}>"
 
-    # For those who wait.
+    # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
         """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
@@ -171,15 +171,15 @@ class SoftCompletionQueue:
         return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
-        """Nobody waits any more, but looks: so nobody has to ring."""
+        """Cancel wakeups, because the queue is polled."""
         self.armed = _UNARMED
         if self.isLive:
             self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
         """Take at most C{limit} completions, oldest first."""
-        if self._polls and len(self._completions) < limit:  # else what has not come here yet can wait
-            self._polling = True  # who asks now needs no event for it
+        if self._polls and len(self._completions) < limit:  # otherwise there is enough without polling
+            self._polling = True  # the caller needs no event for these
             try:
                 for poll in self._polls:
                     poll()
@@ -195,7 +195,7 @@ class SoftCompletionQueue:
         return [completions.popleft() for _ in range(limit)]
 
     def close(self) -> None:
-        """Let go of it. Queue pairs that still complete into it go to ERR: nobody would ever hear of them."""
+        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self._closed:
             return
         self._closed = True
@@ -225,7 +225,7 @@ class SoftCompletionQueue:
             self.channel._raise(self)
 
     def ring(self, solicited: bool) -> None:
-        """Wake the channel's reader, if the queue is armed: what has come is no completion."""
+        """Wake the channel's reader, if the queue is armed, for a message without completion."""
         if self.armed == _NEXT or (self.armed and solicited):
             self.armed = _UNARMED
             self.channel._raise(self)
@@ -256,7 +256,7 @@ class SoftCompletionQueue:
             self._polls += (route.poll,)
 
     def detach(self, route: Route) -> None:
-        """Look at it no more."""
+        """Stop polling the route."""
         poll = route.poll
         if poll in self._polls:
             self._polls = tuple([each for each in self._polls if each != poll])
@@ -265,7 +265,7 @@ class SoftCompletionQueue:
 
     def pollElsewhere(self, lane: Route) -> Sized:
         """
-        Leave it to others to look at this route.
+        Stop polling this route, because its messages are taken elsewhere.
 
         @return: the completions here, oldest first.
         """
@@ -284,10 +284,10 @@ class SoftCompletionQueue:
             armRoute()
 
     def _look(self) -> None:
-        """A peer has rung once and won't again: see whether it was for us, and arm again if not."""
+        """Poll after a peer has rung, and arm again if nothing was found."""
         if self.armed and self._lanes:
             self.armed = _UNARMED
-            self.channel._raise(self)  # whoever looks at the lane will see
+            self.channel._raise(self)  # the reader polls the lane
         if not self.armed or not self._polls:
             return
         for poll in self._polls:
@@ -301,7 +301,7 @@ class SoftCompletionQueue:
             self.channel._raise(self)
 
     def _overrun(self) -> None:
-        """A completion is lost: the queue and all its queue pairs are of no more use (IBA 10.2.5.3)."""
+        """Fail the queue and its queue pairs, because a completion is lost (IBA 10.2.5.3)."""
         if self._room == 0:
             return
         self._room = 0

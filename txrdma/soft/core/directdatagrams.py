@@ -23,26 +23,26 @@ class DatagramRoute(Route, Protocol):
     """
     The route of a UD queue pair.
 
-    @ivar inbox: where datagrams wait that are taken without receives; None where all are taken by receives.
+    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
     """
 
     inbox: DirectDatagrams | None
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send a datagram at once; False where that can't be done at present."""
+        """Send a datagram immediately; False where it has to be posted."""
 
 
 class Pair(Protocol):
-    """The queue pair, as its datagrams see it: they may go in RTS only."""
+    """The queue pair: datagrams may be sent in RTS only."""
 
     state: QPState
 
 
 class DirectDatagrams:
     """
-    The datagrams of a queue pair, for as long as that is open: routes come and go.
+    The datagrams of a queue pair without work requests, whatever its route.
 
-    @ivar way: the route, from RTR on; C{isOpen}: whether datagrams are brought here.
+    @ivar way: the route, from RTR on; C{isOpen}: whether received datagrams are queued here.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class DirectDatagrams:
         ring: Callable[[bool], None],
     ) -> None:
         """
-        @param most: datagrams that may wait; others are lost, as those that find no receive.
-        @param openInbox: has the queue pair bring its datagrams here.
-        @param ring: wakes who waits for the completion queue, given whether the datagram is solicited.
+        @param most: limit of queued datagrams; others are dropped, like those without a receive.
+        @param openInbox: has the queue pair queue its datagrams here.
+        @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
         self.way: DatagramRoute | None = None
         self.isOpen = False
@@ -65,7 +65,7 @@ class DirectDatagrams:
         self._isTaking = False
 
     def openInbox(self) -> Sized:
-        """Have datagrams brought by L{takeDatagrams} from now on: see the interface."""
+        """Have datagrams queued for L{takeDatagrams} from now on: see the interface."""
         self.isOpen = True
         return self._open(self)
 
@@ -94,7 +94,7 @@ class DirectDatagrams:
     # For the route.
 
     def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
-        """Keep a datagram until somebody takes it; False where too many wait already."""
+        """Queue a received datagram; False when the queue is full."""
         came = self._came
         if len(came) >= self._most:
             return False
@@ -104,6 +104,6 @@ class DirectDatagrams:
         return True
 
     def clear(self) -> None:
-        """Forget what has come, and the route."""
+        """Drop queued datagrams, and the route."""
         self.way = None
         self._came = []

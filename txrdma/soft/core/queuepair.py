@@ -58,7 +58,7 @@ _ATOMIC_BYTES: Final = 8
 
 
 class Host(Protocol):
-    """The software device, as its queue pairs see it."""
+    """The interface of the software device for its queue pairs, which it makes."""
 
     keys: KeyTable
 
@@ -67,13 +67,13 @@ class Host(Protocol):
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         """
-        Look whether the device has the ports, P_Keys, GIDs and MTU that are named, and as much of each.
+        Check ports, P_Keys, GIDs, MTU and counts against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have them.
         """
 
     def notify(self, event: AsyncEvent) -> None:
-        """Tell those who listen, later."""
+        """Deliver an event to listeners, in a later reactor iteration."""
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -86,8 +86,8 @@ class SoftQueuePair:
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
-    @ivar free: places in the send queue that nothing takes.
-    @ivar shared: where it takes its receives from, when it has no receive queue of its own.
+    @ivar free: free places in the send queue.
+    @ivar shared: the shared receive queue, if it uses one.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class SoftQueuePair:
             self._route.receivesPosted()
 
     def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
-        """Posting of datagrams, and in the states where nothing is sent."""
+        """Post datagrams that need checks, or in states other than RTS."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
             raise InvalidRequest(f"sends can't be posted in {self.state.name}")
         for request in requests:
@@ -218,12 +218,12 @@ class SoftQueuePair:
         if self.state is _RTS and self._route is not None:
             self._route.post(requests)
             return
-        for request in requests:  # one of those before went wrong
+        for request in requests:  # an earlier one has failed
             self.free += 1
             self._flushed(request.identifier, _SEND)
 
     def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
-        """Tell whether these are datagrams as most are, with nothing wrong with them."""
+        """Whether these are valid datagrams without immediates, as nearly all are."""
         port, most = self.attributes.port, self._maxInline
         for request in requests:
             address, inline = request.address, request.inline
@@ -300,7 +300,7 @@ class SoftQueuePair:
         return self.attributes.changed(state=self.state, currentState=self.state)
 
     def close(self) -> None:
-        """Destroy it: what is outstanding makes no completion, and what was not polled is forgotten."""
+        """Destroy the queue pair, without completions for outstanding requests."""
         if self._closed:
             return
         self._reset()
@@ -312,15 +312,15 @@ class SoftQueuePair:
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        """The attributes, with what is asked for."""
+        """The attributes after a transition."""
         changes = {name: getattr(asked, name) for name in asked.given()}
         changes.update(state=target, currentState=target)
-        if asked.alternateAddress is not None:  # and nothing is left of the one before
+        if asked.alternateAddress is not None:  # replaces all of the previous one
             changes.update(
                 alternatePKeyIndex=asked.alternatePKeyIndex, alternateTimeout=asked.alternateTimeout
             )
         if asked.migrationState is MigrationState.MIGRATED:
-            del changes["migrationState"]  # the route will tell when it is so
+            del changes["migrationState"]  # set by L{migrationChanged}
         elif target is _RTR and self.kind is QPKind.RC:
             changes["migrationState"] = MigrationState.MIGRATED
         return self.attributes.changed(**changes)
@@ -354,14 +354,14 @@ class SoftQueuePair:
         return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
-        """Have datagrams brought there, and not as completions."""
+        """Have datagrams queued there, instead of completions."""
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
         return self.receiveQueue.pollElsewhere(route)
 
     def _setDatagramRoute(self) -> None:
-        """Let datagrams go at once where they may go at all."""
+        """Hand the route to the direct datagrams."""
         direct = self._direct
         if direct is not None:
             direct.way = self._datagramRoute()
@@ -399,7 +399,7 @@ class SoftQueuePair:
         self.receiveQueue.purge(self.number)
 
     def _release(self) -> None:
-        """Back in RTS: what was posted in SQD goes out."""
+        """Send what was posted in SQD."""
         self._drainReported = False
         held, self._held = self._held, []
         if held and self.kind is QPKind.UD:
@@ -413,7 +413,7 @@ class SoftQueuePair:
         """Free that many places in the send queue; completions are separate, by C{sendCompleted}."""
         self.free += count
         if self.state is not _RTS:
-            self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already
+            self.free = min(self.free, self.capacity.maxSend)  # a flush may have freed all
             if self.state is _SQD:
                 self._reportDrained()
 
@@ -454,7 +454,7 @@ class SoftQueuePair:
         return self.receiveQueue.pollElsewhere(self._route)
 
     def migrationChanged(self, state: MigrationState) -> None:
-        """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
+        """Record ARMED, or MIGRATED: then the alternate path replaces the path."""
         attributes = self.attributes
         if self.state is _RESET or self.state is _ERR:
             return
@@ -479,12 +479,12 @@ class SoftQueuePair:
     # Called by the queues.
 
     def sharedPosted(self) -> None:
-        """Tell the route that the shared receive queue has new receives."""
+        """Notify the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 
     def armRoute(self) -> None:
-        """Tell the route what our completion queues are armed for."""
+        """Pass on to the route what the completion queues are armed for."""
         if self._route is not None:
             receives = self.receiveQueue.armed
             self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
@@ -514,13 +514,13 @@ class SoftQueuePair:
 
 
 def _isAtomic(request: SendRequest) -> bool:
-    """Whether it is a right one: with one place for what was there before."""
+    """Whether this is a valid atomic: with one segment for the old value."""
     segments = request.segments
     return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
 
 
 def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
-    """Say what is wrong with it."""
+    """The error for a malformed request."""
     what = f"request {request.identifier}"
     if request.operation in _ATOMICS and not request.inline:
         return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")
@@ -532,6 +532,6 @@ def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
 
 
 def _copied(request: SendRequest) -> SendRequest:
-    """As it is now: its owner may change it while we hold it."""
+    """A copy that is independent of the poster's buffers."""
     inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))

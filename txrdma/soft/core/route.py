@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Route(Protocol):
     """
-    The way of the bytes of one queue pair, from RTR until C{close}.
+    Moves the bytes of one queue pair, from RTR until C{close}.
 
     @ivar polled: whether C{poll} and C{arm} do anything: completion queues call them for such routes only.
     """
@@ -30,13 +30,13 @@ class Route(Protocol):
 
     @property
     def placing(self) -> object | None:
-        """The route itself, where what it sends outlives this process; None elsewhere."""
+        """The route itself, where sent data outlives this process; None elsewhere."""
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
-        Carry these out, in order, after those before.
+        Carry out requests, in order.
 
-        They have the right form for the queue pair; keys are the route's to check. Called only in RTS.
+        Their form is checked; the route checks keys. Called only in RTS.
         C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so
         what is needed of it is taken, too.
         """
@@ -49,29 +49,29 @@ class Route(Protocol):
         """The receive queue has grown."""
 
     def poll(self) -> None:
-        """Look for what has arrived or completed: nobody tells, or not yet."""
+        """Take arrived messages and completions, without the reactor."""
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """
-        Have the channel's descriptor woken: by the next completed send, by the next receive.
+        Wake the channel for the next completed send, or the next receive.
 
-        All False: somebody looks by C{poll}, don't wake.
+        With all False the route is polled, and does not wake.
         """
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """
-        Stop; the identifiers and kinds of what is not completed, oldest first.
+        Stop, and return identifiers and kinds of uncompleted requests, oldest first.
 
         No request is sent after this.
         """
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed timers, counters, the state, the alternate path, or REARM was asked for."""
+        """Apply attributes that C{modify} has changed: timers, counters, state, alternate path, REARM."""
 
     def migrate(self) -> None:
         """
-        Take the alternate path of C{attributes} now, and have the peer take it; C{migrationChanged} follows.
+        Migrate to the alternate path of C{attributes} now, with the peer; C{migrationChanged} follows.
         """
 
     def close(self) -> None:
-        """Let go. Twice is fine."""
+        """Release all resources. Idempotent."""

@@ -11,13 +11,13 @@ from txrdma.soft.core.route import Route
 
 
 class Resting(Protocol):
-    """A port whose peers lose nothing while nobody looks: see L{txrdma.interfaces.IRestingDevice}."""
+    """A port that may leave the reactor without loss: see L{txrdma.interfaces.IRestingDevice}."""
 
     def rest(self) -> None:
-        """Leave the reactor. Twice is fine."""
+        """Leave the reactor. Idempotent."""
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
 
 
 class RoutePort(Protocol):
@@ -25,29 +25,29 @@ class RoutePort(Protocol):
 
     @property
     def resting(self) -> Resting | None:
-        """The port itself, where it may rest; None where a peer needs an answer."""
+        """The port itself, where it may rest; None where peers need answers in time."""
 
     def connect(self, queuePair: SoftQueuePair) -> Route | None:
         """
         The route for a queue pair that goes to RTR, by its C{kind} and C{attributes}.
 
-        @return: None when there is no way of this sort to that destination.
-        @raise txrdma.error.RDMAError: there should be, but it can't be had.
+        @return: None when this kind of route does not lead to the destination.
+        @raise txrdma.error.RDMAError: the route can't be set up.
         """
 
     def drive(self) -> bool:
         """
-        Take in what has come and no queue finds, though the reactor has ended.
+        Do the work of the reactor once, after it has ended.
 
-        @return: whether a peer has still to acknowledge something.
+        @return: whether an acknowledgement of a peer is outstanding.
         """
 
     def setEnabled(self, isEnabled: bool) -> None:
         """
-        The port was taken down, or up again, by command.
+        Take the port down or up, by command.
 
-        While it is down nothing goes out and nothing comes in; connections have their usual patience.
+        While it is down RoCE neither sends nor receives; connections end after their usual retries.
         """
 
     def close(self) -> None:
-        """Close the socket; the routes were closed before. Twice is fine."""
+        """Close the socket; the routes were closed before. Idempotent."""

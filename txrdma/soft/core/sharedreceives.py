@@ -20,7 +20,7 @@ _Failed = Callable[[AsyncEventKind | None], None]
 
 
 class _Receives(deque[ReceiveRequest]):
-    """The requests; who takes one makes the queue look at its limit."""
+    """The posted receives, which report when the limit is reached."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Receives(deque[ReceiveRequest]):
 @implementer(ISharedReceiveQueue)
 class SoftSharedReceiveQueue:
     """
-    Receives for many queue pairs.
+    Receives that are shared by queue pairs.
 
     @ivar receives: the requests: those of every queue pair that takes from here. They must stay unchanged
         until their completion.
@@ -137,6 +137,6 @@ class SoftSharedReceiveQueue:
             raise InvalidRequest("the shared receive queue is closed")
 
     def _tellLimit(self) -> None:
-        """Fewer are left than was asked for: say so, once."""
+        """Raise SRQ_LIMIT_REACHED, once."""
         self.receives.limit = 0
         self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

@@ -36,7 +36,7 @@ _CLOSED: Final = InvalidRequest("the protection domain is closed")
 
 
 class Device(Protocol):
-    """The device, as its protection domains see it."""
+    """The interface of the device for its protection domains, which it makes."""
 
     verbs: Pyverbs
     tracker: ResourceTracker
@@ -50,13 +50,13 @@ class Device(Protocol):
 
     def admit(self, attributes: QPAttributes) -> None:
         """
-        Look whether the device has what is named, as far as kernels may not.
+        Check attributes against the device, where kernels may not.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """Note a queue pair of the device that has been created."""
+        """Register a queue pair."""
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -67,7 +67,7 @@ class Device(Protocol):
 
 @implementer(IMemoryRegion)
 class PyverbsMemoryRegion:
-    """Memory of ours that the device may reach; its buffer can't go before it is deregistered."""
+    """Registered memory; its buffer can't be freed before it is deregistered."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class PyverbsMemoryRegion:
 
     def close(self) -> None:
         """
-        Deregister the memory region: its keys are of no use any more.
+        Deregister the memory region.
 
-        Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
+        Allocated memory is unmapped now, or when the last slice of C{view} is released.
         """
         self.lost()
         if self._onClosed is _nobody:
@@ -112,12 +112,12 @@ class PyverbsMemoryRegion:
             try:
                 self._mapping.close()
             except BufferError:
-                pass  # a slice is still out: the mapping goes with it
+                pass  # the last slice unmaps it
             self._mapping = None
         tellClosed(self)
 
     def lost(self) -> None:
-        """The device has it no more; the bytes stay."""
+        """Deregister the memory; its bytes stay."""
         raw, self._raw = self._raw, None
         if raw is not None:
             self._tracker.close(raw)
@@ -132,7 +132,7 @@ def _nobody(region: PyverbsMemoryRegion) -> None:
 
 @implementer(IAddressHandle)
 class PyverbsAddressHandle:
-    """The way to a port, for datagrams."""
+    """The address of a port, for datagrams."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class PyverbsAddressHandle:
         self._onClosed = closed
 
     def close(self) -> None:
-        """Destroy the address handle, and tell its domain."""
+        """Destroy the address handle."""
         raw, self.raw = self.raw, None
         if raw is not None:
             self._tracker.close(raw)
@@ -156,7 +156,7 @@ class PyverbsAddressHandle:
 
 @implementer(IProtectionDomain)
 class PyverbsProtectionDomain:
-    """Memory and queue pairs that may reach each other."""
+    """A protection domain: memory and queue pairs that may access each other."""
 
     def __init__(self, device: Any, raw: Any) -> None:
         self.device: Any = device
@@ -182,7 +182,7 @@ class PyverbsProtectionDomain:
         return self._register(memoryview(mapping)[:length], access, mapping)
 
     def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
-        """Make a writable, contiguous buffer of ours known to the device."""
+        """Register a writable, contiguous buffer."""
         self._checkOpen()
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
@@ -201,7 +201,7 @@ class PyverbsProtectionDomain:
         return region
 
     def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
-        """The way to a port, for datagrams."""
+        """The address of a port, for datagrams."""
         self._checkOpen()
         try:
             raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
@@ -270,7 +270,7 @@ class PyverbsProtectionDomain:
         return queuePair
 
     def close(self) -> None:
-        """Let go of it, of its queue pairs first, then of its memory."""
+        """Close the domain, its queue pairs first, then its memory."""
         if self._error is _CLOSED:
             return
         closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
@@ -288,9 +288,9 @@ class PyverbsProtectionDomain:
 
     def admit(self, attributes: QPAttributes) -> None:
         """
-        Look whether the device has what is named.
+        Check attributes against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have what they name.
         """
         self._own.admit(attributes)
 
@@ -304,7 +304,7 @@ class PyverbsProtectionDomain:
         self._own.forget(queuePair)
 
     def lost(self, wrong: RDMAError) -> None:
-        """The device has it no more, and nothing in it; C{wrong} is raised from now on."""
+        """Release the domain and everything in it; calls raise C{wrong} from now on."""
         if self._error is None:
             self._error = wrong
         for queuePair in tuple(self._queuePairs):

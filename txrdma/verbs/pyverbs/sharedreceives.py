@@ -27,10 +27,10 @@ _CLOSED: Final = InvalidRequest("the shared receive queue is closed")
 
 
 class Taker(Protocol):
-    """A queue pair that takes its receives from here."""
+    """The interface of queue pairs for their shared receive queue."""
 
     def queueClosed(self) -> None:
-        """Hear that the shared receive queue is being closed."""
+        """Go to ERR, because the shared receive queue is closed."""
 
     def drainReceives(self) -> None:
         """Take completions of receives from the device, which makes room in the shared receive queue."""
@@ -91,7 +91,7 @@ class PyverbsSharedReceiveQueue:
             self._receives[token] = request.identifier
 
     def arm(self, limit: int) -> None:
-        """Raise one event when fewer than that are left."""
+        """Raise one event when fewer receives than that are left."""
         self._checkOpen()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
@@ -108,7 +108,7 @@ class PyverbsSharedReceiveQueue:
         try:
             return int(self.raw.query().srq_limit)
         except self._verbs.Error as error:
-            raise translated(error, "the shared receive queue can't be asked") from error
+            raise translated(error, "the shared receive queue can't be queried") from error
 
     def close(self) -> None:
         """Destroy it; queue pairs that still take from it go to ERR."""
@@ -121,19 +121,19 @@ class PyverbsSharedReceiveQueue:
     # For queue pairs and the device.
 
     def join(self, taker: Taker) -> None:
-        """A queue pair takes from it from now on."""
+        """Add a queue pair that takes receives from here."""
         self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """Forget a queue pair that takes receives from here no more."""
+        """Remove a queue pair."""
         self._takers.pop(taker, None)
 
     def ended(self, token: int) -> int | None:
-        """A receive has ended: its identifier."""
+        """The identifier of a finished receive."""
         return self._receives.pop(token, None)
 
     def limitReached(self) -> bool:
-        """Is it the one that told so? It was armed, then, and is no more."""
+        """Whether this queue has raised the limit event: it was armed, and is not any more."""
         if self.raw is None or not self._armed:
             return False
         try:
@@ -143,7 +143,7 @@ class PyverbsSharedReceiveQueue:
         return not self._armed
 
     def lost(self, wrong: RDMAError) -> None:
-        """The device has it no more; C{wrong} is raised from now on."""
+        """Release the queue; calls raise C{wrong} from now on."""
         if self._error is None:
             self._error = wrong
         for taker in tuple(self._takers):
