@@ -44,21 +44,6 @@ _VERSION: Final = 1
 _NO_RESPONSE_TIME: Final = 0x1F
 _FIRST_ABORT: Final = 118
 
-WORDS: Final = {
-    RMPPStatus.RESOURCES_EXHAUSTED: "there is no room for it",
-    RMPPStatus.TOTAL_TIME_TOO_LONG: "it takes too long",
-    RMPPStatus.INCONSISTENT_LENGTH: "segments contradict each other",
-    RMPPStatus.INCONSISTENT_FIRST: "a first segment is not number 1, or number 1 not the first",
-    RMPPStatus.BAD_TYPE: "there is no such type of packet",
-    RMPPStatus.WINDOW_TOO_SMALL: "a window ends before what is acknowledged",
-    RMPPStatus.SEGMENT_TOO_BIG: "a segment is acknowledged that was not sent",
-    RMPPStatus.ILLEGAL_STATUS: "a packet has a status that its type cannot have",
-    RMPPStatus.UNSUPPORTED_VERSION: "a packet is of another version of the protocol",
-    RMPPStatus.TOO_MANY_RETRIES: "nobody acknowledges, however often it is sent",
-    RMPPStatus.UNSPECIFIED: "without a reason",
-}
-"""Meanings of the codes of L{RMPPStatus} (IBA table 118)."""
-
 
 class Segment(NamedTuple):
     """Packet to send: its RMPP header, and the data, without the fields of the class between them."""

@@ -214,7 +214,7 @@ class LyingTests(LongFaultTestCase):
                 ]
             )
             call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-            error = self.fails(call, MADTransferError, "the peer gave up")
+            error = self.fails(call, MADTransferError, "the peer aborted")
             self.assertEqual((error.status, error.byPeer), (RMPPStatus.TOO_MANY_RETRIES, True))
 
     def test_noTable(self) -> None:
@@ -315,7 +315,7 @@ class ChangingTests(LongFaultTestCase):
             if order == "A1 A2 A3 B1 B2 B3":  # whole before the other began
                 self.assertEqual(len(self.succeeds(call)), 5)
             else:
-                self.fails(call, MADTransferError, "segments contradict each other")
+                self.fails(call, MADTransferError, "segments contradict the payload length")
 
     def test_longer(self) -> None:
         """The second answer has become longer, or shorter, and begins as the first."""

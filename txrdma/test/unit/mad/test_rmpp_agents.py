@@ -149,7 +149,7 @@ class TableTests(AgentCase):
         pass_(self.clock, 1)
         error = self.failureResultOf(call, MADTransferError).value
         self.assertEqual((error.status, error.byPeer), (RMPPStatus.RESOURCES_EXHAUSTED, False))
-        self.assertIn("there is no room for it", str(error))
+        self.assertIn("resources exhausted", str(error))
         self.assertEqual(self.sentTypes(1)[-1], (RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED))
         self.assertLess(len(self.sentTypes(2)), 500)
         self.quiet()
