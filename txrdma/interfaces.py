@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
 
@@ -34,8 +34,11 @@ from txrdma.iba.verbs import (
 from txrdma.kit.values import frozen
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
     from txrdma.mad.layouts.messages import MADRequest
+    from txrdma.mad.rpcs import CallOptions
 
 
 @frozen
@@ -498,25 +501,65 @@ class IMADAgent(Interface):
     """
     Remote procedure calls by management datagrams (IBA 13.4.5).
 
-    Each call is a method by its name in the specification: see L{txrdma.mad.rpcs.RPCs}, which also offers
-    calls by name, and calls that their callers have put together.
+    L{txrdma.mad.rpcs.RPCs} has the calls of all classes as methods, by their names in the specification. All
+    return a Deferred that fires with the answer; it fails with L{txrdma.mad.errors.MADFailure} or another
+    L{RDMAError <txrdma.error.RDMAError>}. Cancelling it gives the call up.
     """
 
-    timeoutSeconds: float | None = Attribute("How long answers are awaited; None is as the path says.")
-    retries: int = Attribute("How often a request that nobody answers is sent again.")
+    timeoutSeconds: float | None = Attribute("Seconds to wait for an answer; None to follow the path.")
+    retries: int = Attribute("How often a request without an answer is sent again.")
+
+    def call(
+        rpc: str,
+        payload: Any,
+        path: IBPath | None = None,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> Deferred[Any]:
+        """
+        Make the call of this name.
+
+        @param payload: an attribute; or its class, to send zeros.
+        @param path: leads to the peer that is asked; without one, SA calls go to the SA of the port's subnet.
+        """
+
+    def SubnGet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read a subnet management attribute."""
+
+    def SubnSet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Write a subnet management attribute."""
+
+    def PerformanceGet(
+        payload: Any, path: IBPath, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read counters of a port."""
+
+    def SubnAdmGet(
+        payload: Any, path: IBPath | None = None, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read the one SA record that a query describes."""
+
+    def SubnAdmGetTable(
+        payload: Any, path: IBPath | None = None, attributeModifier: int = 0, **options: Unpack[CallOptions]
+    ) -> Deferred[Any]:
+        """Read all SA records that a query describes, as a list."""
 
     def send(datagram: bytes, path: IBPath) -> None:
         """
-        Send a datagram as it stands, for protocols that keep their own transactions: no answer is awaited.
+        Send a datagram unchanged, for protocols that keep their own transactions: no answer is awaited.
 
         @raise txrdma.error.RDMAError: it cannot be sent.
         """
 
     def newTransactionID() -> int:
-        """Draw a transaction ID for such a datagram, or for a call that names its own."""
+        """Draw a transaction ID for L{send}, or for a call with a C{transactionID}."""
 
     def close() -> None:
-        """Give up all calls. Twice is fine."""
+        """Give up all calls, and close the port. Closing twice does nothing."""
 
 
 class IMADHandler(Interface):

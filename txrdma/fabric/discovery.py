@@ -31,7 +31,7 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
 from txrdma.kit.rawfields import peek, span
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.calls import Call
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo

@@ -24,9 +24,9 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.mad.calls import Call
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toSA
@@ -37,6 +37,35 @@ from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 _log = Logger()
 
 RETRIES: Final = 3
+
+
+class _DeferredCall(Call):
+    """A call whose Deferred fires at its end."""
+
+    __slots__ = ("_deferred",)
+
+    _deferred: Deferred[Any] | None
+
+    def awaited(self) -> Deferred[Any]:
+        """The Deferred of the call; cancelling it forgets the call."""
+        self._deferred = Deferred(self._cancelled)
+        return self._deferred
+
+    def answered(self, answer: Any) -> None:
+        """Fire the Deferred with the answer, once."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.callback(answer)
+
+    def failed(self, error: Exception) -> None:
+        """Fail the Deferred, once."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.errback(error)
+
+    def _cancelled(self, deferred: Deferred[Any]) -> None:
+        self._deferred = None
+        self.forget(self)
 
 
 @implementer(IMADAgent, IMADReceiver)
@@ -74,7 +103,6 @@ class MADAgent(RPCs):
         self.retries = retries
         self.keys = keys
         self.reactor = reactor
-        self._seconds = reactor.seconds
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
         self._closed = ""
@@ -87,7 +115,6 @@ class MADAgent(RPCs):
 
     def _use(self, port: IMADPort) -> None:
         self.port = port
-        self._send = port.send
         self._core = Calls(port, urandom)
         self._core.isServing = bool(self._servers)
         port.start(self)
@@ -136,7 +163,7 @@ class MADAgent(RPCs):
         if path is not None and not options and isinstance(payload, type):
             known = self._checked.get((rpc, payload))
             if known is not None:  # a tenth of a call's time is saved
-                call = Call(known, payload, b"", attributeModifier, self.keys, 0)
+                call = _DeferredCall(known, payload, b"", attributeModifier, self.keys, 0)
                 call.forget = self._forget
                 call.retriesLeft = self.retries
                 answer = call.awaited()
@@ -183,7 +210,7 @@ class MADAgent(RPCs):
         """
         if self._closed:
             raise DeviceUnavailable(self._closed)
-        self._send(datagram, path)
+        self.port.send(datagram, path)
 
     def close(self) -> None:
         """Give up all calls, and close the port. Twice is fine."""
@@ -193,7 +220,7 @@ class MADAgent(RPCs):
             self._return.stop()
         self.port.close()
 
-    def _made(self, name: str, payload: Any, modifier: int, options: CallOptions) -> Call:
+    def _made(self, name: str, payload: Any, modifier: int, options: CallOptions) -> _DeferredCall:
         mask, chosen, keys, retries, more = 0, 0, self.keys, self.retries, b""
         if options:
             mask, chosen = options.get("componentMask", 0), options.get("transactionID", 0)
@@ -210,7 +237,7 @@ class MADAgent(RPCs):
             keys = keys._replace(oui=kind.oui)
         elif kind is payload:
             self._checked[name, kind] = rpc
-        call = Call(rpc, kind, content, modifier, keys, mask)
+        call = _DeferredCall(rpc, kind, content, modifier, keys, mask)
         call.forget = self._forget
         call.chosenID = chosen
         call.retriesLeft = retries
@@ -230,7 +257,7 @@ class MADAgent(RPCs):
         try:
             if self._closed:
                 raise DeviceUnavailable(self._closed)
-            first = core.ask(call, path, self._seconds(), timeoutSeconds)
+            first = core.ask(call, path, self.reactor.seconds(), timeoutSeconds)
         except WireError as error:
             call.failed(InvalidRequest(str(error)))
             return
@@ -240,11 +267,11 @@ class MADAgent(RPCs):
         try:
             if first is None:
                 for packet in core.outgoing():
-                    self._send(*packet)
+                    self.port.send(*packet)
             elif call.rpc.answer is not None:
-                self._send(first, path, call.timeoutSeconds)
+                self.port.send(first, path, call.timeoutSeconds)
             else:
-                self._send(first, path)
+                self.port.send(first, path)
                 if self._closed:  # the port was lost by sending
                     raise DeviceUnavailable(self._closed)
                 call.answered(None)
@@ -293,24 +320,24 @@ class MADAgent(RPCs):
         """
         if self._closed:
             return
-        self._core.answer(datagram, path, message, self._seconds())
+        self._core.answer(datagram, path, message, self.reactor.seconds())
         for packet, way, _seconds in self._core.outgoing():
-            self._send(packet, way)
+            self.port.send(packet, way)
         self._reschedule()
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
         """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
-        call = self._core.received(datagram, envelope, self._seconds())
-        if isinstance(call, Call):
+        call = self._core.received(datagram, envelope, self.reactor.seconds())
+        if call is not None:
             call.answered(call.answer)
         else:
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """Take back a datagram that could not be delivered: see L{IMADReceiver.undeliverable}."""
-        self._core.undeliverable(datagram, reason, self._seconds())
+        self._core.undeliverable(datagram, reason, self.reactor.seconds())
         self._turn()
 
     def portLost(self, reason: str) -> None:
@@ -347,8 +374,7 @@ class MADAgent(RPCs):
         self._closed = reason
         self._rest()
         for call in self._core.clear():
-            if isinstance(call, Call):
-                call.failed(DeviceUnavailable(reason))
+            call.failed(DeviceUnavailable(reason))
         self._servers.ended()
 
     # Turns.
@@ -359,7 +385,7 @@ class MADAgent(RPCs):
         packets = core.outgoing()
         for datagram, path, seconds in packets:
             try:
-                self._send(datagram, path, seconds)
+                self.port.send(datagram, path, seconds)
             except Exception as error:
                 self._notSent(datagram, path, seconds, error)
         events = core.events()
@@ -403,7 +429,7 @@ class MADAgent(RPCs):
             return
         self._rest()
         self._timerAt = deadline
-        self._timer = self.reactor.callLater(max(0.0, deadline - self._seconds()), self._expired)
+        self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._expired)
 
     def _rest(self) -> None:
         timer, self._timer, self._timerAt = self._timer, None, inf
@@ -412,6 +438,6 @@ class MADAgent(RPCs):
 
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf
-        self._core.expired(self._seconds())
+        self._core.expired(self.reactor.seconds())
         self._turn()
         self._reschedule()

@@ -16,10 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol, Union
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.mad.core.answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
-from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.datagrams import datagramOf
 from txrdma.mad.core.timeouts import Timeouts
-from txrdma.mad.core.transactions import Due, Transactions
+from txrdma.mad.core.transactions import Call, Due, Transactions
 from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
@@ -105,7 +104,7 @@ class Stumbled(NamedTuple):
     error: Exception
 
 
-Event = Union[Asked, Requested, Dropped, Stumbled]
+Event = Union[Call, Requested, Dropped, Stumbled]
 """A call that has ended, itself, as these are too many for an object each; or one of the other events."""
 
 Packet = tuple[bytes, IBPath, float]
@@ -115,7 +114,7 @@ Packet = tuple[bytes, IBPath, float]
 class _Waiting(NamedTuple):
     """A call that waits for the SA's path to the GID that it was redirected to."""
 
-    call: Asked
+    call: Call
     way: IBPath
     status: int
     reply: bytes
@@ -134,18 +133,12 @@ class Calls:
         self.strangers = 0
         self.isServing = False
         self._port = port
-
-        self._isFrom = port.isFrom
-        self._transactions: Transactions[Asked] = Transactions(port.transactionIDBits, random)
-        self._begin = self._transactions.begin
-        self._find = self._transactions.find
+        self._transactions: Transactions = Transactions(port.transactionIDBits, random)
         self._open, self._mask = self._transactions.open, self._transactions.mask
-        self._close = self._transactions.end
-        self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
         self._long = RMPPTransfers(port.transactionIDBits)
-        self._tables: dict[Asked, tuple[bytes, Records]] = {}
-        self._ways: dict[Asked, _Waiting] = {}
+        self._tables: dict[Call, tuple[bytes, Records]] = {}
+        self._ways: dict[Call, _Waiting] = {}
         self._packets: list[Packet] = []
         self._events: list[Event] = []
 
@@ -162,9 +155,13 @@ class Calls:
         """Times that no answer to a request came in time."""
         return self._transactions.late
 
+    def newIdentifier(self) -> int:
+        """Draw a transaction ID: see L{Transactions.newIdentifier}."""
+        return self._transactions.newIdentifier()
+
     # Orders.
 
-    def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
+    def ask(self, call: Call, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
         """
         Begin a call; its end is an event, unless calls of this name have no answer.
 
@@ -177,7 +174,7 @@ class Calls:
         rpc = call.rpc
         identifier = call.chosenID
         if not identifier:
-            identifier = self.newIdentifier()
+            identifier = self._transactions.newIdentifier()
         elif rpc.answer is not None:
             self._transactions.check(identifier)
         call.identifier = identifier
@@ -189,7 +186,7 @@ class Calls:
         call.timeoutSeconds = timeoutSeconds
         if rpc.answer is None:
             return datagram
-        self._begin(call, now)
+        self._transactions.begin(call, now)
         if rpc.method is not _GET_MULTI:
             return datagram
         if self._port.doesRMPP:
@@ -212,9 +209,9 @@ class Calls:
             self._long.send(datagram, message, path, now)
             self._flush()
 
-    def forget(self, call: Asked) -> None:
+    def forget(self, call: Call) -> None:
         """Give up a call without any event for it: its Deferred was cancelled."""
-        self._close(call)
+        self._transactions.end(call)
         if self._tables:
             self._tables.pop(call, None)
         if self._ways:
@@ -225,7 +222,7 @@ class Calls:
             self._long.forget(call.datagram)
             self._flush()
 
-    def clear(self) -> list[Asked]:
+    def clear(self) -> list[Call]:
         """Give up all calls, and return those that are left to be ended."""
         left = [
             *self._transactions.clear(),
@@ -241,14 +238,14 @@ class Calls:
 
     # What comes.
 
-    def received(self, datagram: bytes, envelope: object, now: float) -> Asked | None:
+    def received(self, datagram: bytes, envelope: object, now: float) -> Call | None:
         """
         Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends.
 
         @return: the call that has its answer by this one datagram, as nearly all have: it is no event, and
             nothing else has happened (a tenth of a call's time).
         """
-        call: Asked | None = None
+        call: Call | None = None
         try:
             if len(datagram) == MAD_LENGTH:
                 head, status, identifier, attributeID, modifier = _words(datagram)
@@ -260,10 +257,10 @@ class Calls:
                     and modifier == call.modifier
                     and call.rpc.answer is _GET_RESP
                     and call.datagram[1] == datagram[1]
-                    and (status or self._isFrom(envelope, call.path))
+                    and (status or self._port.isFrom(envelope, call.path))
                 ):
                     answer: Any = kind.decode(datagram, kind.dataOffset or _PLAIN_OFFSET)
-                    self._close(call)
+                    self._transactions.end(call)
                     if kind is not ClassPortInfo and not self._ways:
                         call.answer = answer
                         return call
@@ -280,7 +277,11 @@ class Calls:
             call = self._open.get(identifier & self._mask)
             if call is not None and managementClass != call.datagram[1]:
                 call = None  # another's: it only has the same transaction
-            if call is not None and managementClass != _DIRECTED and not self._isFrom(envelope, call.path):
+            if (
+                call is not None
+                and managementClass != _DIRECTED
+                and not self._port.isFrom(envelope, call.path)
+            ):
                 self._estranged(call)
             elif managementClass in RMPP_CLASSES and isRMPP(datagram) and not self._port.doesRMPP:
                 self._longAnswer(call, datagram, envelope, now)
@@ -290,7 +291,7 @@ class Calls:
             self._stumbled(call, datagram, error)
         return None
 
-    def _answered(self, call: Asked, datagram: bytes, now: float) -> None:
+    def _answered(self, call: Call, datagram: bytes, now: float) -> None:
         """Take an answer of whatever kind, as a whole or refused; L{received} itself takes most of them."""
         _, managementClass, _, method, status, _, _, _ = _unpack(datagram)
         if managementClass == _DIRECTED:
@@ -307,10 +308,10 @@ class Calls:
             self._message(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
             return
         answer = kind.decode(datagram, offset)
-        self._close(call)
+        self._transactions.end(call)
         self._told(call, answer, now)
 
-    def _told(self, call: Asked, answer: Any, now: float) -> None:
+    def _told(self, call: Call, answer: Any, now: float) -> None:
         """End a call that was closed by its answer; remember the time that a peer says it takes to answer."""
         if call.kind is ClassPortInfo:
             self._timeouts.learn(call.path, call.datagram[1], answer.responseTimeValue)
@@ -318,7 +319,7 @@ class Calls:
 
     def undeliverable(self, datagram: bytes, reason: str, now: float) -> None:
         """Take back a request that could not be delivered, or at least its first 24 bytes."""
-        call = self._find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
         if call is not None:
             self._goOn(self._transactions.undeliverable(call, now), reason, now)
 
@@ -366,14 +367,14 @@ class Calls:
 
     # The end of a call.
 
-    def _end(self, call: Asked, answer: object, now: float) -> None:
+    def _end(self, call: Call, answer: object, now: float) -> None:
         if self._ways and (waiting := self._ways.pop(call, None)) is not None:
             self._found(waiting, answer, now)
             return
         call.answer = answer
         self._events.append(call)
 
-    def _fail(self, call: Asked, error: Exception) -> None:
+    def _fail(self, call: Call, error: Exception) -> None:
         self.forget(call)
         if self._ways and (waiting := self._ways.pop(call, None)) is not None:
             self._lost(waiting, error)
@@ -381,14 +382,14 @@ class Calls:
         call.error = error
         self._events.append(call)
 
-    def _stumbled(self, call: Asked | None, datagram: bytes, error: Exception) -> None:
+    def _stumbled(self, call: Call | None, datagram: bytes, error: Exception) -> None:
         """End a call after an answer without a meaning, or an error of our own in handling it."""
         if not isinstance(error, WireError):
             self._events.append(Stumbled(error))
         if call is not None:
             self._fail(call, MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
 
-    def _estranged(self, call: Asked) -> None:
+    def _estranged(self, call: Call) -> None:
         """Drop an answer that came from another port than the one that was asked."""
         self.strangers += 1
         self._events.append(Dropped(f"{call.rpc.name} by {call.path} is answered by somebody else"))
@@ -398,18 +399,18 @@ class Calls:
         call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
         if call is None:
             self._events.append(Dropped(f"something of {len(datagram)} bytes is no datagram"))
-        elif datagram[1] != _DIRECTED and not self._isFrom(envelope, call.path):
+        elif datagram[1] != _DIRECTED and not self._port.isFrom(envelope, call.path):
             self._estranged(call)
         else:
             said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
             self._fail(call, MADClassError(said, call.rpc, call.path, call.datagram, datagram))
 
-    def _callOf(self, datagram: bytes) -> Asked | None:
+    def _callOf(self, datagram: bytes) -> Call | None:
         """Open call of this transaction ID and class; None without one."""
-        call = self._find(_IDENTIFIER.unpack_from(datagram)[0])
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0])
         return call if call is not None and call.datagram[1] == datagram[1] else None
 
-    def _goOn(self, due: Due[Asked], why: str, now: float) -> None:
+    def _goOn(self, due: Due, why: str, now: float) -> None:
         for call in due.again:
             if call.rpc.managementClass in RMPP_CLASSES and self._hasBegun(call):
                 self.forget(call)  # it cannot be begun again by the same name
@@ -420,11 +421,11 @@ class Calls:
             said = f"{call.rpc.name}: {why}{silence(call.rpc, call.path, call.keys.mkey)}"
             self._fail(call, MADTimeoutError(said, call.rpc, call.path, call.datagram))
 
-    def _hasBegun(self, call: Asked) -> bool:
+    def _hasBegun(self, call: Call) -> bool:
         """True if an RMPP transfer of the request or of the answer is on its way."""
         return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
 
-    def _askAgain(self, call: Asked, path: IBPath, now: float) -> None:
+    def _askAgain(self, call: Call, path: IBPath, now: float) -> None:
         """Send the request again with another transaction ID, or to another node."""
         try:
             datagram = self.ask(call, path, now, call.timeoutSeconds)
@@ -435,7 +436,7 @@ class Calls:
 
     # Answers that are no.
 
-    def _refused(self, call: Asked, status: int, datagram: bytes, now: float) -> None:
+    def _refused(self, call: Call, status: int, datagram: bytes, now: float) -> None:
         """Handle an error status: wait after BUSY, follow REDIRECT, or fail the call."""
         said = MADStatus(status)
         if said.isBusy and self._transactions.busy(call, now):
@@ -462,7 +463,7 @@ class Calls:
             return
         query = PathRecord.query(dgid=dgid, sgid=end.gids[0], reversible=True, numbPath=1)
         rpc = RPCS["SubnAdmGet"]
-        question = Asked(rpc, PathRecord, query.record.encode(), 0, call.keys, query.mask)
+        question = Call(rpc, PathRecord, query.record.encode(), 0, call.keys, query.mask)
         question.redirections = call.redirections
         question.timeoutSeconds = call.timeoutSeconds
         question.retriesLeft = call.retriesLeft
@@ -495,13 +496,13 @@ class Calls:
         else:
             self._events.append(Requested(datagram, datagram[OFFSETS[datagram[1]] :], path))
 
-    def _longAnswer(self, call: Asked | None, datagram: bytes, envelope: object, now: float) -> None:
+    def _longAnswer(self, call: Call | None, datagram: bytes, envelope: object, now: float) -> None:
         """A packet of an answer, or about a question."""
         path = self._port.pathOf(envelope)
         if call is not None or self._long.expects(datagram, path):
             self._transferred(datagram, path, now, call)
 
-    def _transferred(self, datagram: bytes, path: IBPath, now: float, call: Asked | None = None) -> None:
+    def _transferred(self, datagram: bytes, path: IBPath, now: float, call: Call | None = None) -> None:
         try:
             if self._long.received(datagram, path, now) and call is not None:
                 patience = max(call.timeoutSeconds, LONG_PATIENCE_SECONDS)
@@ -542,21 +543,21 @@ class Calls:
             self._stumbled(call, first, error)
 
     def _notArrived(self, event: Failed) -> None:
-        call = self._find(event.transactionID) if event.isOurs else None
+        call = self._transactions.find(event.transactionID) if event.isOurs else None
         if call is None or call.datagram[1] != event.managementClass:
             self._events.append(Dropped(f"an RMPP transfer has ended: {event.status.name}"))
             return
         self._fail(call, MADTransferError(event.status, event.byPeer, call.rpc, call.path, call.datagram))
 
-    def _message(self, call: Asked, first: bytes, answer: object, now: float) -> None:
+    def _message(self, call: Call, first: bytes, answer: object, now: float) -> None:
         """End a call whose answer has come as a whole, after a table is decoded."""
-        self._close(call)
+        self._transactions.end(call)
         if isinstance(answer, Records):
             self._read(call, first, answer, now)
         else:
             self._end(call, answer, now)
 
-    def _read(self, call: Asked, first: bytes, records: Records, now: float) -> None:
+    def _read(self, call: Call, first: bytes, records: Records, now: float) -> None:
         self._tables.pop(call, None)
         try:
             isDone = records.more(SLICE)

@@ -779,7 +779,7 @@ class PortTests(FaultTestCase):
             self.agent.portLost("the device is gone")
 
         calls = list(self.calls())
-        self.patch(self.agent, "_send", send)  # as a port's that is asked to write
+        self.patch(self.agent.port, "send", send)  # as a port's that is asked to write
         self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
         self.allFail(calls, "the device is gone")
 
