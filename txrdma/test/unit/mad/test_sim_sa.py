@@ -11,7 +11,6 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa
-from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
@@ -75,11 +74,12 @@ class RecordTests(AdministrationTestCase):
     def test_all(self) -> None:
         """Every kind of record has some; each is found again by its own identifiers."""
         for kind in (*EVERYTHING, *TABLES, sa.SMInfoRecord):
+            masks, _ = sa.componentsOf(kind)
             records = self.table(kind)
             self.assertTrue(records, kind)
             some = records[len(records) // 2]
             names = [field.name for field in kind.fields if field.type in (int, LID) and not field.reserved]
-            query = kind.query(**{name: getattr(some, name) for name in names if name in kind.components})
+            query = kind.query(**{name: getattr(some, name) for name in names if name in masks})
             self.assertEqual(self.table(query), [some])
 
     def test_aliases(self) -> None:
@@ -272,7 +272,7 @@ class ServiceTests(AdministrationTestCase):
 
     def test_service(self) -> None:
         """Set, Get, Delete."""
-        offer: ServiceComponents = {
+        offer: dict[str, Any] = {
             "serviceID": 77,
             "serviceGID": self.gid("a"),
             "serviceName": b"files".ljust(64, b"\0"),
