@@ -48,7 +48,7 @@ class MADTimeoutError(MADFailure):
     """The peer did not answer in time, after all retries."""
 
 
-def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
+def silenceHint(rpc: RPC, path: IBPath, mkey: int) -> str:
     """
     Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message; C{""} for
     none.

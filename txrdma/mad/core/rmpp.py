@@ -63,7 +63,7 @@ class Ended(NamedTuple):
     byPeer: bool = False
 
 
-def misfit(header: RMPPHeader) -> Ended | None:
+def headerError(header: RMPPHeader) -> Ended | None:
     """
     Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); None for DATA or ACK without an
     error.
@@ -84,7 +84,7 @@ def misfit(header: RMPPHeader) -> Ended | None:
     return None
 
 
-class Patience:
+class ResendTimeout:
     """Time to wait for an acknowledgement, adapted to the round trips so far."""
 
     def __init__(self, firstSeconds: float) -> None:
@@ -153,10 +153,10 @@ class Sender:
         self._windowEnd = max(1, window)
         self._next = 1
         self._highest = 0
-        self._patience = Patience(resendSeconds)
+        self._timeout = ResendTimeout(resendSeconds)
         self._timed: tuple[int, float] | None = None
         self._resendsLeft = RESENDS
-        self._resendAt = now + self._patience.seconds
+        self._resendAt = now + self._timeout.seconds
         self._giveUpAt = now + TOTAL_SECONDS
         self.isDone = False
 
@@ -167,7 +167,7 @@ class Sender:
             segments.append(self._segment(self._next))
             self._next += 1
         if segments:
-            self._resendAt = now + self._patience.seconds
+            self._resendAt = now + self._timeout.seconds
             sent = self._next - 1
             if self._timed is None and sent > self._highest:
                 self._timed = sent, now
@@ -176,7 +176,7 @@ class Sender:
 
     def received(self, header: RMPPHeader, now: float) -> Ended | None:
         """Take an ACK, a STOP or an ABORT; returns the failure that it means, if it is one."""
-        ended = misfit(header)
+        ended = headerError(header)
         if ended is not None:
             return ended
         if header.type is not RMPPType.ACK:
@@ -186,7 +186,7 @@ class Sender:
             return Ended(RMPPStatus.SEGMENT_TOO_BIG)
         if end < number:
             return Ended(RMPPStatus.WINDOW_TOO_SMALL)
-        self._patience.promised(header.responseTime)
+        self._timeout.promised(header.responseTime)
         if number > self.acknowledged:
             self._progressed(number, now)
         self._windowEnd = max(self._windowEnd, end)
@@ -208,9 +208,9 @@ class Sender:
         if self._resendsLeft == 0:
             return Ended(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
-        self._patience.failed()
+        self._timeout.failed()
         self._timed = None  # whatever comes now, nobody knows what it is about
-        self._resendAt = now + self._patience.seconds
+        self._resendAt = now + self._timeout.seconds
         self._next = self.acknowledged + 1
         return None
 
@@ -219,10 +219,10 @@ class Sender:
         self._next = max(self._next, number + 1)
         self._resendsLeft = RESENDS
         if self._timed is not None and number >= self._timed[0]:
-            self._patience.took(now - self._timed[1])
+            self._timeout.took(now - self._timed[1])
             self._timed = None
-        self._patience.progressed()
-        self._resendAt = now + self._patience.seconds
+        self._timeout.progressed()
+        self._resendAt = now + self._timeout.seconds
 
     def _segment(self, number: int) -> Segment:
         begin = (number - 1) * self._room
@@ -289,7 +289,7 @@ class Receiver:
         @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
             an ABORT or a STOP for the peer.
         """
-        ended = misfit(header)
+        ended = headerError(header)
         if ended is None and header.type is not RMPPType.DATA:
             ended = Ended(RMPPStatus.BAD_TYPE)
         number = header.data1
@@ -368,21 +368,21 @@ class Receiver:
     def _acknowledge(self) -> None:
         last = self._acknowledged = self._expected - 1
         self._windowEnd = max(self._windowEnd, last + self._window)
-        self._answers.append(said(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
+        self._answers.append(controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
 
     def _refuse(self, ended: Ended) -> Ended:
         if not ended.byPeer:
-            self._answers.append(refusal(ended.status))
+            self._answers.append(abortHeader(ended.status))
         return ended
 
 
-def refusal(status: RMPPStatus) -> RMPPHeader:
+def abortHeader(status: RMPPStatus) -> RMPPHeader:
     """The header that ends a message, in both directions: a STOP for want of room, else an ABORT."""
     isStop = status is RMPPStatus.RESOURCES_EXHAUSTED
-    return said(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
+    return controlHeader(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
 
 
-def said(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
+def controlHeader(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
     """RMPP header of a packet without data."""
     return RMPPHeader(
         version=_VERSION,

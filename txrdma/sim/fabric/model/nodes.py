@@ -125,18 +125,18 @@ class SimulatedPort:
     A port of a simulated node.
 
     @ivar info: its PortInfo.
-    @ivar peer: the port that its cable leads to; C{way} is the same port while the link is up, else None.
+    @ivar peer: the port at the other end of the cable; C{neighbor}: the same while the link is up, or None.
     @ivar attachments: management ports attached to it.
     """
 
-    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "way")
+    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "neighbor")
 
     def __init__(self, node: SimulatedNode, number: int, info: bytes) -> None:
         self.node = node
         self.number = number
         self.info = bytearray(info)
         self.peer: SimulatedPort | None = None
-        self.way: SimulatedPort | None = None
+        self.neighbor: SimulatedPort | None = None
         self.isCut = False
         self.counters: Counters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
@@ -465,26 +465,26 @@ setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
 def bringUp(port: SimulatedPort) -> bool:
     """Bring up the link between a port and its peer; False if one of them is not ready."""
     peer = port.peer
-    if peer is None or port.isCut or port.way is not None:
+    if peer is None or port.isCut or port.neighbor is not None:
         return False
     if port.physicalState != PhysicalState.POLLING or peer.physicalState != PhysicalState.POLLING:
         return False
     negotiate(port, peer)
     for one, other in ((port, peer), (peer, port)):
         one.become(PortState.INIT, PhysicalState.LINK_UP)
-        one.way = other
+        one.neighbor = other
         _changed(one)
     return True
 
 
 def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> None:
     """End a port's link; its own end goes to this physical state, the other one polls."""
-    peer = port.way
-    port.way = None
+    peer = port.neighbor
+    port.neighbor = None
     port.become(PortState.DOWN, physical)
     _changed(port)
     if peer is not None:
-        peer.way = None
+        peer.neighbor = None
         peer.become(PortState.DOWN, PhysicalState.POLLING)
         _changed(peer)
         for end in (port, peer):

@@ -16,7 +16,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo
 from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT

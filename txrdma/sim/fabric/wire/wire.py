@@ -147,7 +147,7 @@ class Wire:
                 return
             if not 0 < out < len(node.ports):
                 return
-            port = node.ports[out].way
+            port = node.ports[out].neighbor
             if port is None:
                 return
             node = port.node
@@ -223,7 +223,7 @@ class Wire:
                 return port
             elif hop:
                 return None
-            there = port.way
+            there = port.neighbor
             if there is None or port.state != PortState.ACTIVE:
                 return None
             port = there
@@ -326,7 +326,7 @@ def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | Non
         return None
     if not node.isSwitch and not (isFirst and out == port.number):
         return None
-    return node.ports[out].way
+    return node.ports[out].neighbor
 
 
 def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:

@@ -19,7 +19,7 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.calls import NEXT_SEGMENT_SECONDS
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
 from txrdma.mad.core.transfers import RMPPTransfers
@@ -463,7 +463,7 @@ class TableTests(AgentTests):
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=1)
         pass_(self.clock, 0.02)
         self.wire.lose = lambda datagram: True
-        pass_(self.clock, LONG_PATIENCE_SECONDS + 5, 0.01)
+        pass_(self.clock, NEXT_SEGMENT_SECONDS + 5, 0.01)
         self.failureResultOf(call, MADTimeoutError, MADTransferError)
         self.assertEqual(self.agent._core._long._incoming, {})
         pass_(self.clock, 50, 1.0)

@@ -14,7 +14,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import Records
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS, SLICE
+from txrdma.mad.core.calls import NEXT_SEGMENT_SECONDS, SLICE
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import TOTAL_SECONDS
 from txrdma.mad.core.transfers import MOST_ANSWERS
@@ -168,7 +168,7 @@ class LyingTests(LongFaultTestCase):
         """A table of which a part never comes is given up, and its sender is told."""
         self.says(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
-        self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * LONG_PATIENCE_SECONDS)
+        self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * NEXT_SEGMENT_SECONDS)
         self.assertIn(RMPPType.ABORT, {datagram[25] for datagram in self.peer.asked})
 
     def test_repeating(self) -> None:
@@ -184,7 +184,7 @@ class LyingTests(LongFaultTestCase):
             pass_(self.clock, 0.1, 0.1)
             if ends:
                 break
-        self.assertLess(self.clock.seconds(), 1.5 * LONG_PATIENCE_SECONDS)
+        self.assertLess(self.clock.seconds(), 1.5 * NEXT_SEGMENT_SECONDS)
         self.nothingIsLeft()
 
     def test_creeping(self) -> None:
@@ -356,7 +356,7 @@ class ChangingTests(LongFaultTestCase):
 
         self.says(how)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=RETRIES)
-        records = self.succeeds(call, seconds=3 * LONG_PATIENCE_SECONDS)
+        records = self.succeeds(call, seconds=3 * NEXT_SEGMENT_SECONDS)
         self.assertEqual(
             [record.nodeInfo.nodeGUID.raw[-2:] for record in records],
             [(500 + number).to_bytes(2, "big") for number in range(5)],

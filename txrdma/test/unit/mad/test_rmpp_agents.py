@@ -17,7 +17,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core import rmpp as _rmpp
-from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.calls import NEXT_SEGMENT_SECONDS
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.transfers import RMPPTransfers
 from txrdma.mad.errors import MADError, MADTimeoutError, MADTransferError
@@ -160,9 +160,9 @@ class TableTests(AgentCase):
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=1)
         pass_(self.clock, 0.004)
         self.wire.lose = lambda datagram: True
-        pass_(self.clock, LONG_PATIENCE_SECONDS / 2, 0.01)
+        pass_(self.clock, NEXT_SEGMENT_SECONDS / 2, 0.01)
         self.assertNoResult(call)
-        pass_(self.clock, LONG_PATIENCE_SECONDS / 2 - 0.1, 0.01)
+        pass_(self.clock, NEXT_SEGMENT_SECONDS / 2 - 0.1, 0.01)
         self.wire.lose = lambda datagram: False
         found = self.result(call)
         self.assertTrue(found == self.TABLE[:500])

@@ -26,8 +26,8 @@ from txrdma.mad.core.transfers import (
     IDLE_SECONDS,
     isRMPP,
     LINGER_SECONDS,
-    LONGEST_QUESTION,
-    MOST_QUESTIONS,
+    LONGEST_REQUEST,
+    MOST_REQUESTS,
     Packet,
     Received,
     RMPPTransfers,
@@ -146,7 +146,7 @@ class WireTests(SynchronousTestCase):
         """Nothing is left."""
         for end in (pair.client, pair.server):
             self.assertIsNone(end.deadline())
-            self.assertEqual((end._incoming, end._outgoing, end._questions), ({}, {}, 0))
+            self.assertEqual((end._incoming, end._outgoing, end._requests), ({}, {}, 0))
 
     @settings(max_examples=6, deadline=None)
     @given(
@@ -282,7 +282,7 @@ class DoubleSidedTests(SynchronousTestCase):
             self.client.received(abort, FROM_SERVER, 0.0)
             (event,) = self.client.events()
             assert isinstance(event, Failed)
-            self.assertEqual((event.transactionID, event.isOurs), (77, True))
+            self.assertEqual((event.transactionID, event.isLocal), (77, True))
             self.assertTrue(event.byPeer)
             self.assertIsNone(self.client.deadline())
 
@@ -331,11 +331,11 @@ class EndTests(SynchronousTestCase):
             self.assertFalse(client.received(changed(second.datagram, **fields), FROM_SERVER, 1.0))
             said = self.told(client.outgoing(), Method.GET_TABLE, status, RMPPType.ABORT)
             event = self.failed(client, status)
-            self.assertEqual((event.isOurs, event.byPeer), (True, False))
+            self.assertEqual((event.isLocal, event.byPeer), (True, False))
             server.received(said, FROM_CLIENT, 1.0)
             self.assertEqual(server.outgoing(), [])
             event = self.failed(server, status)
-            self.assertFalse(event.isOurs)
+            self.assertFalse(event.isLocal)
             self.assertTrue(event.byPeer)
 
     def test_wrongACKs(self) -> None:
@@ -415,10 +415,10 @@ class EndTests(SynchronousTestCase):
         """Answers to us may be long, others' questions less so."""
         self.assertGreater(LONGEST_MESSAGE, 10 * 10_000 * 112)
         server = RMPPTransfers()
-        self.assertGreater(LONGEST_QUESTION, 1 << 16)
+        self.assertGreater(LONGEST_REQUEST, 1 << 16)
         for end, template, path, most in (
             (RMPPTransfers(), TABLE, FROM_SERVER, LONGEST_MESSAGE),
-            (server, QUESTION, FROM_CLIENT, LONGEST_QUESTION),
+            (server, QUESTION, FROM_CLIENT, LONGEST_REQUEST),
         ):
             header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
             end.received(template[:24] + header.encode() + template[36:], path, 0.0)
@@ -436,12 +436,12 @@ class EndTests(SynchronousTestCase):
             (packet,) = server.outgoing()
             return rmpp(packet.datagram).type
 
-        self.assertEqual([begin(number) for number in range(MOST_QUESTIONS)], [RMPPType.ACK] * MOST_QUESTIONS)
-        self.assertEqual(begin(MOST_QUESTIONS), RMPPType.STOP)
+        self.assertEqual([begin(number) for number in range(MOST_REQUESTS)], [RMPPType.ACK] * MOST_REQUESTS)
+        self.assertEqual(begin(MOST_REQUESTS), RMPPType.STOP)
         ended = changed(question, first=False, last=True, data1=2, data2=20)
         server.received(ended[:8] + bytes(8) + ended[16:], FROM_CLIENT, 0.0)
         server.outgoing()
-        self.assertEqual(begin(MOST_QUESTIONS), RMPPType.ACK)
+        self.assertEqual(begin(MOST_REQUESTS), RMPPType.ACK)
         server.expired(IDLE_SECONDS)
         self.assertIsNone(server.deadline())
         server.outgoing()
@@ -561,7 +561,7 @@ class EndTests(SynchronousTestCase):
                 break
             long.expired(deadline)
         self.assertIsNone(long.deadline())
-        self.assertEqual(long._questions, 0)
+        self.assertEqual(long._requests, 0)
 
 
 def _small(kind: type) -> object:

@@ -94,13 +94,13 @@ class ManagedTests(FabricTestCase):
 
     def test_ports(self) -> None:
         """All ends have LIDs of their own, all links are active, the manager is known."""
-        ends = [port.end for node in self.fabric.nodes.values() for port in node.external if port.way]
+        ends = [port.end for node in self.fabric.nodes.values() for port in node.external if port.neighbor]
         lids = {port: port.lid for port in ends}
         self.assertEqual(len(set(lids.values())), 7)
         self.assertNotIn(0, lids.values())
         for node in self.fabric.nodes.values():
             for port in node.external:
-                self.assertEqual(port.state, PortState.ACTIVE if port.way else PortState.DOWN)
+                self.assertEqual(port.state, PortState.ACTIVE if port.neighbor else PortState.DOWN)
         self.assertEqual(self.agent.port.endPort.smLID, self.lid("d"))
 
     def test_everybodyReachesEverybody(self) -> None:
