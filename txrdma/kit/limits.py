@@ -271,7 +271,7 @@ LIMITS: Final = (
         "bytes of an answer of several segments",
         "txrdma.mad.core.rmpp.LONGEST_MESSAGE",
         "It is stopped (RMPP STOP), and the call fails.",
-        "unit.mad.test_rmpp_agents.TableTests.test_tooLong",
+        "unit.mad.test_faults_long.LyingTests.test_endless",
     ),
     Limit(
         "mad",
