@@ -99,7 +99,7 @@ class MADServer:
         self._leave = agent.serve(self)
 
     def stop(self) -> None:
-        """Answer nothing any more, and give up all handlers' work. Twice is fine."""
+        """Stop answering, and cancel all handlers."""
         self._leave()
         self.ended()
 
@@ -246,7 +246,7 @@ class MADServer:
             self._giveUp(who)
 
     def _noticed(self, request: MADRequest, isLast: bool) -> bool:
-        """Hand a notice to all listeners, those of other servers, too; the last server answers it."""
+        """Pass a notice to all listeners; the last server answers it."""
         notice = request.payload
         isNotice = isinstance(notice, Notice)
         status = _unfit(request) or (0 if isNotice else MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -259,7 +259,7 @@ class MADServer:
                 try:
                     listener(notice, request)
                 except Exception:
-                    _log.failure("while {listener!r} heard a notice", listener=listener)
+                    _log.failure("while {listener!r} handled a notice", listener=listener)
         return isLast
 
     # Answers.

@@ -7,12 +7,12 @@ each serve one message; L{txrdma.mad.core.transfers} has those of a port.
 Where the specification leaves a choice:
 
   - A receiver opens its window to L{WINDOW} segments with its first ACK, and acknowledges whenever half of
-    that has come, so that a sender need not stop. It keeps what comes after a gap.
+    that has arrived, so that a sender need not stop. It retains segments after a gap.
   - A segment beyond the window is dropped, as if it were lost.
-  - Before something is sent again the sender waits as long as acknowledgements took so far and the receiver
-    says that it takes, then twice as long, and so on.
+  - Before something is sent again the sender waits as long as acknowledgements took so far, plus the
+    response time in the receiver's header; then twice as long, and so on.
   - The length in the first segment is a sum of segments with or without the headers of the class: senders
-    differ. Who sends more than it can mean contradicts himself.
+    differ. More data than either sum is inconsistent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOTAL_SECONDS: Final = 600.0
 """Seconds until a transfer is given up that still makes progress (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
-"""Bytes; a peer could otherwise fill our memory."""
+"""Bytes: limits the memory that a peer can occupy."""
 
 _VERSION: Final = 1
 _NO_RESPONSE_TIME: Final = 0x1F
@@ -209,7 +209,7 @@ class Sender:
             return Ended(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
         self._timeout.failed()
-        self._timed = None  # whatever comes now, nobody knows what it is about
+        self._timed = None  # a later ACK may be for either copy (Karn's algorithm)
         self._resendAt = now + self._timeout.seconds
         self._next = self.acknowledged + 1
         return None
@@ -277,7 +277,7 @@ class Receiver:
         self.kept = 0
 
     def take(self) -> bytes:
-        """Take the whole message, which is not kept here afterwards."""
+        """Return the message, and release it."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -297,7 +297,7 @@ class Receiver:
             ended = Ended(RMPPStatus.INCONSISTENT_FIRST)
         if ended is not None:
             return self._refuse(ended)
-        if number < self._expected or self.isDone:  # it was here before: the ACK was lost
+        if number < self._expected or self.isDone:  # a duplicate: the ACK was lost
             if not self.isDone and self._isOther(number, header, data):
                 return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
             self._acknowledge()
@@ -329,9 +329,9 @@ class Receiver:
 
     def _isOther(self, number: int, header: RMPPHeader, data: bytes) -> bool:
         """
-        True if a segment that came before has other contents now.
+        True if a duplicate segment has other contents.
 
-        A peer that sends another answer to the same request does that: the two must not be mixed.
+        A peer that sends another response to the same request causes that: the two must not be mixed.
         """
         known = self._parts[number - 1]
         return (
@@ -339,7 +339,7 @@ class Receiver:
         )
 
     def _contradicts(self, number: int, isLast: bool) -> bool:
-        """True if a segment's place contradicts those of other segments (IBA 13.6.2.1)."""
+        """True if a segment number contradicts those of other segments (IBA 13.6.2.1)."""
         if isLast:
             return self._last not in (None, number) or any(early > number for early in self._early)
         if self._last is not None and number >= self._last:
@@ -377,7 +377,7 @@ class Receiver:
 
 
 def abortHeader(status: RMPPStatus) -> RMPPHeader:
-    """The header that ends a message, in both directions: a STOP for want of room, else an ABORT."""
+    """The header that ends a message, in both directions: a STOP for lack of resources, else an ABORT."""
     isStop = status is RMPPStatus.RESOURCES_EXHAUSTED
     return controlHeader(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
 

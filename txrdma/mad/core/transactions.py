@@ -100,9 +100,9 @@ class Due(NamedTuple):
 
 class Transactions:
     """
-    The requests of one port that are on their way.
+    The open calls of one port.
 
-    @ivar open: requests by their transaction ID: its bits within C{mask}, which are ours.
+    @ivar open: requests by their transaction ID: its bits within C{mask}, which ports leave unchanged.
     @ivar begun: number of requests so far.
     @ivar late: number of times that no answer came in time: the request was sent again, or given up.
     @ivar repeated: number of requests that were sent again.
@@ -139,22 +139,22 @@ class Transactions:
 
     def _refill(self) -> None:
         if len(self.open) >= self.mask:
-            raise ResourceExhausted(f"{len(self.open)} calls are on their way: there are no more numbers")
+            raise ResourceExhausted(f"{len(self.open)} calls are open: no transaction ID is left")
         self._drawn.extend(_draw(self._random(_DRAWN)))
 
     def check(self, identifier: int) -> None:
         """
         Check that a transaction ID chosen by a caller can be used.
 
-        @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
+        @raise InvalidRequest: it is too large, that of an open transaction, or 0.
         """
         if not 0 < identifier <= self.mask:
             bits = self.mask.bit_length()
             raise InvalidRequest(
-                f"transaction IDs of this port have {bits} bits, and {identifier:#x} is none"
+                f"transaction IDs of this port have {bits} bits, and are not {identifier:#x}"
             )
         if identifier in self.open:
-            raise InvalidRequest(f"transaction {identifier:#x} is on its way already")
+            raise InvalidRequest(f"transaction {identifier:#x} is open already")
 
     def begin(self, transaction: Call, now: float) -> None:
         """Open a request, whose datagram, path and timeout are set."""
@@ -170,7 +170,7 @@ class Transactions:
         return self.open.get(identifier & self.mask)
 
     def end(self, transaction: Call) -> None:
-        """Close a request: it is answered, or given up. Twice is fine."""
+        """Close a request: it is answered, or given up."""
         identifier = transaction.identifier
         if self.open.get(identifier) is transaction:
             del self.open[identifier]
@@ -181,10 +181,10 @@ class Transactions:
     def busy(self, transaction: Call, now: float) -> bool:
         """Postpone a request that was answered with BUSY; False when it has waited for long enough."""
         if transaction.identifier in self._pausing:
-            return True  # it said so already
+            return True  # a duplicate of the BUSY response
         pause = BUSY_PAUSE_SECONDS * (1 << transaction.busyTimes)
-        patience = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
-        if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > patience:
+        limit = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
+        if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > limit:
             return False
         transaction.busyTimes += 1
         self._pausing[transaction.identifier] = transaction

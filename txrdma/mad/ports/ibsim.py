@@ -211,7 +211,7 @@ class IbsimPort:
         return self.endPort
 
     def close(self) -> None:
-        """Detach from ibsim. Twice is fine."""
+        """Detach from ibsim."""
         if self._closed:
             return
         self._closed = True
@@ -274,7 +274,7 @@ class IbsimPort:
             self._reactor.removeWriter(self)
 
     def _flush(self) -> None:
-        """Send waiting datagrams; those for which ibsim's socket has no room wait on."""
+        """Send waiting datagrams; those that ibsim's socket cannot take remain queued."""
         waiting = self._waiting
         if self._closed:
             waiting.clear()

@@ -47,7 +47,7 @@ _LONGEST_WAIT: Final = 0x7FFFFFFF
 """Longest timeout in milliseconds that the kernel can count."""
 
 _GONE: Final = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.EPIPE)
-"""Error numbers of a device that was taken away."""
+"""Error numbers of a device that was removed."""
 
 _RESENDS: Final = 7
 """Number of times that the kernel sends segments of an RMPP transfer again, each after 2 seconds."""
@@ -71,7 +71,7 @@ class _Agent(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """Header of the kernel in front of a datagram that came."""
+    """Header of the kernel in front of a received datagram."""
 
     sqpn: int
     qkey: int
@@ -237,7 +237,7 @@ class UmadPort:
         return self.endPort
 
     def close(self) -> None:
-        """Close the device; the kernel forgets our agents. Twice is fine."""
+        """Close the device; the kernel removes our agents."""
         if self._closed:
             return
         if self._receiver is not None:
@@ -292,7 +292,7 @@ class UmadPort:
             raise self._refused(error, "the kernel refuses the datagram") from error
 
     def _refused(self, error: OSError, what: str) -> RDMAError:
-        """Exception for an error of a system call; a port whose device is gone is lost by it."""
+        """Exception for an error of a system call; a port whose device was removed is reported as lost."""
         # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
         if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isPresent()):
             self._lost(error)

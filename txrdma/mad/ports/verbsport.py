@@ -86,7 +86,7 @@ class IReactor(IReactorFDSet, IReactorTime):
 
 
 class Arrival(NamedTuple):
-    """Source of a datagram that came. C{grh} is empty where it had none."""
+    """Source of a received datagram. C{grh} is empty without one."""
 
     grh: bytes
     sqpn: int
@@ -237,7 +237,7 @@ class VerbsPort:
         return self.endPort
 
     def close(self) -> None:
-        """Let go of the queue pair and the device. Twice is fine."""
+        """Release the queue pair and the device."""
         if self._closed:
             return
         if self._receiver is not None:

@@ -221,7 +221,7 @@ class SimulatedFabric:
         self.sma.managers.clear()
 
     def sweep(self) -> None:
-        """Let the master SM sweep now; ports that came or went are reported by the SA (traps 64 and 65)."""
+        """Let the master SM sweep now; the SA reports added and removed ports (traps 64 and 65)."""
         if self._resweep is not None and self._resweep.active():
             self._resweep.cancel()
         self._resweep = None

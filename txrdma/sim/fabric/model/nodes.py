@@ -426,7 +426,7 @@ def learnFDR10(port: SimulatedPort) -> None:
     """Give a port the vendor's ExtendedPortInfo, with FDR10 enabled in place of the extended speeds."""
     node = port.node
     info = NodeInfo.decode(node.info)
-    if not mayHaveFDR10(info):  # else nobody asks for the vendor's attribute
+    if not mayHaveFDR10(info):  # otherwise the vendor's attribute is not read
         device = _SWITCHX if node.isSwitch else _CONNECTX3
         node.info = info.replace(deviceID=device, vendorID=_MELLANOX).encode()
     port.tables = port.tables or {}
@@ -447,7 +447,7 @@ def learnCorrection(port: SimulatedPort, mode: FECMode) -> None:
 
 
 def correctionOf(port: SimulatedPort) -> FECMode | None:
-    """Mode of a port's error correction; None for a port that does not tell it."""
+    """Mode of a port's error correction; None for a port without the attribute."""
     told = (port.tables or {}).get(PORT_INFO_EXTENDED)
     return None if told is None else FECMode(_fecMode(told))
 

@@ -170,7 +170,7 @@ class SimulatedMADPort:
             smLID=info.masterSMLID,
             smServiceLevel=info.masterSMSL,
             pkeys=tuple(PKey(key) for key in keys if key) or (DEFAULT_PKEY,),
-            # A port that no manager has seen says 31, which is more than two hours.
+            # A port without a manager has 31, which is more than two hours.
             subnetTimeout=info.subnetTimeOut if info.masterSMLID else SUBNET_TIMEOUT,
         )
         return self.endPort
@@ -180,7 +180,7 @@ class SimulatedMADPort:
         self._closers.append(callback)
 
     def close(self) -> None:
-        """Detach from the fabric. Twice is fine."""
+        """Detach from the fabric."""
         if self._isClosed:
             return
         self._isClosed = True
@@ -190,7 +190,7 @@ class SimulatedMADPort:
             callback()
 
     def changed(self, wantsRegistration: bool) -> None:
-        """Read the port again after a Set of its PortInfo, and tell the receiver of changes."""
+        """Read the port again after a Set of its PortInfo, and report changes to the receiver."""
         receiver, before = self._receiver, self.endPort
         if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
             receiver.portChanged(wantsRegistration)

@@ -184,7 +184,7 @@ class Wire:
         self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
 
     def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """An answer on a directed route: back hop by hop, by the ports that the request came in by."""
+        """Return a response on a directed route, hop by hop, through the entry ports of the request."""
         hops = _hopCount(datagram)
         if not _returning(datagram) or hops > MOST_HOPS or _hopPointer(datagram) != hops + 1:
             return
