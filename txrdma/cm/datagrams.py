@@ -45,7 +45,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IAddressHandle
-from txrdma.mad.ports.verbsport import wayIn
+from txrdma.mad.ports.verbsport import grhFields
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DevicePlace
 
@@ -250,7 +250,7 @@ class DatagramTransport:
         data = bytes(self._memory.view[begin + _GRH : begin + completion.length])
         self._post((slot,))
         if completion.hasGRH:  # on RoCE there always is one
-            peer = DatagramPeer(wayIn(grh)[0], completion.sourceQPN)
+            peer = DatagramPeer(grhFields(grh)[0], completion.sourceQPN)
             try:
                 self._protocol.datagramReceived(data, peer)
             except Exception:

@@ -35,7 +35,7 @@ def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
 
 def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     """Lines of a net file, from which simulators make the same fabric."""
-    from txrdma.sim.nets.netfabrics import netOf  # seldom needed
+    from txrdma.sim.netfabrics import netOf  # seldom needed
 
     return netOf(fabric, names).text().splitlines()
 

@@ -255,14 +255,14 @@ LIMITS: Final = (
     Limit(
         "mad",
         "requests of several segments that come in at a time",
-        "txrdma.mad.core.transfers.MOST_QUESTIONS",
+        "txrdma.mad.core.transfers.MOST_REQUESTS",
         "The next one is stopped (RMPP STOP).",
         "unit.mad.test_rmpp_long.EndTests.test_manyQuestions",
     ),
     Limit(
         "mad",
         "bytes of a request of several segments",
-        "txrdma.mad.core.transfers.LONGEST_QUESTION",
+        "txrdma.mad.core.transfers.LONGEST_REQUEST",
         "It is stopped (RMPP STOP).",
         "unit.mad.test_rmpp_long.EndTests.test_limits",
     ),
@@ -271,7 +271,7 @@ LIMITS: Final = (
         "bytes of an answer of several segments",
         "txrdma.mad.core.rmpp.LONGEST_MESSAGE",
         "It is stopped (RMPP STOP), and the call fails.",
-        "unit.mad.test_rmpp_agents.TableTests.test_tooLong",
+        "unit.mad.test_faults_long.LyingTests.test_endless",
     ),
     Limit(
         "mad",

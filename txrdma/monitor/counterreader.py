@@ -25,8 +25,8 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.calls import Call
 from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo

@@ -103,7 +103,7 @@ class SimulatedMemory:
     # For processes.
 
     def connect(self, reactor: SharingReactor, pid: int, name: tuple[str, int]) -> _Line | None:
-        """Connect a process to whoever listens at that name."""
+        """Connect a process to the listener at this name."""
         listening = self.listening.get(name)
         if listening is None or self.random.random() < self.faults.refusal:
             self.refused += 1
@@ -243,7 +243,7 @@ class _Listening(_Inbox):
         self._accepted(self._waiting.popleft())
 
     def close(self) -> None:
-        """Give the name back, and refuse connections not accepted yet. Twice is fine."""
+        """Release the name, and refuse connections not accepted yet."""
         if self._memory.listening.get(self._name) is self:
             del self._memory.listening[self._name]
         while self._waiting:
@@ -313,7 +313,7 @@ class _Line(_Inbox):
             _closeAll(descriptors)
 
     def close(self, reason: str = "") -> None:
-        """Close this end. With a reason the receiver is told of it."""
+        """Close this end. The receiver gets the reason, if there is one."""
         if self.isClosed:
             return
         self.isClosed = True

@@ -26,7 +26,7 @@ from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.choices import partitionIndex
+from txrdma.mad.core.addressing import partitionIndex
 from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer

@@ -61,8 +61,8 @@ class StartTests(SynchronousTestCase):
         service = MonitorService(reactor, parseConfig('web.listen = ""'))
         self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver is gone
         self.addCleanup(service._agent.close)
-        assert service._agent._return is not None
-        service._agent._return._reopen().close()
+        assert service._agent._reopener is not None
+        service._agent._reopener._reopen().close()
         self.assertEqual(names, ["umad:mlx5_0/1"] * 2)
 
     def test_historyInUse(self) -> None:
