@@ -202,4 +202,8 @@ class IPreparedProtocol(IRDMAProtocol):
         """
 
     def memoryLost() -> None:
-        """Take what is in the memory, which goes now, before C{connectionLost}."""
+        """
+        Copy what is needed of the memory, which is deregistered next.
+
+        Called before C{connectionLost}, and when the connection fails before it is established.
+        """

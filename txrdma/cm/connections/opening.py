@@ -345,6 +345,9 @@ class Answer:
         connection, terms, transport = self._connection, self._terms, self._transport
         request = connection.request
         prepared = IPreparedProtocol(protocol, None)
+        if prepared is not None:
+            memoryLost = prepared.memoryLost
+            transport.failed = lambda _: memoryLost()
         try:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
             reply = REP(

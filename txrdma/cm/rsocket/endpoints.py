@@ -124,6 +124,10 @@ class _Connecting(Connecting):
     def _dress(self, end: RSocketEnd) -> RSocketTransport:
         return RSocketTransport(end, self.protocol)
 
+    def failed(self, failure: Failure) -> Failure:
+        self.end.memoryLost()
+        return super().failed(failure)
+
     def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:
             return ConnectionRefusedError(string=str(error))

@@ -230,8 +230,10 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """Go on: where packets go is no concern of a stream."""
 
     def memoryLost(self) -> None:
-        """Keep what has come and is not read."""
+        """Copy the bytes that were received and not read; release the memory of a failed attempt."""
         self._keepRest()
+        if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this end
+            self._core = self._local = None
 
     def connectionLost(self, reason: Failure) -> None:
         """End, by what the connection beneath says and by what the peer has said before."""
