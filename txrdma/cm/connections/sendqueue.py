@@ -14,6 +14,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections._credits import Credits
+from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, Operation, Segment, SendRequest
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
 
@@ -128,6 +129,8 @@ class SendQueue:
         ready: list[SendRequest] = []
         while self.waiting and len(self.posted) < self._places:
             first = self.waiting[0]
+            if first.data is not None and not self._hasSlot(slotBytes):
+                break  # until a message completes
             if first.isCredited:
                 if not credits.mayPost:
                     break
@@ -170,10 +173,26 @@ class SendQueue:
         self.waiting.clear()
         return taken
 
+    def _hasSlot(self, slotBytes: int) -> bool:
+        """
+        Find out whether a slot is free. The first call allocates one for each place, or as many as fit.
+
+        @raise ResourceExhausted: there is no memory for a single slot.
+        """
+        slots = self._places
+        while self._memory is None:
+            try:
+                self._memory = self._allocate(slots * slotBytes)
+            except ResourceExhausted:
+                if slots == 1:
+                    raise
+                slots //= 2
+                self._free = list(range(slots))
+        return bool(self._free)
+
     def _fill(self, asked: Request, data: bytes, slotBytes: int) -> None:
-        """Put a message into a slot, which there is for each place."""
-        if self._memory is None:
-            self._memory = self._allocate(self._places * slotBytes)
+        """Copy a message into a free slot."""
+        assert self._memory is not None  # allocated by _hasSlot
         asked.slot = self._free.pop()
         begin = asked.slot * slotBytes
         self._memory.view[begin : begin + len(data)] = data
