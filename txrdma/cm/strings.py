@@ -104,7 +104,7 @@ class Keys:
             messageBytes=self.number("messageBytes", usual.messageBytes, 1, 1 << 30),
             reads=self.number("reads", usual.reads, 0, 255),
             isCounted=credits == "yes",
-            keepalive=self.number("keepalive", 0, 0, 1 << 20) or None,
+            keepalive=self.number("keepalive", int(usual.keepalive or 0), 0, 1 << 20) or None,
         )
 
     def end(self) -> None:

@@ -23,6 +23,9 @@ from txrdma.kit.wire import bits, Layout, wire
 MAGIC: Final = 0x74784D01
 """The first bytes of a greeting, of version 1."""
 
+KEEPALIVE: Final = 15.0
+"""Seconds between probes of an idle peer, unless an endpoint is given others."""
+
 
 @wire(12)
 class Greeting(Layout):
@@ -67,7 +70,7 @@ class Terms:
     responseTimeout: int = 18
     maxCMRetries: int = 7
     isCounted: bool = True
-    keepalive: float | None = None
+    keepalive: float | None = KEEPALIVE
 
     def within(self, limits: DeviceLimits) -> Terms:
         """The terms that a device can keep: with as many reads as it does."""

@@ -11,10 +11,10 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
 from txrdma.cm.messages import CMPath
@@ -64,7 +64,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         self._own = ConnectionData()
         self._peerData = ConnectionData()
         self._local: IMemoryRegion | None = None
-        self._probing: IDelayedCall | None = None
+        self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
 
     def __repr__(self) -> str:
@@ -133,19 +133,15 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         """Do nothing: C{makeConnection} has begun."""
 
     def setKeepAlive(self, seconds: float | None) -> None:
-        """Probe an idle peer so often, or never."""
+        """Probe an idle peer at this interval; None disables the probes."""
         self.keepalive = seconds
-        probing, self._probing = self._probing, None
-        if probing is not None and probing.active():  # somebody may have cancelled all calls, and told nobody
-            probing.cancel()
-        if seconds is not None and not self._isGone:
-            self._probing = self._reactor.callLater(seconds, self._probe)
+        if self._probing is not None:
+            self._probing.stop()
+        self._probing = None if self._isGone else Keepalive(self._reactor, seconds, self._probe)
 
     def _probe(self) -> None:
-        self._probing = None
         if self._core is not None and not self._isLeaving:
             self._core.probe()
-        self.setKeepAlive(self.keepalive)
         self._turn()
 
     # Mapped memory: see IMappingTransport

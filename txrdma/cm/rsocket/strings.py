@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def _options(keys: Keys) -> Options:
     """The options that either side's keys have."""
+    from txrdma.cm.connections.terms import KEEPALIVE
     from txrdma.cm.rsocket._core import Sizes
     from txrdma.cm.rsocket.endpoints import Options
     from txrdma.cm.rsocket.messages import MOST_MAPPINGS
-    from txrdma.cm.rsocket.transport import KEEPALIVE
 
     usual = Sizes()
     sizes = Sizes(

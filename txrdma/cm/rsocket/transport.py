@@ -4,21 +4,17 @@ The transport of an rsocket stream: for protocols it is as Twisted's TCP transpo
 
 from __future__ import annotations
 
-from typing import Final
-
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
+from txrdma.cm.connections.terms import KEEPALIVE
 from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.streams.transport import StreamTransport
-
-KEEPALIVE: Final = 15.0
-"""Seconds between probes of a peer that says nothing."""
 
 
 @implementer(ITCPTransport, ITLSTransport, IMappingTransport)

@@ -18,6 +18,7 @@ from txrdma.cm.connections.endpoints import (
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
+from txrdma.cm.connections.terms import KEEPALIVE
 from txrdma.cm.errors import Rejected
 from txrdma.cm.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
@@ -166,6 +167,8 @@ class StringTests(SynchronousTestCase):
         server: Any = messageServerFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
         self.assertEqual((server._device, server._backlog), ("soft", 3))
         self.assertEqual((server._terms.messageBytes, server._terms.isCounted), (100, False))
+        self.assertEqual(server._terms.keepalive, KEEPALIVE)
+        server = messageServerFromString(None, "ib:service=7:keepalive=0")
         self.assertIsNone(server._terms.keepalive)
         server = messageServerFromString(None, "ib:service=7:keepalive=9")
         self.assertEqual(server._terms.keepalive, 9)

@@ -486,8 +486,8 @@ class EndTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_keepalive(self) -> None:
-        """A peer that vanishes while nobody sends is noticed by who probes, and by nobody else."""
-        client, server = self.connected(Terms(keepalive=2.0))
+        """A peer that vanishes while neither end sends is detected by an end that probes, and by no other."""
+        client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=None))
         self.pause(30.0)
         self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
         self.network.partition(*(each[0] for each in self.addresses))
@@ -496,6 +496,15 @@ class EndTests(MessagingCase):
         self.pause(60.0)
         self.assertEqual(server.lost, [])
         server.transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_keepaliveDefault(self) -> None:
+        """Both ends of an idle connection detect within a minute that the other one vanished."""
+        client, server = self.connected()
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.pause(60.0)
+        for end in (client, server):
+            end.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
     def test_keepaliveOver(self) -> None:
