@@ -15,10 +15,10 @@ from twisted.internet.defer import Deferred
 from txrdma.messages import IMessageProtocol, IMessageTransport
 
 if TYPE_CHECKING:
-    from txrdma.cm._alternate import Judge
-    from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer
-    from txrdma.cm.events import Event
-    from txrdma.cm.messages import APStatus, CMPath, RejectReason, REP, REQ
+    from txrdma.cm.core.alternate import Judge
+    from txrdma.cm.core.events import Event
+    from txrdma.cm.layouts.messages import APStatus, CMPath, RejectReason, REP, REQ
+    from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer
     from txrdma.iba.path import IBPath
     from txrdma.iba.types import RKey
     from txrdma.iba.verbs import Buffer, Segment

@@ -1,7 +1,7 @@
 """
 The communication manager of one end port, on a management agent of any transport.
 
-Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{txrdma.cm._manager}.
+Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{txrdma.cm.core.dispatcher}.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import Patience
-from txrdma.cm._manager import BACKLOG, Listener, Managed, Manager
-from txrdma.cm.errors import PeerSilent
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathLoaded,
     AlternatePathRejected,
@@ -35,9 +33,10 @@ from txrdma.cm.events import (
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.insight import appear, leave
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
-from txrdma.cm.messages import (
+from txrdma.cm.layouts.messages import (
     APStatus,
     checkFits,
     checkRoom,
@@ -50,7 +49,8 @@ from txrdma.cm.messages import (
     SIDRREQ,
     SIDRStatus,
 )
-from txrdma.cm.paths import pathFor
+from txrdma.cm.layouts.paths import pathFor
+from txrdma.cm.status import appear, leave
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
@@ -172,7 +172,7 @@ class CMConnection:
         """
         Answer a REQ or a REP by a REJ, or withdraw a REP.
 
-        @param information: see L{txrdma.cm.additional.informationFor}.
+        @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}.
         @raise InvalidRequest: neither waits for an answer.
         """
         self._do(lambda now: self._core.opening.reject(reason, now, information, privateData))
@@ -293,7 +293,7 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self._core = Manager(self.guid, lambda: int.from_bytes(urandom(4), "big"))
+        self._core = Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"))
         self._connections: dict[Managed, CMConnection] = {}
         self._hearing: dict[Listener, Heard] = {}
         self._services: dict[Listener, Answered] = {}
@@ -445,7 +445,7 @@ class ConnectionManager:
             self._timer = None
         self._transmit()  # the last DREP, perhaps
         leave(self)
-        self._core = Manager(self.guid, self._core._random)
+        self._core = Dispatcher(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))

@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.protocol import MessageProtocol
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Segment

@@ -23,7 +23,7 @@ from txrdma.kit.strings import parseString
 from txrdma.messages import IMessageClientEndpoint, IMessageEndpointStringParser, IMessageServerEndpoint
 
 if TYPE_CHECKING:
-    from txrdma.cm.connections.terms import Terms
+    from txrdma.cm.terms import Terms
 
 
 def messageClientFromString(reactor: object, description: str) -> IMessageClientEndpoint:
@@ -145,8 +145,8 @@ class IBStringParser:
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.verbs.devices import prepareDevice
 
         keys = Keys("ib", ("service",), args, kwargs)
@@ -188,8 +188,8 @@ class RDMAStringParser:
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm._manager import BACKLOG
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 

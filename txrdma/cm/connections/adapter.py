@@ -18,8 +18,8 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.interfaces import IConnectionManager
+from txrdma.cm.layouts.messages import APStatus, CMPath
 from txrdma.cm.manager import ConnectionManager
-from txrdma.cm.messages import APStatus, CMPath
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MTU, PKey, QPN

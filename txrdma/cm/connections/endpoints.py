@@ -18,14 +18,14 @@ from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.names import addressesOf, isAddress
 from txrdma.cm.connections.opening import Attempt, Listening, Naming
-from txrdma.cm.connections.terms import MessageAddress, Terms
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
-from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
-from txrdma.cm.messages import REQ
+from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import REQ
+from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID

@@ -10,9 +10,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections.adapter import Adapter
+from txrdma.cm.connections.queuepairs import addressOf
 from txrdma.cm.connections.sendqueue import SendQueue
-from txrdma.cm.messages import CMPath
-from txrdma.cm.queuepairs import addressOf
+from txrdma.cm.layouts.messages import CMPath
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair

@@ -19,12 +19,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.additional import informationFor, informationOf
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.terms import agree, MessageAddress, MessagePeer, Terms, understood
 from txrdma.cm.connections.transport import MessageTransport
-from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -34,9 +31,12 @@ from txrdma.cm.events import (
     Event,
     hearNothing,
 )
+from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
-from txrdma.cm.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
+from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
+from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
+from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
+from txrdma.cm.terms import agree, MessageAddress, MessagePeer, Terms, understood
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID

@@ -25,10 +25,10 @@ from txrdma.cm.connections._life import Kind, Life
 from txrdma.cm.connections.adapter import Adapter, Shelf
 from txrdma.cm.connections.keepalive import Keepalive
 from txrdma.cm.connections.migrating import Migrating
+from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Regions, Request, SendQueue
-from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionRejected,
     ConnectionTimedOut,
@@ -39,8 +39,8 @@ from txrdma.cm.events import (
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
-from txrdma.cm.queuepairs import toInit, toReceive, toSend
+from txrdma.cm.layouts.messages import APStatus, checkRoom, CMPath, DISCONNECT_ROOM, REP, REQ
+from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey

@@ -19,9 +19,9 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm._manager import BACKLOG
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.dispatcher import BACKLOG
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -31,13 +31,13 @@ from txrdma.cm.events import (
     Event,
     TimewaitOver,
 )
-from txrdma.cm.insight import appear, leave
 from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
-from txrdma.cm.ipcm import IPAddresses, portOf, PortSpace
-from txrdma.cm.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
-from txrdma.cm.paths import reversedPath
+from txrdma.cm.layouts.ipcm import IPAddresses, portOf, PortSpace
+from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
+from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Channel, DESCRIPTOR, EventKind, Happened, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
+from txrdma.cm.status import appear, leave
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice

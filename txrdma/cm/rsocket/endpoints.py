@@ -26,15 +26,15 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
+from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
 from txrdma.error import RDMAError, WireError
 from txrdma.kit.values import frozen
 from txrdma.messages import IMessageProtocolFactory

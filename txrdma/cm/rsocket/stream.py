@@ -15,13 +15,13 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.cm.connections.keepalive import Keepalive
-from txrdma.cm.connections.terms import MessageAddress
 from txrdma.cm.interfaces import IPreparedProtocol, IRDMATransport
-from txrdma.cm.messages import CMPath
+from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.mapped import EndMappings, MappedMemory, over
 from txrdma.cm.rsocket.messages import ConnectionData
+from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def _options(keys: Keys) -> Options:
     """The options that either side's keys have."""
-    from txrdma.cm.connections.terms import KEEPALIVE
     from txrdma.cm.rsocket._core import Sizes
     from txrdma.cm.rsocket.endpoints import Options
     from txrdma.cm.rsocket.messages import MOST_MAPPINGS
+    from txrdma.cm.terms import KEEPALIVE
 
     usual = Sizes()
     sizes = Sizes(
@@ -91,7 +91,7 @@ class RSocketServerParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
         """Parse C{rsocket:port}, as L{IStreamServerEndpointStringParser} asks."""
-        from txrdma.cm._manager import BACKLOG
+        from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice

@@ -9,11 +9,11 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 
-from txrdma.cm.connections.terms import KEEPALIVE
 from txrdma.cm.interfaces import IRDMATransport
 from txrdma.cm.rsocket.interfaces import IMappingTransport
 from txrdma.cm.rsocket.mapped import MappedMemory
 from txrdma.cm.rsocket.stream import RSocketEnd
+from txrdma.cm.terms import KEEPALIVE
 from txrdma.streams.transport import StreamTransport
 
 

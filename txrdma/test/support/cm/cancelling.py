@@ -13,9 +13,9 @@ from twisted.internet.interfaces import IListeningPort
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
+from txrdma.cm.terms import Terms
 from txrdma.messages import IMessageProtocolFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, TypeVar
 
-from txrdma.cm._closing import Closing
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import Core
-from txrdma.cm.events import (
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionTimedOut,
     Disconnected,
     TimewaitOver,
 )
-from txrdma.cm.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
+from txrdma.cm.core.exchange import Core
+from txrdma.cm.layouts.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.searching import copied as copiedPaths

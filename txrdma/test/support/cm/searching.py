@@ -16,9 +16,8 @@ from functools import cache
 from math import inf
 from typing import Any, cast, Final, TypeVar
 
-from txrdma.cm._alternate import Alternate, Ends, TABLE
-from txrdma.cm._exchange import Patience
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import Alternate, Ends, TABLE
+from txrdma.cm.core.events import (
     AlternatePathCancelled,
     AlternatePathLoaded,
     AlternatePathRejected,
@@ -29,8 +28,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APStatus, CMPath, LAP
-from txrdma.cm.paths import areSame, reversedPath
+from txrdma.cm.core.exchange import Patience
+from txrdma.cm.layouts.messages import APStatus, CMPath, LAP
+from txrdma.cm.layouts.paths import areSame, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import PERMISSIVE_LID
 from txrdma.iba.types import GID, QPN

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.terms import Terms
 from txrdma.soft.device import SoftDevice
 from txrdma.test.system.kernel.smcworld import environment
 from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE

@@ -23,12 +23,12 @@ from txrdma.cm.connections.endpoints import (
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rdmacm.manager import KernelManager
 from txrdma.cm.rping import PingClient, TERMS
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import PLAIN
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.error import DeviceUnavailable
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.cm._alternate}: every interleaving that a hostile network allows, and each rule alone.
+Tests for L{txrdma.cm.core.alternate}: every interleaving that a hostile network allows, and each rule alone.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm._alternate import Alternate
-from txrdma.cm._exchange import LONGEST_SERVICE, Outgoing
-from txrdma.cm.events import (
+from txrdma.cm.core.alternate import Alternate
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -22,8 +21,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
-from txrdma.cm.paths import alternateOf, lapFor, reversedPath
+from txrdma.cm.core.exchange import LONGEST_SERVICE, Outgoing
+from txrdma.cm.layouts.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.paths import alternateOf, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import QPN

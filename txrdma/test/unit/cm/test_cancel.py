@@ -13,12 +13,17 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+    SENDS,
+)
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
-from txrdma.cm.datagrams import DatagramClientEndpoint, DatagramProtocol, DatagramServerEndpoint, SENDS
-from txrdma.cm.messages import SIDRREP
+from txrdma.cm.layouts.messages import SIDRREP
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Segment

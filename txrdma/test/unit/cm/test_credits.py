@@ -10,7 +10,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections._credits import Credits, SPARE
-from txrdma.cm.connections.terms import Greeting, MAGIC, Terms, understood
+from txrdma.cm.terms import Greeting, MAGIC, Terms, understood
 
 
 class End:

@@ -18,10 +18,10 @@ from txrdma.cm.connections.endpoints import (
     USUAL,
 )
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import KEEPALIVE
 from txrdma.cm.errors import Rejected
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
+from txrdma.cm.terms import KEEPALIVE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages import IMessageEndpointStringParser

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode, RETH
 from txrdma.iba.types import RKey

@@ -15,10 +15,10 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import MessageFactory, MessageProtocol
-from txrdma.cm.connections.terms import Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
-from txrdma.cm.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IAddress
 
-from txrdma.cm.messages import REP, REQ
+from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits

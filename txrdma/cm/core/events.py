@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Union
 
-from txrdma.cm.messages import APR, CMPath, DREQ, LAP, MessageKind, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
+from txrdma.cm.layouts.messages import (
+    APR,
+    CMPath,
+    DREQ,
+    LAP,
+    MessageKind,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+)
 from txrdma.kit.values import frozen
 
 

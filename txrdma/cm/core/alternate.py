@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, Union
 
-from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -28,8 +27,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
-from txrdma.cm.paths import alternateOf, areSame, lapFor, reversedPath
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
+from txrdma.cm.layouts.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, Table

@@ -22,9 +22,9 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.adapter import Adapter, adapterOf, Shelf
 from txrdma.cm.connections.endpoints import LIFE_TIME
 from txrdma.cm.connections.names import addressesOf
-from txrdma.cm.connections.terms import MessageAddress
-from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
-from txrdma.cm.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN

@@ -7,12 +7,12 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
-from txrdma.cm._closing import Closing
-from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
-from txrdma.cm._opening import Opening
-from txrdma.cm.events import Event
-from txrdma.cm.messages import (
+from txrdma.cm.core.alternate import acceptAny, Alternate, Ends, Judge
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.events import Event
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
+from txrdma.cm.core.opening import Opening
+from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
     CMPath,
@@ -24,7 +24,7 @@ from txrdma.cm.messages import (
     MRA,
     REJ,
 )
-from txrdma.cm.paths import isPath, lifeTimeOf, reversedPath
+from txrdma.cm.layouts.paths import isPath, lifeTimeOf, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
