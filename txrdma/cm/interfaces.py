@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from txrdma.messages import IMessageProtocol, IMessageTransport
 
 if TYPE_CHECKING:
-    from txrdma.cm.core.alternate import Judge
+    from txrdma.cm.core.alternate import PathCheck
     from txrdma.cm.core.events import Event
     from txrdma.cm.layouts.messages import APStatus, CMPath, RejectReason, REP, REQ
     from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer
@@ -35,7 +35,7 @@ class IManagedConnection(Interface):
     primary: CMPath = Attribute("The path in use, as this end sees it.")
     alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
 
-    def handTo(
+    def setHandler(
         heard: Callable[[IManagedConnection, Event], None], look: Callable[[], None] = lambda: None
     ) -> None:
         """
@@ -82,7 +82,7 @@ class IConnectionManager(Interface):
         heard: Callable[[IManagedConnection, Event], None],
         *,
         backlog: int = ...,
-        judge: Judge = ...,
+        checkPath: PathCheck = ...,
     ) -> Callable[[], None]:
         """Have REQs for a service reported; call the answer to listen no more."""
 
@@ -91,7 +91,7 @@ class IConnectionManager(Interface):
         path: IBPath,
         heard: Callable[[IManagedConnection, Event], None],
         *,
-        judge: Judge = ...,
+        checkPath: PathCheck = ...,
     ) -> IManagedConnection:
         """Ask a peer for a connection by a REQ."""
 

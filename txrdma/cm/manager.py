@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
 from txrdma.cm.core.events import (
@@ -28,7 +28,7 @@ from txrdma.cm.core.events import (
     AlternatePathRejected,
     AlternatePathTimedOut,
     Event,
-    hearNothing,
+    ignoreEvent,
     ServiceRequested,
     ServiceResolved,
     ServiceTimedOut,
@@ -134,7 +134,7 @@ class CMConnection:
         """The path to migrate to; None while there is none."""
         return None if self._core.alternate is None else self._core.alternate.alternate
 
-    def handTo(self, heard: Heard, look: Callable[[], None] = _lookNowhere) -> None:
+    def setHandler(self, heard: Heard, look: Callable[[], None] = _lookNowhere) -> None:
         """
         Have events reported to another function from now on.
 
@@ -262,7 +262,7 @@ class CMConnection:
 
         What holds each other would be left to the garbage collector, with all that is of a connection.
         """
-        self._heard, self._look = hearNothing, _lookNowhere
+        self._heard, self._look = ignoreEvent, _lookNowhere
 
     def _loaded(self, result: CMPath | RDMAError) -> None:
         waiting, self._loading = self._loading, None
@@ -338,7 +338,7 @@ class ConnectionManager:
         offset: int = 0,
         pattern: bytes = b"",
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
         Have REQs for a service reported to C{heard}, as all events of their connections.
@@ -346,11 +346,11 @@ class ConnectionManager:
         @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
         @param pattern: bytes that the private data must have behind C{offset} others: listeners can share a
             service id.
-        @param mayReload: of these connections, as in L{connect}, and C{judge}.
+        @param mayReload: of these connections, as in L{connect}, and C{checkPath}.
         @return: call it to listen no more. Connections stay.
         @raise InvalidRequest: another listener takes the same.
         """
-        listener = Listener(serviceID, backlog, offset, pattern, mayReload, judge)
+        listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
         self._core.listen(listener)
         self._hearing[listener] = heard
 
@@ -385,7 +385,7 @@ class ConnectionManager:
         *,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> CMConnection:
         """
         Send a REQ; comm id and CA GUID are filled in, and the primary path if it has none.
@@ -394,14 +394,14 @@ class ConnectionManager:
         @param heard: is called with each event of the connection.
         @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
         @param mayReload: an alternate path can be replaced before it was migrated to.
-        @param judge: finds out why this end can't use an alternate path: a GID that is none of its own, say.
+        @param checkPath: returns why this end can't use an alternate path, such as a foreign GID; else None.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
         @raise InvalidRequest: the request can't be encoded.
         """
         checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
-        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, judge)
+        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
         made = self._connections[managed] = CMConnection(self, managed, heard)
         self._turn()
         return made

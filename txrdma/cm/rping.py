@@ -47,7 +47,7 @@ class Advert(Layout):
 
 ADVERT: Final = 16
 
-TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, isCounted=False)
+TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, usesCredits=False)
 """The terms of both ends: C{rping} does one read at a time, and knows of no greeting."""
 
 Tell = Callable[[str], object]

@@ -57,7 +57,7 @@ class Terms:
     @ivar responseTimeout: the time that a CM takes to answer at most, a time's code.
     @ivar maxCMRetries: times that a message of the CM is sent again, 0 to 15.
     @ivar keepalive: seconds between probes of an idle peer; None is never.
-    @ivar isCounted: count credits with peers that do so, too; a client that does not sends no greeting.
+    @ivar usesCredits: count credits with peers that do so, too; a client that does not sends no greeting.
     """
 
     messageBytes: int = 4096
@@ -69,7 +69,7 @@ class Terms:
     rnrRetryCount: int = 7
     responseTimeout: int = 18
     maxCMRetries: int = 7
-    isCounted: bool = True
+    usesCredits: bool = True
     keepalive: float | None = KEEPALIVE
 
     def within(self, limits: DeviceLimits) -> Terms:
@@ -77,7 +77,7 @@ class Terms:
         most = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)
         return Terms(
             *(self.messageBytes, self.receives, self.sends, most, self.mtu),
-            *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.isCounted),
+            *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.usesCredits),
             self.keepalive,
         )
 
@@ -89,7 +89,7 @@ class Terms:
         @raise ValueError: the message has no room for so much.
         """
         greeting = b""
-        if self.isCounted:
+        if self.usesCredits:
             greeting = Greeting(
                 magic=MAGIC,
                 privateLength=min(255, len(privateData)),
@@ -136,7 +136,7 @@ def understood(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes
         return None, privateData
     length = len(Greeting().encode())
     user = privateData[length : length + greeting.privateLength]
-    return (greeting if terms.isCounted else None), user
+    return (greeting if terms.usesCredits else None), user
 
 
 def agree(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP, isActive: bool) -> Agreed:

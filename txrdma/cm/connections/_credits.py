@@ -20,7 +20,7 @@ class Credits:
     """
     The credits of both ends of a connection, as one end knows them.
 
-    @ivar isCounted: the peer has credits, too; else its device's receiver-not-ready is all that holds us up.
+    @ivar usesCredits: whether the peer counts, too; else only receiver-not-ready of its device limits us.
     """
 
     def __init__(self, ours: int, theirs: int | None) -> None:
@@ -28,7 +28,7 @@ class Credits:
         @param ours: receives that are posted here for messages.
         @param theirs: those of the peer; None where it does not count.
         """
-        self.isCounted = theirs is not None
+        self.usesCredits = theirs is not None
         self._ours = ours
         self._theirs = self._left = theirs or 0
         self._taken = 0
@@ -36,11 +36,11 @@ class Credits:
     @property
     def mayPost(self) -> bool:
         """True if the peer has a receive for one message more."""
-        return self._left > 0 or not self.isCounted
+        return self._left > 0 or not self.usesCredits
 
     def posted(self) -> None:
         """Note that a message is on its way."""
-        if self.isCounted:
+        if self.usesCredits:
             self._left -= 1
 
     def given(self, count: int) -> bool:
@@ -58,7 +58,7 @@ class Credits:
 
     def due(self) -> int:
         """Credits to give back now; 0 is none, or not yet."""
-        return self._taken if self.isCounted and 2 * self._taken >= self._ours else 0
+        return self._taken if self.usesCredits and 2 * self._taken >= self._ours else 0
 
     def told(self, count: int) -> None:
         """Note that credits were given back."""

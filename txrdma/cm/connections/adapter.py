@@ -36,7 +36,7 @@ from txrdma.verbs.devices import DevicePlace, oneOf
 
 _log = Logger()
 
-SHELF: Final = 8192
+QUEUE_DEPTH: Final = 8192
 """Completions that a queue holds for several connections: more connections have another queue."""
 
 
@@ -47,7 +47,7 @@ LOOK_SECONDS: Final = 0.1
 """Age of what is known of ports until the device is asked again: the software device asks the system."""
 
 
-class Taker(Protocol):
+class CompletionHandler(Protocol):
     """A connection's part that takes its completions and events."""
 
     def arrived(self, completion: Completion) -> None:
@@ -63,15 +63,15 @@ class Taker(Protocol):
         """End: completions can't be acted on, or are read no more."""
 
 
-class Shelf:
+class SharedCompletionQueue:
     """
     A completion queue for some connections, with its reader.
 
-    @ivar takers: connections by the numbers of their queue pairs.
+    @ivar handlers: connections by the numbers of their queue pairs.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, depth: int) -> None:
-        self.takers: dict[QPN, Taker] = {}
+        self.handlers: dict[QPN, CompletionHandler] = {}
         self.free = depth
         with ExitStack() as undo:
             channel = device.createChannel()
@@ -88,7 +88,7 @@ class Shelf:
         """The reader of the queue, which is part of the reactor."""
         return self._reader
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take all that has completed so far."""
         while self._reader.poll():
             pass
@@ -98,28 +98,28 @@ class Shelf:
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        touched: dict[Taker, None] = {}
+        touched: dict[CompletionHandler, None] = {}
         for completion in batch:
-            taker = self.takers.get(completion.qpn)
-            if taker is not None:
-                taker.arrived(completion)
-                touched[taker] = None
-        for taker in touched:
+            handler = self.handlers.get(completion.qpn)
+            if handler is not None:
+                handler.arrived(completion)
+                touched[handler] = None
+        for handler in touched:
             try:
-                taker.process()
+                handler.process()
             except Exception:
                 failure = Failure()
-                _log.failure("{taker} ends by an error in its completions", failure, taker=taker)
-                self._break(taker, failure)
+                _log.failure("{handler} ends by an error in its completions", failure, handler=handler)
+                self._break(handler, failure)
 
     def fail(self, failure: Failure) -> None:
         """End all connections, with a reason."""
-        for taker in tuple(self.takers.values()):
-            self._break(taker, failure)
+        for handler in tuple(self.handlers.values()):
+            self._break(handler, failure)
 
-    def _break(self, taker: Taker, failure: Failure) -> None:
-        with _log.failuresHandled("{taker} could not be ended in order", taker=taker):
-            taker.broken(failure)
+    def _break(self, handler: CompletionHandler, failure: Failure) -> None:
+        with _log.failuresHandled("{handler} could not be ended in order", handler=handler):
+            handler.broken(failure)
 
 
 class Adapter:
@@ -140,8 +140,8 @@ class Adapter:
         self.reactor = reactor
         self.device = device
         self._holders = 0
-        self._shelves: list[Shelf] = []
-        self._pairs: dict[IQueuePair, Taker] = {}
+        self._queues: list[SharedCompletionQueue] = []
+        self._pairs: dict[IQueuePair, CompletionHandler] = {}
         self._tables: list[Sequence[GIDEntry]] = []
         self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
@@ -211,14 +211,14 @@ class Adapter:
     def isAbandoned(self) -> bool:
         """True if somebody has removed all readers from the reactor, as trial does after a failed test."""
         present = self.reactor.getReaders()
-        return any(each not in present for each in (*self._ports, *(each.reader for each in self._shelves)))
+        return any(each not in present for each in (*self._ports, *(each.reader for each in self._queues)))
 
     def abandon(self) -> None:
         """End all connections without a word to their peers, and close all that the holders would close."""
         self.manager.close()
         failure = Failure(DeviceUnavailable("somebody has removed all readers from the reactor"))
-        for shelf in tuple(self._shelves):
-            shelf.fail(failure)
+        for shared in tuple(self._queues):
+            shared.fail(failure)
         self._closing.close()
 
     # Its ports
@@ -242,7 +242,7 @@ class Adapter:
         self._look()
         return self._mtus[number - 1]
 
-    def placeOf(self, gid: GID) -> tuple[int, int] | None:
+    def findGID(self, gid: GID) -> tuple[int, int] | None:
         """The port that has a GID, and the index in its table, not of RoCE v1; None where none has."""
         self._look()
         return self._places.get(gid)
@@ -253,28 +253,28 @@ class Adapter:
         gids = dict.fromkeys(entry.gid for table in self._tables for entry in table)
         return [gid.ip for gid in gids if gid.ip is not None and not gid.isLinkLocal]
 
-    def placeFrom(self, gid: GID) -> tuple[int, int]:
+    def requireGID(self, gid: GID) -> tuple[int, int]:
         """
         The port that has a GID, and the index in its table.
 
         @raise InvalidRequest: none of the device's ports has it.
         """
-        place = self.placeOf(gid)
+        place = self.findGID(gid)
         if place is None:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
         return place
 
-    def partitionOf(self, port: int, pkey: int) -> int | None:
+    def findPKey(self, port: int, pkey: int) -> int | None:
         """The index in a port's table of its P_Key for a partition; None where the port is not in it."""
         return partitionIndex(self.device.pkeys(port), PKey(pkey))
 
-    def partitionFrom(self, port: int, pkey: int) -> int:
+    def requirePKey(self, port: int, pkey: int) -> int:
         """
-        The index of a P_Key, as L{partitionOf} finds it.
+        The index of a P_Key, as L{findPKey} finds it.
 
         @raise InvalidRequest: the port is in no such partition.
         """
-        index = self.partitionOf(port, pkey)
+        index = self.findPKey(port, pkey)
         if index is None:
             raise InvalidRequest(f"{self.device.name} is not in partition {pkey:#06x} by its port {port}")
         return index
@@ -284,49 +284,51 @@ class Adapter:
         self._look()
         return self._tables[0][usualGID(self._tables[0])].gid
 
-    def judge(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
+    def checkPath(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
         """
         Find out why an alternate path can't be used: its own GID is none of the device's, or is that of a
         port that is not in the connection's partition.
         """
-        place = self.placeOf(path.localGID)
+        place = self.findGID(path.localGID)
         if place is None:
             return APStatus.GID_REJECTED, self.usualGID().raw
         port, _index = place
-        return (APStatus.REJECTED, b"") if self.partitionOf(port, pkey) is None else None
+        return (APStatus.REJECTED, b"") if self.findPKey(port, pkey) is None else None
 
     # Its connections
 
-    def join(self, depth: int) -> Shelf:
-        """A completion queue with room for so many completions, which are taken until L{leave}."""
-        for shelf in self._shelves:
-            if shelf.free >= depth:
+    def reserve(self, depth: int) -> SharedCompletionQueue:
+        """A completion queue with room for so many completions, which are taken until L{detach}."""
+        for shared in self._queues:
+            if shared.free >= depth:
                 break
         else:
-            shelf = Shelf(self.reactor, self.device, max(depth, SHELF))
-            self._shelves.append(shelf)
-        shelf.free -= depth
-        return shelf
+            shared = SharedCompletionQueue(self.reactor, self.device, max(depth, QUEUE_DEPTH))
+            self._queues.append(shared)
+        shared.free -= depth
+        return shared
 
-    def enter(self, shelf: Shelf, queuePair: IQueuePair, taker: Taker) -> None:
+    def attach(
+        self, shared: SharedCompletionQueue, queuePair: IQueuePair, handler: CompletionHandler
+    ) -> None:
         """Have completions and events of a queue pair brought to a connection."""
-        shelf.takers[queuePair.number] = taker
-        self._pairs[queuePair] = taker
+        shared.handlers[queuePair.number] = handler
+        self._pairs[queuePair] = handler
 
-    def leave(self, shelf: Shelf, queuePair: IQueuePair | None, depth: int) -> None:
+    def detach(self, shared: SharedCompletionQueue, queuePair: IQueuePair | None, depth: int) -> None:
         """Forget a queue pair, which is closed already, and give back its room."""
         if queuePair is not None and self._pairs.pop(queuePair, None) is not None:
-            del shelf.takers[queuePair.number]
-        shelf.free += depth
-        if not shelf.takers and shelf in self._shelves:
-            self._shelves.remove(shelf)
-            shelf.close()
+            del shared.handlers[queuePair.number]
+        shared.free += depth
+        if not shared.handlers and shared in self._queues:
+            self._queues.remove(shared)
+            shared.close()
 
     def _told(self, event: AsyncEvent) -> None:
         if event.kind is AsyncEventKind.PATH_MIGRATED and event.queuePair is not None:
-            taker = self._pairs.get(event.queuePair)
-            if taker is not None:
-                taker.pathChanged()
+            handler = self._pairs.get(event.queuePair)
+            if handler is not None:
+                handler.pathChanged()
 
 
 def _checkIsFound(device: IVerbsDevice, number: int) -> None:

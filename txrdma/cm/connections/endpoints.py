@@ -19,8 +19,8 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
-from txrdma.cm.connections.names import addressesOf, isAddress
-from txrdma.cm.connections.opening import Attempt, Listening, Naming
+from txrdma.cm.connections.hostnames import addressesOf, isAddress
+from txrdma.cm.connections.opening import AddressScheme, Attempt, Listening
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.interfaces import IRDMAProtocol, IRDMATransport
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
@@ -45,11 +45,11 @@ _HEADER: Final = len(IPCMHeader().encode())
 USUAL: Final = Terms()
 """The terms of endpoints by service ids, unless they are given others."""
 
-PLAIN: Final = Terms(isCounted=False)
+UNCOUNTED_TERMS: Final = Terms(usesCredits=False)
 """The terms of endpoints by IP address: without a greeting, which programs of others do not know."""
 
 
-class ServiceNaming(Naming):
+class ServiceIDScheme(AddressScheme):
     """Service ids of one's own: private data have nothing before those of a program."""
 
     def prefix(self, path: IBPath) -> bytes:
@@ -65,7 +65,7 @@ class ServiceNaming(Naming):
         return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
 
 
-class IPNaming(Naming):
+class IPScheme(AddressScheme):
     """The IP CM service: ports in service ids, and addresses before the private data of a REQ."""
 
     def __init__(self, sourcePort: int = 0) -> None:
@@ -112,7 +112,7 @@ class _Client:
 
     def _connect(
         self,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
@@ -169,7 +169,9 @@ class IBClientEndpoint(_Client):
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
-        return self._connect(ServiceNaming(), self._serviceID, self._path, factory, alternate=self._alternate)
+        return self._connect(
+            ServiceIDScheme(), self._serviceID, self._path, factory, alternate=self._alternate
+        )
 
 
 @implementer(IMessageClientEndpoint)
@@ -182,7 +184,7 @@ class RDMAClientEndpoint(_Client):
         host: str,
         port: int,
         device: DevicePlace | None = None,
-        terms: Terms = PLAIN,
+        terms: Terms = UNCOUNTED_TERMS,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
     ) -> None:
@@ -211,7 +213,7 @@ class RDMAClientEndpoint(_Client):
         return await self._connectTo(addresses[-1], factory)
 
     def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        naming = IPNaming(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        naming = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         try:
             device = self._device if self._isChosen else softDeviceTo(address)
         except InvalidRequest:
@@ -226,12 +228,12 @@ class _Server:
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
 
     def _listen(
-        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
     ) -> Deferred[IListeningPort]:
         return execute(self._begin, naming, serviceID, factory)
 
     def _begin(
-        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+        self, naming: AddressScheme, serviceID: Callable[[], int], factory: IMessageProtocolFactory
     ) -> IListeningPort:
         adapter: Adapter = adapterOf(self._reactor, self._device)
         release = adapter.hold()
@@ -263,7 +265,7 @@ class IBServerEndpoint(_Server):
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
         """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
-        return self._listen(ServiceNaming(), lambda: self._serviceID, factory)
+        return self._listen(ServiceIDScheme(), lambda: self._serviceID, factory)
 
 
 @implementer(IMessageServerEndpoint)
@@ -296,4 +298,4 @@ class RDMAServerEndpoint(_Server):
         def number() -> int:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
-        return self._listen(IPNaming(), number, factory)
+        return self._listen(IPScheme(), number, factory)

@@ -29,7 +29,7 @@ from txrdma.cm.core.events import (
     ConnectionTimedOut,
     Disconnected,
     Event,
-    hearNothing,
+    ignoreEvent,
 )
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol, IRDMATransport
@@ -54,7 +54,7 @@ REPLY_ROOM: Final = 196
 _PSNS: Final = 1 << 24
 
 
-class Naming(Protocol):
+class AddressScheme(Protocol):
     """The use that a kind of endpoints makes of service ids and private data."""
 
     def prefix(self, path: IBPath) -> bytes:
@@ -83,7 +83,7 @@ class Attempt:
     def __init__(
         self,
         adapter: Adapter,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
@@ -100,10 +100,10 @@ class Attempt:
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._path = path
         assert path.sgid is not None  # endpoints see to that
-        port, _index = adapter.placeFrom(path.sgid)
+        port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
             assert alternate.sgid is not None  # endpoints see to that, too
-            adapter.placeFrom(alternate.sgid)
+            adapter.requireGID(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         room = REQUEST_ROOM - len(prefix)
@@ -139,9 +139,9 @@ class Attempt:
 
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
-        connection = adapter.manager.connect(request, self._path, self._heard, judge=adapter.judge)
+        connection = adapter.manager.connect(request, self._path, self._heard, checkPath=adapter.checkPath)
         transport.connection = connection
-        connection.handTo(self._heard, transport.pathChanged)
+        connection.setHandler(self._heard, transport.pathChanged)
 
     def _heard(self, connection: IManagedConnection, event: Event) -> None:
         transport = self._transport
@@ -170,7 +170,7 @@ class Attempt:
         wanted, request = informationOf(rejection), connection.request
         if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
             return False
-        connection.handTo(hearNothing)
+        connection.setHandler(ignoreEvent)
         try:
             self._ask(request.replace(pathMTU=PathMTU(wanted)))
         except RDMAError:
@@ -233,7 +233,7 @@ class Listening:
     def __init__(
         self,
         adapter: Adapter,
-        naming: Naming,
+        naming: AddressScheme,
         serviceID: Callable[[], int],
         factory: IMessageProtocolFactory,
         terms: Terms,
@@ -260,8 +260,10 @@ class Listening:
         @raise InvalidRequest: somebody listens to the service already.
         """
         self.serviceID = self._serviceIDs()
-        manager, judge = self._adapter.manager, self._adapter.judge
-        self._end = manager.listen(self.serviceID, self._requested, backlog=self._backlog, judge=judge)
+        manager, checkPath = self._adapter.manager, self._adapter.checkPath
+        self._end = manager.listen(
+            self.serviceID, self._requested, backlog=self._backlog, checkPath=checkPath
+        )
         self._release = self._adapter.hold()
 
     def stopListening(self) -> Deferred[None]:
@@ -296,11 +298,11 @@ class Listening:
         """
         if request.transport != CMTransport.RC:
             raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
-        place = self._adapter.placeOf(connection.primary.localGID)
+        place = self._adapter.findGID(connection.primary.localGID)
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
-        if self._adapter.partitionOf(port, request.pkey) is None:
+        if self._adapter.findPKey(port, request.pkey) is None:
             raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # no reason is for that
         mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
@@ -316,7 +318,7 @@ class Listening:
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
             raise Rejection
-        terms = replace(self._terms, isCounted=greeting is not None)
+        terms = replace(self._terms, usesCredits=greeting is not None)
         Answer(self._adapter, connection, terms, port).accept(
             protocol, peer, self._naming.addressOf(request.serviceID, connection.primary.localGID), said
         )
@@ -360,7 +362,7 @@ class Answer:
             )
             greeting, _ = understood(said, terms)
             transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
-            connection.handTo(self._heard, transport.pathChanged)
+            connection.setHandler(self._heard, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))
         except BaseException:
             transport.connection = None  # to be rejected by who has called this
@@ -374,7 +376,7 @@ class Answer:
         if self._transport.isShared:
             return FailoverAccepted.NOT_SUPPORTED
         isSame = areSame(request.alternate, request.primary)
-        refusal = self._transport.adapter.judge(reversedPath(request.alternate), request.pkey)
+        refusal = self._transport.adapter.checkPath(reversedPath(request.alternate), request.pkey)
         return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
 
     def _heard(self, connection: IManagedConnection, event: Event) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Union
 
-from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.events import ConnectionEstablished, Event, PathMigrated
 from txrdma.cm.core.exchange import LOW_BITS, Patience
@@ -66,7 +66,7 @@ class Listener:
     @ivar waiting: local comm ids of requested connections that are not established yet.
     """
 
-    __slots__ = ("backlog", "judge", "mayReload", "offset", "pattern", "serviceID", "waiting")
+    __slots__ = ("backlog", "checkPath", "mayReload", "offset", "pattern", "serviceID", "waiting")
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Listener:
         offset: int = 0,
         pattern: bytes = b"",
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> None:
         """
-        @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{judge}.
+        @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
         """
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
-        self.mayReload, self.judge = mayReload, judge
+        self.mayReload, self.checkPath = mayReload, checkPath
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
@@ -206,18 +206,18 @@ class Dispatcher:
         now: float,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> Managed:
         """
         Send a REQ; comm id and CA GUID are filled in.
 
         @param path: the way of messages to the peer.
-        @param mayReload: see L{txrdma.cm.core.alternate.Alternate}, as C{judge}.
+        @param mayReload: see L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
         @raise ResourceExhausted: no comm id is free.
         """
         number = self._freeNumber(self._connections)
         first = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, first, mayReload=mayReload, judge=judge)
+        connection = Connection(number, self.guid, first, mayReload=mayReload, checkPath=checkPath)
         managed = self._connections[number] = Managed(number, connection, _toGSI(path))
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
@@ -346,7 +346,9 @@ class Dispatcher:
             return None
         number = self._freeNumber(self._connections)
         first = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, first, mayReload=listener.mayReload, judge=listener.judge)
+        connection = Connection(
+            number, self.guid, first, mayReload=listener.mayReload, checkPath=listener.checkPath
+        )
         managed = Managed(number, connection, _toGSI(path.reverse()), listener)
         self._connections[number] = managed
         listener.waiting.add(number)

@@ -187,5 +187,5 @@ Event = Union[
 ]
 
 
-def hearNothing(connection: object, event: Event) -> None:
+def ignoreEvent(connection: object, event: Event) -> None:
     """Do nothing: nobody hears any more of a connection that its program has left."""

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.core.events import (
     ConnectionEstablished,
@@ -95,7 +95,7 @@ class KernelConnection:
         """The path in use, as this end sees it."""
         return self.request.primary if self.isActive else reversedPath(self.request.primary)
 
-    def handTo(self, heard: Heard, look: Callable[[], None] = lambda: None) -> None:
+    def setHandler(self, heard: Heard, look: Callable[[], None] = lambda: None) -> None:
         """Have events reported to another function from now on; there are no migrations to look for."""
         self._heard = heard
 
@@ -320,12 +320,12 @@ class KernelManager:
         self.channel.close()
 
     def listen(
-        self, serviceID: int, heard: Heard, *, backlog: int = BACKLOG, judge: Judge = acceptAny
+        self, serviceID: int, heard: Heard, *, backlog: int = BACKLOG, checkPath: PathCheck = acceptAnyPath
     ) -> Callable[[], None]:
         """
         Have REQs for a port reported, at all IP addresses that the device has now.
 
-        @param judge: is never asked: there are no alternate paths.
+        @param checkPath: is never asked: there are no alternate paths.
         @return: call it to listen no more. Connections stay.
         @raise InvalidRequest: the service id is not one of a port, somebody listens to the port already, or
             the device has no IP address.
@@ -353,7 +353,7 @@ class KernelManager:
         return end
 
     def connect(
-        self, request: REQ, path: IBPath, heard: Heard, *, judge: Judge = acceptAny
+        self, request: REQ, path: IBPath, heard: Heard, *, checkPath: PathCheck = acceptAnyPath
     ) -> KernelConnection:
         """
         Ask for a connection to the port of a REQ's service id, between the addresses in its private data.

@@ -73,7 +73,7 @@ class Options:
             receives=receives,
             sends=sizes.sends,
             reads=0,
-            isCounted=False,
+            usesCredits=False,
             keepalive=None,  # RSocketEnd sends its own probes
         )
 

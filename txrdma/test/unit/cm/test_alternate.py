@@ -171,7 +171,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.core.load, SECOND, 6, 0.0)  # no reload
         self.assertRaises(InvalidRequest, made(False).load, FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, made(True, isSupported=False).load, FIRST, 5, 0.0)
-        refusing = made(True, judge=lambda _path: (APStatus.GID_REJECTED, b""))
+        refusing = made(True, checkPath=lambda _path: (APStatus.GID_REJECTED, b""))
         self.assertRaises(InvalidRequest, refusing.load, FIRST, 5, 0.0)
         self.assertRaises(InvalidRequest, self.core.reply, 5, APStatus.LOADED, 0.0)
 
@@ -251,7 +251,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(self.status(self.core, 1, PRIMARY), APStatus.IS_CURRENT)
         self.assertEqual(self.status(self.core, 2, qpn=99), APStatus.QPN_EECN_DO_NOT_MATCH)
         self.assertEqual(self.status(made(False, isSupported=False), 3), APStatus.NOT_SUPPORTED)
-        refusing = made(False, judge=lambda _path: (APStatus.GID_REJECTED, bytes(16)))
+        refusing = made(False, checkPath=lambda _path: (APStatus.GID_REJECTED, bytes(16)))
         self.assertEqual(self.status(refusing, 4), APStatus.GID_REJECTED)
         self.load(FIRST, 5)
         self.core.outgoing()

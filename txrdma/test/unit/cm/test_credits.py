@@ -117,4 +117,4 @@ class GreetingTests(SynchronousTestCase):
     def test_notCounting(self) -> None:
         """An end that does not count takes the program's data from behind a greeting all the same."""
         said = Terms().greet(b"hi", 40)
-        self.assertEqual(understood(said, Terms(isCounted=False)), (None, b"hi"))
+        self.assertEqual(understood(said, Terms(usesCredits=False)), (None, b"hi"))

@@ -250,7 +250,7 @@ class DeviceTests(MessagingCase):
             raise RuntimeError("simulated")
 
         self.patch(client.transport, "broken", fail)
-        client.transport._shelf.fail(Failure(RDMAError("simulated")))
+        client.transport._shared.fail(Failure(RDMAError("simulated")))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         neighbor.lost[0].trap(ConnectionLost)
         client.transport.abortConnection()

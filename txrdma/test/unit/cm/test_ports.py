@@ -10,7 +10,7 @@ from typing import cast
 from twisted.internet.defer import CancelledError
 
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
-from txrdma.cm.core.alternate import acceptAny, Judge
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionEstablished,
@@ -81,9 +81,9 @@ class PortCase(VerbsPortCase):
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
         return self.client.connect(request, self.way, self.hearClient)
 
-    def opened(self, judge: Judge = acceptAny) -> CMConnection:
+    def opened(self, checkPath: PathCheck = acceptAnyPath) -> CMConnection:
         """A connection."""
-        self.host.listen(SERVICE, self.hearHost, judge=judge)
+        self.host.listen(SERVICE, self.hearHost, checkPath=checkPath)
         connection = self.connect()
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         return connection

@@ -118,7 +118,7 @@ class PingTests(MessagingCase):
     def liar(self, *messages: Advert | bytes) -> str:
         """Have a client say these, and return what the server complains of."""
         stranger = MessageRecorder()
-        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, isCounted=False))
+        self.connect(stranger, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
         region = stranger.transport.allocateMemory(64)
         for message in messages:
             raw = message

@@ -73,7 +73,7 @@ class OpeningTests(MessagingCase):
     def test_tooMuchPrivateData(self) -> None:
         """Private data that a REQ has no room for fail before anything is sent."""
         self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
-        self.failureResultOf(self.ask(replace(USUAL, isCounted=False), bytes(93)), ValueError)
+        self.failureResultOf(self.ask(replace(USUAL, usesCredits=False), bytes(93)), ValueError)
         self.assertNothingLeft()
 
     def test_rejected(self) -> None:
@@ -333,7 +333,7 @@ class MessageTests(MessagingCase):
 
     def test_notCounted(self) -> None:
         """A peer that does not count is sent to as it goes: its device says when there is no receive."""
-        client, server = self.connected(Terms(64, 2, 8, isCounted=False), Terms(64, 2, 8))
+        client, server = self.connected(Terms(64, 2, 8, usesCredits=False), Terms(64, 2, 8))
         self.assertIsNone(client.transport.agreed.receives)
         self.assertIsNone(server.transport.agreed.receives)
         for index in range(50):
@@ -420,7 +420,7 @@ class EndTests(MessagingCase):
 
     def test_pausedBetween(self) -> None:
         """A protocol that pauses after each message gets all messages of a peer that closed in order."""
-        for terms in (USUAL, replace(USUAL, isCounted=False), replace(USUAL, keepalive=0.5)):
+        for terms in (USUAL, replace(USUAL, usesCredits=False), replace(USUAL, keepalive=0.5)):
             client, server = self.connected(terms, terms)
             take = server.messageReceived
 

@@ -18,7 +18,7 @@ from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, S
 from txrdma.interfaces import IQueuePair
 
 
-class Migrating:
+class PathMigration:
     """Makes a queue pair ready to migrate, and notices that it has."""
 
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
@@ -33,11 +33,11 @@ class Migrating:
 
         @raise txrdma.error.RDMAError: the device does not take the path.
         """
-        port, index = self._adapter.placeFrom(path.localGID)
+        port, index = self._adapter.requireGID(path.localGID)
         pair.modify(
             QPAttributes(
                 alternateAddress=addressOf(path, port, index),
-                alternatePKeyIndex=self._adapter.partitionFrom(port, self._pkey),
+                alternatePKeyIndex=self._adapter.requirePKey(port, self._pkey),
                 alternateTimeout=path.localACKTimeout,
                 migrationState=MigrationState.REARM,
             )
