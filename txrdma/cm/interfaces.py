@@ -36,12 +36,13 @@ class IManagedConnection(Interface):
     alternate: CMPath | None = Attribute("The path to migrate to; None while there is none.")
 
     def setHandler(
-        heard: Callable[[IManagedConnection, Event], None], look: Callable[[], None] = lambda: None
+        handler: Callable[[IManagedConnection, Event], None],
+        checkMigration: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        Have events reported to another function from now on.
+        Set the function that is called with each event from now on.
 
-        @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
+        @param checkMigration: called before a LAP is handled, to report a migration of the queue pair.
         """
 
     def startingPSN() -> int:
@@ -79,7 +80,7 @@ class IConnectionManager(Interface):
 
     def listen(
         serviceID: int,
-        heard: Callable[[IManagedConnection, Event], None],
+        handler: Callable[[IManagedConnection, Event], None],
         *,
         backlog: int = ...,
         checkPath: PathCheck = ...,
@@ -89,14 +90,14 @@ class IConnectionManager(Interface):
     def connect(
         request: REQ,
         path: IBPath,
-        heard: Callable[[IManagedConnection, Event], None],
+        handler: Callable[[IManagedConnection, Event], None],
         *,
         checkPath: PathCheck = ...,
     ) -> IManagedConnection:
         """Ask a peer for a connection by a REQ."""
 
     def close() -> None:
-        """Forget all connections, and hear no more."""
+        """Forget all connections, and handle no more messages."""
 
 
 class IRDMATransport(IMessageTransport):

@@ -134,7 +134,6 @@ class PingClient(_Pinging):
             self._returned(bytes(self._sink.view[: self._size]))
 
     def connectionLost(self, reason: Failure) -> None:
-        """End; too early, where there are pings left."""
         self._finish(reason, bool(self._count) and self.pings == self._count)
 
     def _next(self) -> None:
@@ -195,7 +194,6 @@ class PingServer(_Pinging):
             self._read(advert)
 
     def connectionLost(self, reason: Failure) -> None:
-        """End; the client decides when."""
         self._finish(reason, bool(reason.check(ConnectionDone)))
 
     def _segment(self, length: int) -> Segment:

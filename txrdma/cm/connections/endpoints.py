@@ -57,11 +57,9 @@ class ServiceIDScheme(AddressScheme):
         return b""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        """The address that listens to a service id."""
         return MessageAddress(gid, serviceID)
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
-        """The address of an active end, and its private data."""
         return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
 
 
@@ -168,7 +166,6 @@ class IBClientEndpoint(_Client):
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
         return self._connect(
             ServiceIDScheme(), self._serviceID, self._path, factory, alternate=self._alternate
         )
@@ -197,7 +194,6 @@ class RDMAClientEndpoint(_Client):
         self._host, self._serviceID, self._isChosen = host, serviceIDOf(space, port), device is not None
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
         if isAddress(self._host):
             return self._connectTo(self._host, factory)
         return Deferred.fromCoroutine(self._connectByName(factory))
@@ -264,7 +260,6 @@ class IBServerEndpoint(_Server):
         self._serviceID = serviceID
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
         return self._listen(ServiceIDScheme(), lambda: self._serviceID, factory)
 
 
@@ -293,7 +288,6 @@ class RDMAServerEndpoint(_Server):
         self._port, self._space = port, space
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
 
         def number() -> int:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))

@@ -1,8 +1,8 @@
 """
-Attempts to connect, and listeners: from a REQ to a protocol with its transport.
+Attempts to connect, and listeners: from a REQ to a connected protocol.
 
-Follows InfiniBand Architecture vol. 1, 12.9.7. An attempt that ends, in whatever way, leaves no queue pair,
-and an id of the communication manager only until the peer can't answer any more.
+Follows InfiniBand Architecture vol. 1, 12.9.7. However an attempt ends, its queue pair is closed. Its
+communication ID stays allocated until timewait is over.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _PSNS: Final = 1 << 24
 
 
 class AddressScheme(Protocol):
-    """The use that a kind of endpoints makes of service ids and private data."""
+    """How a kind of endpoint uses service IDs and private data."""
 
     def prefix(self, path: IBPath) -> bytes:
-        """The bytes before all other private data of a REQ."""
+        """The header of the private data of a REQ."""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        """The address that listens to a service id."""
+        """The address of a listener for a service ID."""
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
         """
-        The address of an active end, and its private data behind what comes first.
+        The address of an active end, and its private data without the header.
 
-        @raise WireError: there is not what has to come first.
+        @raise WireError: the header is missing or invalid.
         """
 
 
@@ -75,9 +75,9 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
-    A peer that wants a smaller path MTU, and says which, is asked again.
+    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that.
 
-    @ivar answer: fires with the protocol; to cancel it is to withdraw the REQ, or to reject the REP.
+    @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
     """
 
     def __init__(
@@ -93,28 +93,28 @@ class Attempt:
     ) -> None:
         """
         @param alternate: a path to migrate to from the beginning, if the peer accepts it.
-        @param privateData: of the REQ, or what makes them by the transport, whose memory can be allocated.
-        @raise RDMAError: the device can't make it, or has no such paths.
+        @param privateData: of the REQ, or a function that makes it and may allocate memory of the transport.
+        @raise RDMAError: the device has too few resources, or no such paths.
         @raise ValueError: there is too much private data.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._path = path
-        assert path.sgid is not None  # endpoints see to that
+        assert path.sgid is not None  # set by endpoints
         port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
-            assert alternate.sgid is not None  # endpoints see to that, too
+            assert alternate.sgid is not None  # set by endpoints
             adapter.requireGID(alternate.sgid)
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         room = REQUEST_ROOM - len(prefix)
         if isinstance(privateData, bytes):
-            terms.greet(privateData, room)  # before anything is made for too much of it
+            terms.greet(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         try:
-            said = privateData if isinstance(privateData, bytes) else privateData(transport)
+            userData = privateData if isinstance(privateData, bytes) else privateData(transport)
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
@@ -130,40 +130,42 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=pathFor(path),
                 alternate=NO_PATH if alternate is None else pathFor(alternate),
-                privateData=prefix + terms.greet(said, room),
+                privateData=prefix + terms.greet(userData, room),
             )
             self._ask(request)
         except BaseException:
-            _withdraw(transport)  # nobody has the answer
+            _withdraw(transport)  # the caller has no Deferred to cancel
             raise
 
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
-        connection = adapter.manager.connect(request, self._path, self._heard, checkPath=adapter.checkPath)
+        connection = adapter.manager.connect(
+            request, self._path, self._handleEvent, checkPath=adapter.checkPath
+        )
         transport.connection = connection
-        connection.setHandler(self._heard, transport.pathChanged)
+        connection.setHandler(self._handleEvent, transport.pathChanged)
 
-    def _heard(self, connection: IManagedConnection, event: Event) -> None:
+    def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         transport = self._transport
         if isinstance(event, ConnectionReplied):
             self._replied(connection, event.reply)
         elif isinstance(event, ConnectionEstablished):
             self._established(connection)
         elif transport.protocol is None and isinstance(event, ConnectionRejected):
-            if self._askedForLess(connection, event.rejection):
+            if self._retryWithMTU(connection, event.rejection):
                 return
             self._failed(Failure(Rejected(event.rejection)))
         elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
             self._failed(Failure(PeerSilent("the peer does not answer the request for a connection")))
         elif transport.protocol is None and isinstance(event, Disconnected):
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
-        transport.heard(connection, event)
+        transport.handleEvent(connection, event)
 
-    def _askedForLess(self, connection: IManagedConnection, rejection: REJ) -> bool:
+    def _retryWithMTU(self, connection: IManagedConnection, rejection: REJ) -> bool:
         """
-        Ask again with the path MTU that a rejection names, if it names a smaller one.
+        Repeat the REQ with the path MTU that a rejection names, if that is smaller.
 
-        @return: whether it was so; else the attempt has failed.
+        @return: whether the REQ was repeated.
         """
         if self.answer.called or rejection.reason != RejectReason.INVALID_PATH_MTU:
             return False
@@ -202,14 +204,14 @@ class Attempt:
             self._failed(Failure())
             return
         if self.answer.called:
-            return  # the factory has given up the attempt, and its protocol never begins
+            return  # the factory cancelled the attempt
         self._transport.failed = _ignore
         self._transport.established(protocol, host, peer)
-        if not self.answer.called:  # by a protocol that has given up the attempt as it began
+        if not self.answer.called:  # cancelled by connectionMade
             self.answer.callback(protocol)
 
     def _failed(self, failure: Failure) -> None:
-        """The end without a protocol; whoever waits hears of it once."""
+        """Fail the attempt; later failures are ignored."""
         self._transport.failed = _ignore
         self._transport.abortConnection()
         if not self.answer.called:
@@ -217,18 +219,18 @@ class Attempt:
 
 
 def _withdraw(transport: MessageTransport) -> None:
-    """End an attempt of which nobody wants to hear."""
+    """End an attempt without reporting it."""
     transport.failed = _ignore
     transport.abortConnection()
 
 
 def _ignore(failure: Failure) -> None:
-    """Whoever asked has had the answer."""
+    """Ignore a failure: the outcome of the attempt was reported."""
 
 
 @implementer(IListeningPort)
 class Listening:
-    """A listener: a service id of an adapter, with a factory for connections that come to it."""
+    """A listener for a service ID of an adapter, with a factory of protocols."""
 
     def __init__(
         self,
@@ -240,7 +242,7 @@ class Listening:
         backlog: int,
     ) -> None:
         """
-        @param serviceID: the number to listen to, or the next one to try.
+        @param serviceID: returns the service ID to listen to, which may be a random one.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._serviceIDs = serviceID
@@ -255,9 +257,9 @@ class Listening:
 
     def startListening(self) -> None:
         """
-        Listen to the service from now on.
+        Start listening.
 
-        @raise InvalidRequest: somebody listens to the service already.
+        @raise InvalidRequest: the service ID has a listener already.
         """
         self.serviceID = self._serviceIDs()
         manager, checkPath = self._adapter.manager, self._adapter.checkPath
@@ -267,13 +269,13 @@ class Listening:
         self._release = self._adapter.hold()
 
     def stopListening(self) -> Deferred[None]:
-        """Listen no more; connections stay. Twice is fine."""
+        """Stop listening; connections stay. May be called twice."""
         self._end()
         self._release()
         return succeed(None)
 
     def getHost(self) -> MessageAddress:
-        """The address that is listened to."""
+        """The address of the listener."""
         return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
 
     def _requested(self, connection: IManagedConnection, event: Event) -> None:
@@ -287,14 +289,14 @@ class Listening:
             _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
             connection.reject(RejectReason.NO_RESOURCES)
         except Exception:
-            _log.failure("{listener}: its program failed", listener=self)
+            _log.failure("{listener}: buildProtocol failed", listener=self)
             connection.reject(RejectReason.NO_RESOURCES)
 
     def _accept(self, connection: IManagedConnection, request: REQ) -> None:
         """
-        Answer a REQ by a REP.
+        Answer a REQ with a REP.
 
-        @raise Rejection: it is to be rejected.
+        @raise Rejection: the REQ is to be rejected.
         """
         if request.transport != CMTransport.RC:
             raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
@@ -303,7 +305,7 @@ class Listening:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
         if self._adapter.findPKey(port, request.pkey) is None:
-            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # no reason is for that
+            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
         mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
@@ -319,18 +321,18 @@ class Listening:
         if protocol is None:
             raise Rejection
         terms = replace(self._terms, usesCredits=greeting is not None)
-        Answer(self._adapter, connection, terms, port).accept(
+        Acceptance(self._adapter, connection, terms, port).accept(
             protocol, peer, self._naming.addressOf(request.serviceID, connection.primary.localGID), said
         )
 
 
-class Answer:
-    """The accepting of one connection at the passive end, until it is established."""
+class Acceptance:
+    """The passive end of a connection, until it is established."""
 
     def __init__(self, adapter: Adapter, connection: IManagedConnection, terms: Terms, port: int) -> None:
         """
-        @param terms: count, where the peer does so.
-        @raise RDMAError: the device has no room for another connection.
+        @param terms: with credits, if the peer uses them.
+        @raise RDMAError: the device has too few resources.
         """
         self._connection, self._terms = connection, terms
         self._transport = MessageTransport(adapter, terms, port, connection.request.pkey)
@@ -338,10 +340,10 @@ class Answer:
 
     def accept(self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, said: bytes) -> None:
         """
-        Accept by a REP, with a queue pair that is ready.
+        Make the queue pair ready, and send a REP.
 
         @param said: private data of the REQ, with the greeting.
-        @raise RDMAError: the device does not take what the peer asks for.
+        @raise RDMAError: the device refuses the attributes that the peer asks for.
         """
         self._protocol, self._peer, self._host = protocol, peer, host
         connection, terms, transport = self._connection, self._terms, self._transport
@@ -362,15 +364,15 @@ class Answer:
             )
             greeting, _ = understood(said, terms)
             transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
-            connection.setHandler(self._heard, transport.pathChanged)
+            connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))
         except BaseException:
-            transport.connection = None  # to be rejected by who has called this
+            transport.connection = None  # the caller rejects it
             transport.abortConnection()
             raise
 
     def _failover(self, request: REQ) -> FailoverAccepted:
-        """Find out whether the queue pair, ready to send, can migrate to the alternate path of a REQ."""
+        """Whether the queue pair can migrate to the alternate path of a REQ."""
         if not isPath(request.alternate):
             return FailoverAccepted.ACCEPTED
         if self._transport.isShared:
@@ -379,7 +381,7 @@ class Answer:
         refusal = self._transport.adapter.checkPath(reversedPath(request.alternate), request.pkey)
         return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
 
-    def _heard(self, connection: IManagedConnection, event: Event) -> None:
+    def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):
             self._transport.established(self._protocol, self._host, self._peer)
-        self._transport.heard(connection, event)
+        self._transport.handleEvent(connection, event)

@@ -129,7 +129,6 @@ class MessageTransport:
 
     @property
     def device(self) -> IVerbsDevice:
-        """The device of the connection."""
         return self.adapter.device
 
     @property
@@ -145,12 +144,10 @@ class MessageTransport:
 
     @property
     def path(self) -> CMPath:
-        """The path in use, as this end sees it."""
         return self._cm.primary
 
     @property
     def alternate(self) -> CMPath | None:
-        """The path to migrate to; None while there is none."""
         return self._cm.alternate
 
     @property
@@ -164,7 +161,6 @@ class MessageTransport:
         return self.connection
 
     def getHost(self) -> MessageAddress:
-        """The address of this end."""
         return self._host
 
     def getPeer(self) -> MessagePeer:
@@ -225,7 +221,6 @@ class MessageTransport:
         return done
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
-        """Allocate memory that the peer may read and write while there is the connection, and no longer."""
         return self._regions.allocate(length)
 
     def freeMemory(self, region: IMemoryRegion) -> None:
@@ -246,7 +241,6 @@ class MessageTransport:
             self._producer, self._isProducerPaused = producer, False
 
     def unregisterProducer(self) -> None:
-        """Forget the producer; a connection that was waiting for it ends."""
         self._producer = None
         self._turn()
 
@@ -281,7 +275,6 @@ class MessageTransport:
         self.loseConnection()
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits."""
         self._lose(ConnectionAborted())
 
     def loadAlternatePath(self, path: IBPath | CMPath) -> Deferred[CMPath]:
@@ -329,7 +322,7 @@ class MessageTransport:
         self._call(protocol.makeConnection, self)
         self.process()
 
-    def heard(self, connection: IManagedConnection, event: Event) -> None:
+    def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         """Act on an event of the established connection, or of one that failed before."""
         if isinstance(event, Disconnected):
             self._disconnected()

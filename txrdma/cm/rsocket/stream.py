@@ -192,7 +192,7 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
         events = list(core.events)
         core.events.clear()
         if self._mapped is not None:
-            callWithContext(self.context, self._mapped.heard, events)
+            callWithContext(self.context, self._mapped.handleEvents, events)
 
     # What the connection brings: see IRDMAProtocol
 
@@ -232,7 +232,6 @@ class RSocketEnd(StreamEnd[RSocket, IRDMATransport]):
             self._core = self._local = None
 
     def connectionLost(self, reason: Failure) -> None:
-        """End, by what the connection beneath says and by what the peer has said before."""
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None

@@ -61,7 +61,6 @@ class RSocketClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
-        """Parse C{rsocket:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
         from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
         from txrdma.verbs.devices import prepareDevice
@@ -90,7 +89,6 @@ class RSocketServerParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
-        """Parse C{rsocket:port}, as L{IStreamServerEndpointStringParser} asks."""
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
         from txrdma.ports.softdevices import softDeviceAt

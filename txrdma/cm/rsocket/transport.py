@@ -41,7 +41,6 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
 
     @property
     def peerMappings(self) -> list[range]:
-        """The offsets that the peer has mapped."""
         return self.stream.peerMappings
 
     def mapMemory(self, length: int, offset: int = 0) -> MappedMemory:
@@ -53,11 +52,9 @@ class RSocketTransport(StreamTransport[RSocketEnd]):
         return self.stream.mapMemory(length, offset)
 
     def writeMapped(self, offset: int, data: bytes) -> Deferred[None]:
-        """Write to memory that the peer has mapped: see L{IMappingTransport}."""
         return self.stream.writeMapped(offset, data)
 
     def whenMapped(self, offset: int, length: int = 1) -> Deferred[None]:
-        """Wait until the peer has mapped memory: see L{IMappingTransport}."""
         return self.stream.whenMapped(offset, length)
 
     # ITCPTransport

@@ -113,7 +113,7 @@ class CancelCase(MessagingCase):
     def heldBy(self, manager: object) -> tuple[object, ...]:
         """Numbers of all that a manager has."""
         if isinstance(manager, kernels.KernelManager):
-            return len(manager._connections), len(manager._hearing), len(manager.channel.identifiers)
+            return len(manager._connections), len(manager._handlers), len(manager.channel.identifiers)
         assert isinstance(manager, ConnectionManager)
         core = manager._core
         tables: tuple[Sized, ...] = (

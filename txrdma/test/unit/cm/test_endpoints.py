@@ -75,7 +75,7 @@ class RDMATests(MessagingCase):
             self.assertEqual(adapter.findGID(adapter.usualGID()), (1, 0))
             self.assertIs(adapter.findGID(GID.fromIP("10.0.1.2")), None)
         self.assertEqual(asked, [1])
-        self.pause(2 * adapters.LOOK_SECONDS)
+        self.pause(2 * adapters.REFRESH_SECONDS)
         adapter.mtuOf(1)
         self.assertEqual(asked, [1, 1])
         release()
