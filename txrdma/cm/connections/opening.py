@@ -36,7 +36,7 @@ from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAPro
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
-from txrdma.cm.terms import agree, MessageAddress, MessagePeer, Terms, understood
+from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, splitGreeting, Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -108,7 +108,7 @@ class Attempt:
         prefix = naming.prefix(path)
         room = REQUEST_ROOM - len(prefix)
         if isinstance(privateData, bytes):
-            terms.greet(privateData, room)  # raise before any resource is allocated
+            terms.withGreeting(privateData, room)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
@@ -130,7 +130,7 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=pathFor(path),
                 alternate=NO_PATH if alternate is None else pathFor(alternate),
-                privateData=prefix + terms.greet(userData, room),
+                privateData=prefix + terms.withGreeting(userData, room),
             )
             self._ask(request)
         except BaseException:
@@ -180,8 +180,8 @@ class Attempt:
         return True
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
-        greeting, self._said = understood(reply.privateData, self._terms)
-        agreed = agree(self._terms, greeting, connection.request, reply, True)
+        greeting, self._said = splitGreeting(reply.privateData, self._terms)
+        agreed = negotiate(self._terms, greeting, connection.request, reply, True)
         try:
             self._transport.ready(connection.request, reply, True, agreed)
         except RDMAError:
@@ -315,7 +315,7 @@ class Listening:
             address, said = self._naming.peerOf(request)
         except WireError:
             raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
-        greeting, privateData = understood(said, self._terms)
+        greeting, privateData = splitGreeting(said, self._terms)
         peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
@@ -360,10 +360,10 @@ class Acceptance:
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
                 rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.greet(answer, REPLY_ROOM),
+                privateData=terms.withGreeting(answer, REPLY_ROOM),
             )
-            greeting, _ = understood(said, terms)
-            transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
+            greeting, _ = splitGreeting(said, terms)
+            transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
             connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))
         except BaseException:

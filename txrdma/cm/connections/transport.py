@@ -436,7 +436,7 @@ class MessageTransport:
     def _takeCredits(self, completion: Completion) -> None:
         """Take credits that the peer gives back."""
         self._post(completion.identifier)  # before the peer can cause the next one
-        if not self._credits.given(completion.immediate or 0):
+        if not self._credits.returned(completion.immediate or 0):
             self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
 
     def _received(self, completion: Completion) -> None:
