@@ -233,14 +233,14 @@ LIMITS: Final = (
     Limit(
         "rdma:",
         "connections of a listener that are asked for and not established (ib: and rsocket: likewise)",
-        "txrdma.cm._manager.BACKLOG",
+        "txrdma.cm.core.dispatcher.BACKLOG",
         "The next REQ is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_flood",
     ),
     Limit(
         "rdma:",
         "SIDR requests that are kept with their answers",
-        "txrdma.cm._manager.MOST_QUESTIONS",
+        "txrdma.cm.core.dispatcher.MOST_QUESTIONS",
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
     ),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from txrdma.cm._exchange import Core, Patience
-from txrdma.cm.events import ConnectionRejected, Disconnected, TimewaitOver
-from txrdma.cm.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
+from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
+from txrdma.cm.core.exchange import Core, Patience
+from txrdma.cm.layouts.messages import checkRoom, DISCONNECT_ROOM, DREP, DREQ, REJ
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, Table
 from txrdma.kit.wire import Layout

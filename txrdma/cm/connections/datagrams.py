@@ -19,12 +19,12 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf, Shelf
+from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
 from txrdma.cm.connections.endpoints import LIFE_TIME
-from txrdma.cm.connections.names import addressesOf
-from txrdma.cm.connections.terms import MessageAddress
-from txrdma.cm.ipcm import IPAddresses, PortSpace, serviceIDOf
-from txrdma.cm.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
+from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
@@ -133,24 +133,24 @@ class DatagramTransport:
         self.dropped = 0
         self._adapter, self._protocol = adapter, protocol
         self._release = adapter.hold()
-        self._shelf: Shelf | None = None
+        self._shared: SharedCompletionQueue | None = None
         self._inbox: list[Completion] = []
         self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
         self._undo: list[Callable[[], None]] = []
         try:
-            port, self._index = adapter.placeFrom(source)
+            port, self._index = adapter.requireGID(source)
             self._port = port
             self.longest = int(adapter.mtuOf(port).bytes)
             self._stride = self.longest + _GRH
-            self._shelf = adapter.join(SENDS + RECEIVES)
+            self._shared = adapter.reserve(SENDS + RECEIVES)
             memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)
             self._memory = memory
             self._undo.append(memory.close)
-            queue, capacity = self._shelf.queue, Capacity(SENDS, RECEIVES, 1, 1)
+            queue, capacity = self._shared.queue, Capacity(SENDS, RECEIVES, 1, 1)
             self._pair = adapter.domain.createQueuePair(QPKind.UD, queue, queue, capacity)
             self._undo.append(self._pair.close)
-            adapter.enter(self._shelf, self._pair, self)
+            adapter.attach(self._shared, self._pair, self)
             self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port, qkey=QKEY))
             self._post(range(RECEIVES))
             self._pair.modify(QPAttributes(state=QPState.RTR))
@@ -179,11 +179,11 @@ class DatagramTransport:
             raise InvalidRequest("a datagram of a service needs a receiver")
         if len(data) > self.longest:
             raise InvalidRequest(f"a datagram has {self.longest} bytes at most, not {len(data)}")
-        if self._shelf is None:
+        if self._shared is None:
             return
         if not self._free:
-            self._shelf.look()  # some may have left meanwhile
-        if not self._free or self._shelf is None:
+            self._shared.poll()  # some may have left meanwhile
+        if not self._free or self._shared is None:
             self.dropped += 1
             return
         slot = self._free.pop()
@@ -216,7 +216,7 @@ class DatagramTransport:
             except Exception:
                 _log.failure("{transport}: its program failed", transport=self)
 
-    # Completions: see L{txrdma.cm.connections.adapter.Taker}
+    # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def arrived(self, completion: Completion) -> None:
         """Keep a completion for L{process}."""
@@ -226,7 +226,7 @@ class DatagramTransport:
         """Act on what has completed."""
         inbox, self._inbox = self._inbox, []
         for completion in inbox:
-            if self._shelf is None:
+            if self._shared is None:
                 return
             if completion.status is not Status.SUCCESS:
                 _log.warn("{transport} ends: {status}", transport=self, status=completion.status)
@@ -279,7 +279,7 @@ class DatagramTransport:
 
     def _close(self) -> bool:
         """Close all; whether it was open."""
-        shelf, self._shelf = self._shelf, None
+        shared, self._shared = self._shared, None
         pair = getattr(self, "_pair", None)
         for close in reversed(self._undo):
             close()
@@ -287,10 +287,10 @@ class DatagramTransport:
         for handle in self._handles.values():
             handle.close()
         self._handles.clear()
-        if shelf is not None:
-            self._adapter.leave(shelf, pair, SENDS + RECEIVES)
+        if shared is not None:
+            self._adapter.detach(shared, pair, SENDS + RECEIVES)
         self._release()
-        return shelf is not None
+        return shared is not None
 
 
 class DatagramClientEndpoint:

@@ -7,8 +7,8 @@ send before the REP goes out, an active one before the RTU.
 
 from __future__ import annotations
 
-from txrdma.cm.messages import CMPath, REP, REQ
-from txrdma.cm.paths import pathOf, reversedPath
+from txrdma.cm.layouts.messages import CMPath, REP, REQ
+from txrdma.cm.layouts.paths import pathOf, reversedPath
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Access, AddressVector, QPAttributes, QPState
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Union
 
-from txrdma.cm.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
+from txrdma.cm.layouts.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import WireError
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.wire import Code

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from txrdma.cm._exchange import Core, Patience
-from txrdma.cm.events import ServiceRequested, ServiceResolved, ServiceTimedOut
-from txrdma.cm.messages import SIDRREP, SIDRREQ
+from txrdma.cm.core.events import ServiceRequested, ServiceResolved, ServiceTimedOut
+from txrdma.cm.core.exchange import Core, Patience
+from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ
 from txrdma.kit.machines import Row, Table
 from txrdma.kit.wire import Layout
 

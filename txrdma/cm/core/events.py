@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Union
 
-from txrdma.cm.messages import APR, CMPath, DREQ, LAP, MessageKind, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
+from txrdma.cm.layouts.messages import (
+    APR,
+    CMPath,
+    DREQ,
+    LAP,
+    MessageKind,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDRREP,
+    SIDRREQ,
+)
 from txrdma.kit.values import frozen
 
 
@@ -175,5 +187,5 @@ Event = Union[
 ]
 
 
-def hearNothing(connection: object, event: Event) -> None:
+def ignoreEvent(connection: object, event: Event) -> None:
     """Do nothing: nobody hears any more of a connection that its program has left."""

@@ -7,12 +7,12 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
-from txrdma.cm._closing import Closing
-from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
-from txrdma.cm._opening import Opening
-from txrdma.cm.events import Event
-from txrdma.cm.messages import (
+from txrdma.cm.core.alternate import acceptAnyPath, Alternate, Ends, PathCheck
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.events import Event
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
+from txrdma.cm.core.opening import Opening
+from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
     CMPath,
@@ -24,7 +24,7 @@ from txrdma.cm.messages import (
     MRA,
     REJ,
 )
-from txrdma.cm.paths import isPath, lifeTimeOf, reversedPath
+from txrdma.cm.layouts.paths import isPath, lifeTimeOf, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
@@ -47,18 +47,18 @@ class Connection:
         transactionID: int,
         *,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> None:
         """
         @param guid: this end's CA GUID.
         @param transactionID: the first of this end's transactions; others have the numbers that follow.
-        @param mayReload: see L{Alternate}, as C{judge}.
+        @param mayReload: see L{Alternate}, as C{checkPath}.
         """
         self.opening = Opening(localCommID, guid)
         self.closing: Closing | None = None
         self.alternate: Alternate | None = None
         self._transactionID = transactionID
-        self._mayReload, self._judge = mayReload, judge
+        self._mayReload, self._judge = mayReload, checkPath
         self._way: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
 
     # Its names
@@ -284,7 +284,7 @@ class Connection:
     def _newAlternate(self, patience: Patience) -> Alternate:
         opening = self.opening
         assert opening.reply is not None  # there is no connection without
-        isActive, request, judge = opening.isActive, opening.request, self._judge
+        isActive, request, checkPath = opening.isActive, opening.request, self._judge
         isAccepted = opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED
         first = request.alternate if isAccepted and isPath(request.alternate) else None
         return Alternate(
@@ -298,5 +298,5 @@ class Connection:
             patience=patience,
             isSupported=isAccepted,
             mayReload=self._mayReload,
-            judge=lambda path: judge(path, request.pkey),
+            checkPath=lambda path: checkPath(path, request.pkey),
         )

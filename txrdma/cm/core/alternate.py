@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, Union
 
-from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -28,8 +27,9 @@ from txrdma.cm.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
-from txrdma.cm.paths import alternateOf, areSame, lapFor, reversedPath
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
+from txrdma.cm.layouts.messages import APR, APStatus, checkFits, checkRoom, CMPath, LAP, MessageKind, MRA
+from txrdma.cm.layouts.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, Table
@@ -45,15 +45,15 @@ LATE: Final = 1 << 16
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""
 
-PathJudge = Callable[[CMPath], Union[Refusal, None]]
-"""A function that finds out why an end can't use a path, as it sees that; None if it can."""
+AlternateCheck = Callable[[CMPath], Union[Refusal, None]]
+"""Returns why an end can't use a path, as seen from it; None if it can."""
 
-Judge = Callable[[CMPath, int], Union[Refusal, None]]
-"""A L{PathJudge} for any connection, whose partition it is told by its P_Key."""
+PathCheck = Callable[[CMPath, int], Union[Refusal, None]]
+"""An L{AlternateCheck} for any connection; the second argument is the P_Key of its partition."""
 
 
-def acceptAny(_path: CMPath, _pkey: int = 0) -> Refusal | None:
-    """Find nothing against a path: programs are asked themselves."""
+def acceptAnyPath(_path: CMPath, _pkey: int = 0) -> Refusal | None:
+    """Accept any path: the program decides."""
     return None
 
 
@@ -162,16 +162,16 @@ class Alternate(Core):
         patience: Patience,
         isSupported: bool = True,
         mayReload: bool = False,
-        judge: PathJudge = acceptAny,
+        checkPath: AlternateCheck = acceptAnyPath,
     ) -> None:
         """
         @param isSupported: what the connection's REP said of failover.
         @param mayReload: an alternate path can be replaced before it was migrated to.
-        @param judge: finds out why this end can't use a path.
+        @param checkPath: finds out why this end can't use a path.
         """
         self._ends = ends
         self._isActive, self._isSupported, self._mayReload = isActive, isSupported, mayReload
-        self._judge = judge
+        self._judge = checkPath
         self.primary = primary
         self.alternate = alternate
         self.wasUsed = False

@@ -1,8 +1,8 @@
 """
-All connections of one end port: which message belongs to which of them, and what strangers get.
+The dispatcher of one end port: finds the connection of each message, and answers messages without one.
 
 Follows InfiniBand Architecture vol. 1, 12.9.8 (comm ids, stale connections) and 12.9.9 (timewait). Every
-message of a peer has an answer, or is counted as late: nothing that does not match a connection changes it.
+message of a peer is answered, or counted as late; it changes no connection but the one that it matches.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Union
 
-from txrdma.cm._alternate import acceptAny, Judge
-from txrdma.cm._connection import Connection
-from txrdma.cm._exchange import LOW_BITS, Patience
-from txrdma.cm._sidr import Resolution
-from txrdma.cm.events import ConnectionEstablished, Event, PathMigrated
-from txrdma.cm.messages import (
+from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.events import ConnectionEstablished, Event, PathMigrated
+from txrdma.cm.core.exchange import LOW_BITS, Patience
+from txrdma.cm.core.sidr import Resolution
+from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
     DREP,
@@ -34,7 +34,7 @@ from txrdma.cm.messages import (
     SIDRREQ,
     SIDRStatus,
 )
-from txrdma.cm.paths import pathOf
+from txrdma.cm.layouts.paths import pathOf
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
@@ -59,15 +59,14 @@ _TRIES: Final = 64
 
 class Listener:
     """
-    A place where REQs of a service id arrive, or SIDR_REQs.
+    A listener for the REQs, or the SIDR_REQs, of a service id.
 
-    @ivar backlog: connections that may be on their way to be established; REQs beyond these are dropped, and
-        come again.
-    @ivar pattern: bytes that the private data of a REQ must have, behind C{offset} others.
-    @ivar waiting: connections that are asked for and not established yet.
+    @ivar backlog: limit of C{waiting}. REQs beyond it are dropped; peers retransmit them.
+    @ivar pattern: bytes that the private data of a REQ must have at C{offset}.
+    @ivar waiting: local comm ids of requested connections that are not established yet.
     """
 
-    __slots__ = ("backlog", "judge", "mayReload", "offset", "pattern", "serviceID", "waiting")
+    __slots__ = ("backlog", "checkPath", "mayReload", "offset", "pattern", "serviceID", "waiting")
 
     def __init__(
         self,
@@ -76,18 +75,18 @@ class Listener:
         offset: int = 0,
         pattern: bytes = b"",
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> None:
         """
-        @param mayReload: of connections that come here; see L{txrdma.cm._alternate.Alternate}, as C{judge}.
+        @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
         """
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
-        self.mayReload, self.judge = mayReload, judge
+        self.mayReload, self.checkPath = mayReload, checkPath
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
-        """True if private data have the listener's pattern."""
+        """Whether private data match the pattern."""
         return privateData.startswith(self.pattern, self.offset)
 
 
@@ -133,7 +132,7 @@ class Managed:
         return self.core
 
 
-class Manager:
+class Dispatcher:
     """
     The connections, listeners and resolutions of one end port.
 
@@ -207,18 +206,18 @@ class Manager:
         now: float,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Judge = acceptAny,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> Managed:
         """
         Send a REQ; comm id and CA GUID are filled in.
 
         @param path: the way of messages to the peer.
-        @param mayReload: see L{txrdma.cm._alternate.Alternate}, as C{judge}.
+        @param mayReload: see L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
         @raise ResourceExhausted: no comm id is free.
         """
         number = self._freeNumber(self._connections)
         first = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, first, mayReload=mayReload, judge=judge)
+        connection = Connection(number, self.guid, first, mayReload=mayReload, checkPath=checkPath)
         managed = self._connections[number] = Managed(number, connection, _toGSI(path))
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
@@ -347,7 +346,9 @@ class Manager:
             return None
         number = self._freeNumber(self._connections)
         first = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, first, mayReload=listener.mayReload, judge=listener.judge)
+        connection = Connection(
+            number, self.guid, first, mayReload=listener.mayReload, checkPath=listener.checkPath
+        )
         managed = Managed(number, connection, _toGSI(path.reverse()), listener)
         self._connections[number] = managed
         listener.waiting.add(number)

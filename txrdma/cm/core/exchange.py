@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from txrdma.cm.events import Event
-from txrdma.cm.messages import CMPath
-from txrdma.cm.paths import lifeTimeOf
+from txrdma.cm.core.events import Event
+from txrdma.cm.layouts.messages import CMPath
+from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.kit.machines import Table

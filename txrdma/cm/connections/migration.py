@@ -10,15 +10,15 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections.adapter import Adapter
+from txrdma.cm.connections.queuepairs import addressOf
 from txrdma.cm.connections.sendqueue import SendQueue
-from txrdma.cm.messages import CMPath
-from txrdma.cm.queuepairs import addressOf
+from txrdma.cm.layouts.messages import CMPath
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
 
 
-class Migrating:
+class PathMigration:
     """Makes a queue pair ready to migrate, and notices that it has."""
 
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
@@ -33,11 +33,11 @@ class Migrating:
 
         @raise txrdma.error.RDMAError: the device does not take the path.
         """
-        port, index = self._adapter.placeFrom(path.localGID)
+        port, index = self._adapter.requireGID(path.localGID)
         pair.modify(
             QPAttributes(
                 alternateAddress=addressOf(path, port, index),
-                alternatePKeyIndex=self._adapter.partitionFrom(port, self._pkey),
+                alternatePKeyIndex=self._adapter.requirePKey(port, self._pkey),
                 alternateTimeout=path.localACKTimeout,
                 migrationState=MigrationState.REARM,
             )

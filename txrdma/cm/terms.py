@@ -1,8 +1,8 @@
 """
-Terms of connections for messages: what an end wants, what both agree on, and how they say so.
+Terms and addresses of message connections, and the greeting by which two ends negotiate credits.
 
-Depths, MTU and retries are agreed on by REQ and REP (IBA vol. 1, 12.7). Lengths of messages and credits are
-no matter of these; ends that are willing to count credits put a greeting in front of their private data.
+REQ and REP negotiate depths, MTU and retries (IBA vol. 1, 12.7), but not message lengths and credits. An end
+that uses credits puts a greeting in front of its private data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from twisted.internet.interfaces import IAddress
 
-from txrdma.cm.messages import REP, REQ
+from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits
@@ -23,13 +23,16 @@ from txrdma.kit.wire import bits, Layout, wire
 MAGIC: Final = 0x74784D01
 """The first bytes of a greeting, of version 1."""
 
+KEEPALIVE: Final = 15.0
+"""Seconds between probes of an idle peer, unless an endpoint is given others."""
+
 
 @wire(12)
 class Greeting(Layout):
     """
-    The beginning of private data whose sender counts credits.
+    The header of private data whose sender uses credits.
 
-    C{receives} are posted for messages of C{messageBytes}; C{privateLength} bytes of a program's follow.
+    C{receives} are posted for messages of C{messageBytes}; C{privateLength} bytes of the program follow.
     """
 
     magic: int = bits(32)
@@ -45,16 +48,16 @@ class Terms:
     Terms that an end wants for a connection.
 
     @ivar messageBytes: the length of the longest message, in bytes.
-    @ivar receives: messages that the peer may send before the protocol has taken the first of them.
-    @ivar sends: requests that may be under way, and messages that wait before a producer is paused.
-    @ivar reads: reads of either end that may be under way.
+    @ivar receives: posted receives: messages that the peer may send before the protocol has handled any.
+    @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused.
+    @ivar reads: outstanding RDMA reads of either end.
     @ivar mtu: the largest payload of packets; None is that of the port.
-    @ivar retryCount: times that a packet is sent again without an answer, 0 to 7.
-    @ivar rnrRetryCount: times that the peer sends again what found no receive, 0 to 7, where 7 is for ever.
-    @ivar responseTimeout: the time that a CM takes to answer at most, a time's code.
-    @ivar maxCMRetries: times that a message of the CM is sent again, 0 to 15.
+    @ivar retryCount: retransmissions of an unacknowledged packet, 0 to 7.
+    @ivar rnrRetryCount: retransmissions of the peer after receiver-not-ready, 0 to 7; 7 is unlimited.
+    @ivar responseTimeout: maximum response time of a CM: 4.096 us times 2 to this power.
+    @ivar maxCMRetries: retransmissions of a CM message, 0 to 15.
     @ivar keepalive: seconds between probes of an idle peer; None is never.
-    @ivar isCounted: count credits with peers that do so, too; a client that does not sends no greeting.
+    @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
     """
 
     messageBytes: int = 4096
@@ -66,27 +69,27 @@ class Terms:
     rnrRetryCount: int = 7
     responseTimeout: int = 18
     maxCMRetries: int = 7
-    isCounted: bool = True
-    keepalive: float | None = None
+    usesCredits: bool = True
+    keepalive: float | None = KEEPALIVE
 
     def within(self, limits: DeviceLimits) -> Terms:
-        """The terms that a device can keep: with as many reads as it does."""
+        """These terms, with as many reads as a device supports."""
         most = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)
         return Terms(
             *(self.messageBytes, self.receives, self.sends, most, self.mtu),
-            *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.isCounted),
+            *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.usesCredits),
             self.keepalive,
         )
 
-    def greet(self, privateData: bytes, room: int) -> bytes:
+    def withGreeting(self, privateData: bytes, room: int) -> bytes:
         """
-        Put a greeting in front of private data, if the end counts.
+        Put a greeting in front of private data, if this end uses credits.
 
-        @param room: bytes that the message has for private data.
-        @raise ValueError: the message has no room for so much.
+        @param room: length of the private data of the message, in bytes.
+        @raise ValueError: the private data is too long.
         """
         greeting = b""
-        if self.isCounted:
+        if self.usesCredits:
             greeting = Greeting(
                 magic=MAGIC,
                 privateLength=min(255, len(privateData)),
@@ -94,22 +97,22 @@ class Terms:
                 messageBytes=self.messageBytes,
             ).encode()
         if len(greeting) + len(privateData) > room:
-            raise ValueError(f"there is room for {room - len(greeting)} bytes of private data")
+            raise ValueError(f"private data has {room - len(greeting)} bytes at most, not {len(privateData)}")
         return (greeting + privateData).ljust(room, b"\0")
 
 
 @frozen
 class Agreed:
     """
-    Terms that both ends of a connection have agreed on, as one end sees them.
+    Negotiated terms of a connection, from the view of one end.
 
     @ivar messageBytes: the length of the longest message, in bytes.
-    @ivar receives: those that the peer has posted for messages; None where it does not count.
-    @ivar sends: requests of this end that may be under way.
-    @ivar initiatorDepth: reads of this end that may be under way; C{responderResources}: those of the peer.
-    @ivar retryCount: times that a packet is sent again without an answer.
-    @ivar rnrRetryCount: times that this end sends again what found no receive; 7 is for ever.
-    @ivar ackTimeout: the time after which a packet is sent again, a time's code.
+    @ivar receives: receives of the peer; None if credits are not used.
+    @ivar sends: requests of this end that may be outstanding.
+    @ivar initiatorDepth: outstanding reads of this end; C{responderResources}: those of the peer.
+    @ivar retryCount: retransmissions of an unacknowledged packet.
+    @ivar rnrRetryCount: retransmissions of this end after receiver-not-ready; 7 is unlimited.
+    @ivar ackTimeout: acknowledgement timeout: 4.096 us times 2 to this power.
     """
 
     messageBytes: int
@@ -123,8 +126,8 @@ class Agreed:
     ackTimeout: int
 
 
-def understood(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes]:
-    """Take a greeting, if there is one and it counts, and the program's private data behind it."""
+def splitGreeting(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes]:
+    """Split private data into the greeting, if credits are used, and the data of the program."""
     try:
         greeting = Greeting.decode(privateData)
     except WireError:
@@ -133,14 +136,14 @@ def understood(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes
         return None, privateData
     length = len(Greeting().encode())
     user = privateData[length : length + greeting.privateLength]
-    return (greeting if terms.isCounted else None), user
+    return (greeting if terms.usesCredits else None), user
 
 
-def agree(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP, isActive: bool) -> Agreed:
+def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP, isActive: bool) -> Agreed:
     """
-    Find what REQ, REP and the peer's greeting amount to.
+    Derive the terms from REQ, REP and the peer's greeting.
 
-    @param isActive: this end sent the REQ.
+    @param isActive: whether this end sent the REQ.
     """
     mine, theirs = (request, reply) if isActive else (reply, request)
     most = terms.messageBytes
@@ -163,9 +166,9 @@ class MessageAddress:
     """
     The address of an end.
 
-    @ivar gid: of its port; None where it listens at all.
-    @ivar serviceID: the service id that is listened to.
-    @ivar host: its IP address, and C{port} its port, where it has these; else C{""} and 0.
+    @ivar gid: of its port; None for a listener at all ports.
+    @ivar serviceID: of the listener.
+    @ivar host: IP address, or C{""}; C{port}: port number, or 0.
     """
 
     gid: GID | None
@@ -181,7 +184,7 @@ class MessagePeer:
     The other end of a connection.
 
     @ivar qpn: the number of its queue pair.
-    @ivar privateData: its program's private data; without a greeting, padded with zeros.
+    @ivar privateData: private data of its program, padded with zeros if it sent no greeting.
     """
 
     address: MessageAddress

@@ -11,16 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from txrdma.cm._exchange import Core, LONGEST_SERVICE, Patience
-from txrdma.cm.events import (
+from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
     ConnectionRequested,
     ConnectionTimedOut,
 )
-from txrdma.cm.messages import checkFits, checkRoom, MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
-from txrdma.cm.paths import lifeTimeOf
+from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, Patience
+from txrdma.cm.layouts.messages import (
+    checkFits,
+    checkRoom,
+    MessageKind,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+)
+from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.iba.types import GUID
 from txrdma.kit.machines import Row, Table
 from txrdma.kit.wire import Layout

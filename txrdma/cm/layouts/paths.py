@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.cm.messages import CMPath, LAP
+from txrdma.cm.layouts.messages import CMPath, LAP
 from txrdma.iba.path import IBPath, PERMISSIVE_LID, SUBNET_TIMEOUT
 from txrdma.iba.types import GID, LID
 from txrdma.mad.layouts.values import Rate
