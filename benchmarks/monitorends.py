@@ -28,11 +28,11 @@ from txrdma.iba.verbs import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.counterreader import CounterReader
-from txrdma.monitor.exposition import CounterExposition
-from txrdma.monitor.historystore import HistoryStore, Level
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.rows import COUNTERS, Row
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.series.exposition import CounterExposition
+from txrdma.monitor.series.historystore import HistoryStore, Level
+from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree

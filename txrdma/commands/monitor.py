@@ -13,10 +13,10 @@ from txrdma.commands.common.session import FabricOptions, opened
 from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.judging import ErrorJudge, MOST_BIT_ERRORS
-from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.linkload import busiest
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, MOST_BIT_ERRORS
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 
 if TYPE_CHECKING:
     from rich.console import Group

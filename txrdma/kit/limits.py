@@ -362,14 +362,14 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "bytes of a webhook's answer",
-        "txrdma.monitor.channels.MOST_ANSWER",
+        "txrdma.monitor.events.channels.MOST_ANSWER",
         "The connection is closed.",
         "integration.monitor.test_telling.ChannelTests.test_webhook",
     ),
     Limit(
         "monitor",
         "news that wait for a channel",
-        "txrdma.monitor.outlets.MOST_NEWS",
+        "txrdma.monitor.events.notificationqueue.MOST_NEWS",
         "The oldest are dropped.",
         "unit.monitor.test_outlets.QueueTests.test_bounded",
     ),

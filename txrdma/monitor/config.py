@@ -16,16 +16,16 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.values import frozen
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.channels import MailSettings
-from txrdma.monitor.exposition import METRICS
+from txrdma.monitor.diagnosis.findinglog import LedgerRules
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
+from txrdma.monitor.events.alerts import Silence, TellingRules
+from txrdma.monitor.events.channels import MailSettings
 from txrdma.monitor.files import FileSettings
-from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
-from txrdma.monitor.ledger import LedgerRules
 from txrdma.monitor.listening import isLoopback, mistakeIn
-from txrdma.monitor.news import Silence, TellingRules
-from txrdma.monitor.poller import DEFAULT_RULES
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.poller import DEFAULT_RULES
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import METRICS
 
 if sys.version_info >= (3, 11):
     import tomllib

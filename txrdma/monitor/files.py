@@ -23,8 +23,8 @@ from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import hostName, isHost, slurmText
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.ledger import Entry
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.reading.poller import FabricPoller
 
 _log = Logger()
 

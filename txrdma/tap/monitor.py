@@ -29,20 +29,20 @@ from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
-from txrdma.monitor.channels import Channel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, fabricFindings
+from txrdma.monitor.events.channels import Channel, LineChannel, MailChannel, WebhookChannel
+from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.events.notifier import Teller
 from txrdma.monitor.files import KeptFiles
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.judging import ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
 from txrdma.monitor.listening import isLoopback
-from txrdma.monitor.memory import MonitorMemory, secondsToFind
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.rows import correctionRowOf, Row, rowOf
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.surveyor import Surveyor
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
 from txrdma.monitor.supervisor import Supervisor
-from txrdma.monitor.surveyor import Surveyor
-from txrdma.monitor.telling import Teller
 from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent
 from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.tables import FINDINGS

@@ -13,7 +13,7 @@ from twisted.web.template import Tag
 
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
-from txrdma.monitor.exposition import guidText
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.watch import Look, printable
 
 Part = Any

@@ -15,10 +15,10 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.details import CAUSES
-from txrdma.monitor.exposition import correctionMeanings, FAMILIES, guidText
-from txrdma.monitor.journal import KINDS
+from txrdma.monitor.events.journal import KINDS
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.details import CAUSES
+from txrdma.monitor.series.exposition import correctionMeanings, FAMILIES, guidText
 from txrdma.monitor.web.layout import (
     ago,
     amount,

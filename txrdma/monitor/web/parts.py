@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from twisted.web.template import Tag
 
-from txrdma.monitor.journal import Change
-from txrdma.monitor.ledger import Entry
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.events.journal import Change
 from txrdma.monitor.web.layout import (
     badge,
     errors,

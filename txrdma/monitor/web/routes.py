@@ -11,10 +11,10 @@ from typing import Any, Final
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.exposition import CAUSE_FAMILIES, FAMILIES
-from txrdma.monitor.historystore import DEFAULT_LEVELS
-from txrdma.monitor.rows import KEPT
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.series.exposition import CAUSE_FAMILIES, FAMILIES
+from txrdma.monitor.series.historystore import DEFAULT_LEVELS
+from txrdma.monitor.series.rows import KEPT
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (
     CHANGES,

@@ -14,15 +14,15 @@ from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.exposition import METRICS
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent
+from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.access import Access, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
+from txrdma.monitor.web.html import People
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
-from txrdma.monitor.web.packaged import Files
-from txrdma.monitor.web.people import People
 from txrdma.monitor.web.rest import API, sendJSON
+from txrdma.monitor.web.staticfiles import Files
 from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0

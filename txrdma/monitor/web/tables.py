@@ -12,9 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
 from txrdma.kit.values import frozen
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.journal import Change, KINDS
-from txrdma.monitor.ledger import Entry
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.events.journal import Change, KINDS
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.watch import Look, NODE_TYPES, nodeType, printable
 
 Schema = dict[str, Any]

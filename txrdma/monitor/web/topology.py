@@ -16,7 +16,7 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PortState
-from txrdma.monitor.exposition import guidText
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import (
     choice,
     COUNT,

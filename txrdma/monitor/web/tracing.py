@@ -9,7 +9,7 @@ from typing import Any, Final
 from txrdma.error import RDMAError
 from txrdma.fabric.model import Node
 from txrdma.fabric.routing import DirectView, Hop, NoRoute, trace
-from txrdma.monitor.exposition import guidText
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import COUNT, GUID_TEXT, NUMBER, orNull, Schema, TEXT, TRUTH
 from txrdma.monitor.web.watch import Look, printable
 

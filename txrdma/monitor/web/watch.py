@@ -14,13 +14,13 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.journal import Journal
-from txrdma.monitor.judging import DEFAULT_FLAPS, DEFAULT_LIMITS
-from txrdma.monitor.ledger import Entry, LedgerEvent
-from txrdma.monitor.loads import shareOf
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.findinglog import Entry, LedgerEvent
+from txrdma.monitor.diagnosis.linkload import shareOf
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
+from txrdma.monitor.events.journal import Journal
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.history import HistoryWriter
 
 _ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
 _TYPES: Final = {NodeType.SWITCH: "switch", NodeType.CHANNEL_ADAPTER: "host", NodeType.ROUTER: "router"}

@@ -13,8 +13,8 @@ from twisted.internet.task import deferLater
 from twisted.mail.smtp import SMTP, SMTPBadRcpt, SMTPConnectError, SMTPFactory, User
 from twisted.trial.unittest import TestCase
 
-from txrdma.monitor import channels
-from txrdma.monitor.channels import MailChannel, MailSettings
+from txrdma.monitor.events import channels
+from txrdma.monitor.events.channels import MailChannel, MailSettings
 from txrdma.test.integration.monitor.test_telling import _Delivery
 from txrdma.test.support.monitor.telling import newsOf
 

@@ -20,7 +20,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.channels import (
+from txrdma.monitor.events.channels import (
     Channel,
     MailChannel,
     MailSettings,

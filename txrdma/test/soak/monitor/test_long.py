@@ -24,12 +24,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.iba.types import GUID
-from txrdma.monitor.exposition import guidText, labels
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.presence import Presence
-from txrdma.monitor.rows import rowOf
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import guidText, labels
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import rowOf
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net

@@ -56,7 +56,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
     from twisted.internet import reactor as theReactor
 
     from txrdma.monitor.config import parseConfig
-    from txrdma.monitor.ledger import LedgerRules
+    from txrdma.monitor.diagnosis.findinglog import LedgerRules
     from txrdma.sim.fabric import SimulatedFabric
     from txrdma.sim.nets.fattree import fatTree
     from txrdma.tap.monitor import MonitorService

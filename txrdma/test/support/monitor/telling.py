@@ -7,8 +7,8 @@ from __future__ import annotations
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
-from txrdma.monitor.ledger import Entry, Key
-from txrdma.monitor.news import News
+from txrdma.monitor.diagnosis.findinglog import Entry, Key
+from txrdma.monitor.events.alerts import News
 
 
 def entryOf(kind: str = "width", where: str = "leaf 1", severity: Severity = Severity.WARNING) -> Entry:

@@ -13,11 +13,11 @@ from twisted.internet.task import deferLater
 
 from txrdma.fabric.errorcorrection import correctingPorts
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
 NET = """

@@ -17,12 +17,12 @@ from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
-from txrdma.monitor._counters import Meter
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.corrections import layoutOf, LONGEST_REFUSED_SECONDS
-from txrdma.monitor.exposition import CounterExposition
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.exposition import CounterExposition
 from txrdma.sim.fabric.agents import pma
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net

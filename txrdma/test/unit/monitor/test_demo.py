@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.demo_fabric import netOf
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.weather import Weather

@@ -19,12 +19,12 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import _KINDS, ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import Cleared, Key, Ledger, LedgerEvent, LedgerRules, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.surveyor import Surveyor
+from txrdma.monitor.diagnosis.findinglog import Cleared, Key, Ledger, LedgerEvent, LedgerRules, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorJudge, fabricFindings
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 

@@ -13,9 +13,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import Remembered
-from txrdma.monitor.rows import Row
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import Remembered
+from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor.storecontract import reading
 
 

@@ -15,15 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.journal import Change, Journal, KEPT
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import Entry, Ledger, LedgerEvent, Resumed
-from txrdma.monitor.memory import MonitorMemory, secondsToFind
-from txrdma.monitor.poller import DEFAULT_RULES, FabricPoller
-from txrdma.monitor.presence import Presence
+from txrdma.monitor.diagnosis.findinglog import Entry, Ledger, LedgerEvent, Resumed
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.events.journal import Change, Journal, KEPT
+from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree

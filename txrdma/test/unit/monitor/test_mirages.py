@@ -4,7 +4,7 @@ The monitor of a fabric in which an agent invents switches.
 
 from __future__ import annotations
 
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 

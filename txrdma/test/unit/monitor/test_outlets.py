@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.ledger import Cleared, Raised
-from txrdma.monitor.news import News, TellingRules
-from txrdma.monitor.outlets import LONGEST_RETRY_SECONDS, MOST_NEWS, QUEUE, STOP_SECONDS
-from txrdma.monitor.telling import Teller
+from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.events.alerts import News, TellingRules
+from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_NEWS, QUEUE, STOP_SECONDS
+from txrdma.monitor.events.notifier import Teller
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.telling import entryOf
 from txrdma.test.unit.monitor.test_telling import Heard, StoredMemory
 

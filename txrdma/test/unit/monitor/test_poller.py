@@ -14,11 +14,11 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
-from txrdma.monitor._tallies import Limit
-from txrdma.monitor.judging import ErrorJudge, Place
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, Place
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.agents import pma

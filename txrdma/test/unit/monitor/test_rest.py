@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.ledger import LedgerEvent
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch

@@ -14,14 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.nodenames import parseNodeNames
-from txrdma.monitor._tallies import Limit
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.findinglog import LedgerRules
+from txrdma.monitor.diagnosis.linkload import busiest
+from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
 from txrdma.monitor.files import FileSettings, KeptFiles, unfitHosts
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import LedgerRules
-from txrdma.monitor.loads import busiest
-from txrdma.monitor.poller import DEFAULT_RULES
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.reading.poller import DEFAULT_RULES
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
 from txrdma.test.unit.monitor.test_poller import PollerTestCase

@@ -14,14 +14,14 @@ from twisted.logger import capturedLogs, LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor import poller as pollerModule
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.ledger import Raised
-from txrdma.monitor.news import News, TellingRules
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.events.alerts import News, TellingRules
+from txrdma.monitor.events.notifier import MEMORY_SECONDS, Teller
+from txrdma.monitor.reading import poller as pollerModule
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
-from txrdma.monitor.surveyor import Surveyor
-from txrdma.monitor.telling import MEMORY_SECONDS, Teller
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.telling import entryOf
 from txrdma.test.unit.monitor.test_poller import PollerTestCase

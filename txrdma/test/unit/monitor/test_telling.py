@@ -18,7 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.channels import (
+from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.events.alerts import GRACE_SECONDS, News, Silence, TellingRules
+from txrdma.monitor.events.channels import (
     LineChannel,
     mailOf,
     MailSettings,
@@ -26,11 +28,9 @@ from txrdma.monitor.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
-from txrdma.monitor.historystore import HistoryStore, Remembered
-from txrdma.monitor.ledger import Cleared, Raised
-from txrdma.monitor.news import GRACE_SECONDS, News, Silence, TellingRules
-from txrdma.monitor.outlets import LONGEST_RETRY_SECONDS
-from txrdma.monitor.telling import Teller
+from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS
+from txrdma.monitor.events.notifier import Teller
+from txrdma.monitor.series.historystore import HistoryStore, Remembered
 from txrdma.test.support.monitor.telling import entryOf, newsOf
 
 RULES = TellingRules(delaySeconds=60.0, groupSeconds=10.0)

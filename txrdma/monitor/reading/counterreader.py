@@ -32,11 +32,11 @@ from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor._counters import Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor.corrections import NO_ATTRIBUTE
-from txrdma.monitor.judging import ErrorJudge, Place
-from txrdma.monitor.readings import kindOf, ReadingKind
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, Place
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.attributes import kindOf, ReadingKind
+from txrdma.monitor.reading.backoff import BackOff
+from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""

@@ -17,7 +17,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import RouteCheck
 from txrdma.fabric.tables import tableFindings, TableSurvey
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()

@@ -15,9 +15,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.fabric.health import Finding
-from txrdma.monitor.historystore import HistoryStore, Point, Remembered
-from txrdma.monitor.judging import Place
-from txrdma.monitor.rows import Row
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.historystore import HistoryStore, Point, Remembered
+from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()

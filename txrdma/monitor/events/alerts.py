@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
-from txrdma.monitor.ledger import Entry, Key
+from txrdma.monitor.diagnosis.findinglog import Entry, Key
 
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a former process has told, and that is not here, counts as cleared."""

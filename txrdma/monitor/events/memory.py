@@ -16,15 +16,15 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
-from txrdma.monitor.counterreader import SILENT_TIMES
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore, Remembered
-from txrdma.monitor.journal import Change, Journal, KEPT
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import Entry, Key, Ledger
-from txrdma.monitor.managers import STILL_SECONDS
-from txrdma.monitor.poller import UNHEARD_SECONDS
-from txrdma.monitor.presence import Gone, Link, Presence
+from txrdma.monitor.diagnosis.findinglog import Entry, Key, Ledger
+from txrdma.monitor.diagnosis.managers import STILL_SECONDS
+from txrdma.monitor.diagnosis.presence import Gone, Link, Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.events.journal import Change, Journal, KEPT
+from txrdma.monitor.reading.counterreader import SILENT_TIMES
+from txrdma.monitor.reading.poller import UNHEARD_SECONDS
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore, Remembered
 
 _FINDINGS: Final = "findings"
 _CHANGES: Final = "changes"

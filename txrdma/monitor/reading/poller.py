@@ -36,15 +36,15 @@ from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
-from txrdma.monitor.corrections import CorrectionReader
-from txrdma.monitor.counterreader import CounterReader
-from txrdma.monitor.details import DetailReader
-from txrdma.monitor.judging import ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
-from txrdma.monitor.managers import ManagerWatch
-from txrdma.monitor.presence import Presence
-from txrdma.monitor.settings import PollerSettings
-from txrdma.monitor.statistics import PollerStatistics
+from txrdma.monitor.diagnosis.findinglog import Key, Ledger, LedgerEvent, LedgerRules
+from txrdma.monitor.diagnosis.managers import ManagerWatch
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, fabricFindings
+from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.reading.details import DetailReader
+from txrdma.monitor.reading.fec import CorrectionReader
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 
 _log = Logger()

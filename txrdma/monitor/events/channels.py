@@ -29,7 +29,7 @@ from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.values import frozen
-from txrdma.monitor.news import News
+from txrdma.monitor.events.alerts import News
 
 _log = Logger()
 

@@ -17,9 +17,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.monitor.channels import Channel
-from txrdma.monitor.ledger import Key
-from txrdma.monitor.news import News
+from txrdma.monitor.diagnosis.findinglog import Key
+from txrdma.monitor.events.alerts import News
+from txrdma.monitor.events.channels import Channel
 from txrdma.monitor.supervisor import SupervisedLoop
 
 RETRY_SECONDS: Final = 15.0

@@ -2,7 +2,7 @@
 Teller of findings: news go to all channels, once, and again to a channel that could not take them.
 
 That a finding was told is stored before it is told, together with the queues in which it waits: see
-L{txrdma.monitor.outlets}.
+L{txrdma.monitor.events.notificationqueue}.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.monitor.channels import Channel
-from txrdma.monitor.ledger import Cleared, Key, LedgerEvent
-from txrdma.monitor.news import News, Telling, TellingRules
-from txrdma.monitor.outlets import forgotten, Outlet, QUEUE, restored, RETRY_SECONDS, Stored
+from txrdma.monitor.diagnosis.findinglog import Cleared, Key, LedgerEvent
+from txrdma.monitor.events.alerts import News, Telling, TellingRules
+from txrdma.monitor.events.channels import Channel
+from txrdma.monitor.events.notificationqueue import forgotten, Outlet, QUEUE, restored, RETRY_SECONDS, Stored
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()

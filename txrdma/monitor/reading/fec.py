@@ -23,9 +23,9 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor.judging import ErrorJudge, Place
+from txrdma.monitor.diagnosis.thresholds import ErrorJudge, Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.backoff import BackOff
 
 _PATIENCE: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""

@@ -1,7 +1,7 @@
 """
 Judgement of a fabric and of its counters: what is found wrong at a time.
 
-Whether a fault has lasted long enough to be told is the matter of L{txrdma.monitor.ledger}.
+Whether a fault has lasted long enough to be told is the matter of L{txrdma.monitor.diagnosis.findinglog}.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.portcounters import CounterLayout, Meter
 
 Place = tuple[GUID, int]
 """A port, by the GUID of its node and its number: fabrics come and go, this stays."""

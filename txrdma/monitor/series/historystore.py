@@ -19,9 +19,9 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.database import Columns, Database, HistoryRefused, SQLite
-from txrdma.monitor.judging import Place
-from txrdma.monitor.rows import Row, Strand, STRANDS
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.database import Columns, Database, HistoryRefused, SQLite
+from txrdma.monitor.series.rows import Row, Strand, STRANDS
 
 _log = Logger()
 
@@ -109,7 +109,7 @@ def openDatabase(where: str) -> Database:
     """
     if "://" not in where:
         return SQLite(where)
-    from txrdma.monitor.sqldatabase import SQLDatabase
+    from txrdma.monitor.series.sqldatabase import SQLDatabase
 
     return SQLDatabase(where)
 

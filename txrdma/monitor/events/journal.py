@@ -11,10 +11,10 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.judging import Place
-from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
-from txrdma.monitor.presence import Link
+from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.presence import Link
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.exposition import guidText
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
