@@ -179,6 +179,23 @@ class FileTests(PollerTestCase):
         one.description = "b"
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
 
+    def test_longNames(self) -> None:
+        """A faulty host that claims another one's name makes that one unfit only as its other adapter."""
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
+        self.pump(30.0)
+        fabric, entries = self.poller.fabric, self.poller.ledger.open.values()
+        assert fabric is not None
+        first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
+        for others, its, unfit in (
+            ("a", "a x", []),
+            ("a x", "a x", []),
+            ("a x", "a", []),
+            ("a mlx5_0", "a mlx5_1", ["a"]),
+        ):
+            first.description, faulty.description = others, its
+            self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, its))
+
     def test_several(self) -> None:
         """Each file that cannot be written is a finding of its own, and keeps no other from being written."""
         folder = Path(self.mktemp())
