@@ -18,8 +18,8 @@ from txrdma.kit.values import frozen, record
 
 _MOST_TEXTS: Final = 3
 _MOST_DOUBLINGS: Final = 10
-_KEPT: Final = 1000
-"""Most findings that are cleared and still known."""
+MOST_CLEARED: Final = 1000
+"""Maximum number of cleared findings that are retained."""
 
 
 class Key(NamedTuple):
@@ -139,7 +139,7 @@ class Ledger:
         self._rules = rules
         self._pending: dict[Key, float] = {}
         self.open: dict[Key, Entry] = {}
-        self.closed: deque[Entry] = deque(maxlen=_KEPT)
+        self.closed: deque[Entry] = deque(maxlen=MOST_CLEARED)
         self._returning: dict[Key, Entry] = {}
 
     def observe(
@@ -269,7 +269,7 @@ class Ledger:
         return True
 
     def _close(self, entry: Entry) -> None:
-        if len(self.closed) == _KEPT:
+        if len(self.closed) == MOST_CLEARED:
             self._returning.pop(self.closed[0].key, None)
         self.closed.append(entry)
         self._returning.pop(entry.key, None)

@@ -22,8 +22,8 @@ KINDS: Final = (
 )
 """Kinds of changes that a journal knows."""
 
-KEPT: Final = 10_000
-"""Most changes that a journal keeps: the last ones."""
+MOST_CHANGES: Final = 10_000
+"""Maximum number of changes in a journal; the oldest are dropped."""
 
 
 @frozen
@@ -65,7 +65,7 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.changes: deque[Change] = deque(maxlen=KEPT)
+        self.changes: deque[Change] = deque(maxlen=MOST_CHANGES)
         self.number = 0
         self._nodes: dict[GUID, str] | None = None
         self._links: dict[Link, tuple[int, str]] = {}

@@ -20,7 +20,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry, Key, Ledger
 from txrdma.monitor.diagnosis.managers import STILL_SECONDS
 from txrdma.monitor.diagnosis.presence import Gone, Link, Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorJudge
-from txrdma.monitor.events.journal import Change, Journal, KEPT
+from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
 from txrdma.monitor.reading.poller import UNHEARD_SECONDS
 from txrdma.monitor.series.history import HistoryWriter
@@ -130,7 +130,7 @@ class MonitorMemory:
         for number, change in enumerate(
             islice(journal.changes, len(journal.changes) - new, None), journal.number - new + 1
         ):
-            yield _CHANGES, str(number % KEPT), json.dumps([number, *_changeRow(change)])
+            yield _CHANGES, str(number % MOST_CHANGES), json.dumps([number, *_changeRow(change)])
         self._number = journal.number
 
     def _differences(

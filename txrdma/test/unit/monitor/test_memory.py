@@ -19,7 +19,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry, Ledger, LedgerEvent, Resu
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import Limit
 from txrdma.monitor.diagnosis.thresholds import ErrorJudge
-from txrdma.monitor.events.journal import Change, Journal, KEPT
+from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
@@ -218,24 +218,24 @@ class BoundTests(SynchronousTestCase):
         journal = Journal()
         memory = memoryOf(journal)
         memory.restore(lambda kind: 0.0)
-        for number in range(KEPT + 300):
+        for number in range(MOST_CHANGES + 300):
             journal._add([Change(float(number), "node-came", f"n{number}", "it is there")])
             if not number % 777:
                 memory.update()
                 clock.advance(1.0)
         memory.update()
         clock.advance(1.0)
-        self.assertEqual(len(store.remembered("changes")), KEPT)
+        self.assertEqual(len(store.remembered("changes")), MOST_CHANGES)
         other = Journal()
         memory = memoryOf(other)
         memory.restore(lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
-        self.assertEqual(other.number, KEPT + 300)
+        self.assertEqual(other.number, MOST_CHANGES + 300)
         other._add([Change(1e6, "node-gone", "last", "it is gone")])
         memory.update()
         clock.advance(1.0)
         rows = sorted(json.loads(value)[0] for _name, value in store.remembered("changes"))
-        self.assertEqual((len(rows), rows[-1]), (KEPT, KEPT + 301))
+        self.assertEqual((len(rows), rows[-1]), (MOST_CHANGES, MOST_CHANGES + 301))
 
     def test_held(self) -> None:
         """Findings that are new at every look are held for nothing; the others for as long as they take."""
