@@ -51,7 +51,7 @@ def prepare(options: CommandOptions) -> None:
         needTables()
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma monitor}: poll, and show each round."""
     ended: Deferred[None] = Deferred()
     with opened(reactor, options) as session:
