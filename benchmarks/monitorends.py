@@ -28,7 +28,7 @@ from txrdma.iba.verbs import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.thresholds import ErrorJudge
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.series.exposition import CounterExposition
 from txrdma.monitor.series.historystore import HistoryStore, Level
@@ -98,7 +98,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
-    reader = CounterReader(reactor, agent, ErrorJudge(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
+    reader = CounterReader(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
     nodes = [node for node in fabric.nodes.values() if node.lid]
     rounds = []
     for turn in range(orders["rounds"] + 2):

@@ -369,8 +369,8 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
-        "news that wait for a channel",
-        "txrdma.monitor.events.notificationqueue.MOST_NEWS",
+        "alerts that wait for a channel",
+        "txrdma.monitor.events.notificationqueue.MOST_ALERTS",
         "The oldest are dropped.",
         "unit.monitor.test_outlets.QueueTests.test_bounded",
     ),

@@ -112,7 +112,7 @@ class KeptFiles:
         if fabric is None:
             return
         if settings.unfit:
-            unfit = unfitHosts(fabric, poller.ledger.open.values())
+            unfit = unfitHosts(fabric, poller.findingLog.open.values())
             self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version

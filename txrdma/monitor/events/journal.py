@@ -11,7 +11,7 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.findinglog import LedgerEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.presence import Link
 from txrdma.monitor.diagnosis.thresholds import Place
 from txrdma.monitor.series.exposition import guidText
@@ -98,7 +98,7 @@ class Journal:
             found.append(change)
         return found
 
-    def told(self, event: LedgerEvent, now: float) -> None:
+    def told(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""
         if isinstance(event, Resumed):
             return

@@ -1,7 +1,7 @@
 """
-Teller of findings: news go to all channels, once, and again to a channel that could not take them.
+Notifier: sends alerts to all channels, once, and again to a channel that failed.
 
-That a finding was told is stored before it is told, together with the queues in which it waits: see
+An alert counts as sent, and is stored so, before it is sent, together with the queues in which it waits: see
 L{txrdma.monitor.events.notificationqueue}.
 """
 
@@ -18,19 +18,26 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.monitor.diagnosis.findinglog import Cleared, Key, LedgerEvent
-from txrdma.monitor.events.alerts import News, Telling, TellingRules
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
+from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
 from txrdma.monitor.events.channels import Channel
-from txrdma.monitor.events.notificationqueue import forgotten, Outlet, QUEUE, restored, RETRY_SECONDS, Stored
+from txrdma.monitor.events.notificationqueue import (
+    forgotten,
+    NotificationQueue,
+    QUEUE,
+    restored,
+    RETRY_SECONDS,
+    Stored,
+)
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()
 
 _ROOM: Final = "told"
-"""Room of the memory: findings that were told and not cleared."""
+"""Table of stored values: open findings that were sent."""
 
 MEMORY_SECONDS: Final = 30.0
-"""Seconds to wait for the memory: a database that hangs keeps no finding from being told."""
+"""Seconds to wait for the database: one that hangs does not prevent alerts."""
 
 
 class Memory(Protocol):
@@ -43,57 +50,57 @@ class Memory(Protocol):
         """Remember values by their rooms and names, and forget where there is none; fires when it is done."""
 
 
-class Teller:
+class Notifier:
     """
-    Teller of a ledger's events to channels, from L{start} to L{stop}.
+    Sends the events of a finding log to channels, from L{start} to L{stop}.
 
-    @ivar sent: number of messages that channels have taken.
+    @ivar sent: number of messages that channels have sent.
     """
 
     def __init__(
         self,
         reactor: IReactorTime,
-        rules: TellingRules,
+        rules: AlertRules,
         channels: Sequence[Channel],
         memory: Memory | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """@param memory: memory of what was told; without one a new process tells everything again."""
+        """@param memory: stores what was sent; without it a new process sends everything again."""
         self.sent = 0
         self._reactor = reactor
-        self._telling = Telling(rules, reactor.seconds())
+        self._tracker = AlertTracker(rules, reactor.seconds())
         self._memory = memory
         self._supervisor = Supervisor(reactor) if supervisor is None else supervisor
-        self._outlets = [self._outlet(channel) for channel in channels]
+        self._queues = [self._queue(channel) for channel in channels]
         self._loop = self._supervisor.add(SupervisedLoop(reactor, "telling", self._take, self._untilNext))
         self._repeats: list[IDelayedCall] = []
         self._isStarted = self._isKnown = False
 
-    def _outlet(self, channel: Channel) -> Outlet:
-        outlet = Outlet(self._reactor, channel, self._store, self._took)
-        self._supervisor.add(outlet.loop)
-        return outlet
+    def _queue(self, channel: Channel) -> NotificationQueue:
+        queue = NotificationQueue(self._reactor, channel, self._store, self._took)
+        self._supervisor.add(queue.loop)
+        return queue
 
     def _took(self) -> None:
         self.sent += 1
 
     def expect(self, keys: Iterable[Key]) -> None:
-        """Take findings of a former process that are held for there: see L{Telling.expect}."""
-        self._telling.expect(keys)
+        """Set the open findings of a previous process: see L{AlertTracker.expect}."""
+        self._tracker.expect(keys)
 
     def start(self) -> None:
-        """Read what was told before, and what was left waiting; tell from then on."""
+        """Read what was sent and what waits, then send alerts."""
         self._isStarted = True
         self._loop.start(None)
-        for outlet in self._outlets:
-            self._repeatIn(outlet)
+        for queue in self._queues:
+            self._repeatIn(queue)
         Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
 
     def stop(self) -> Deferred[None]:
         """
-        End telling: what was not told yet is told by the next process.
+        Stop; the next process sends what waits.
 
-        @return: fires when all channels have taken what they were being told, or have had their time.
+        @return: fires when all channels have sent their current messages, or their time is up.
         """
         self._isStarted = False
         self._loop.stop()
@@ -103,72 +110,72 @@ class Teller:
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
-        for ending in [outlet.stop() for outlet in self._outlets]:
+        for ending in [queue.stop() for queue in self._queues]:
             await ending
 
-    def change(self, rules: TellingRules, channels: Sequence[Channel]) -> None:
+    def change(self, rules: AlertRules, channels: Sequence[Channel]) -> None:
         """
-        Tell by other rules and to other channels from now on; what was told stays so.
+        Set the rules and channels; what was sent is not sent again.
 
-        What waits for a channel waits for the one that has its place.
+        Alerts that wait for a channel wait for its replacement, which has the same queue name.
         """
         for timer in self._repeats:
             if timer.active():
                 timer.cancel()
         self._repeats.clear()
-        self._telling.rules = rules
-        before = {outlet.channel.queue: outlet for outlet in self._outlets}
-        self._outlets = []
+        self._tracker.rules = rules
+        before = {queue.channel.queue: queue for queue in self._queues}
+        self._queues = []
         for channel in channels:
-            outlet = before.pop(channel.queue, None)
-            if outlet is None:
-                outlet = self._outlet(channel)
+            queue = before.pop(channel.queue, None)
+            if queue is None:
+                queue = self._queue(channel)
             else:
-                outlet.moved(channel)
-            self._outlets.append(outlet)
+                queue.replaceChannel(channel)
+            self._queues.append(queue)
             if self._isStarted:
-                self._repeatIn(outlet)
-        for outlet in before.values():
-            self._supervisor.remove(outlet.loop)
-            outlet.stop().addErrback(self._failed)
+                self._repeatIn(queue)
+        for queue in before.values():
+            self._supervisor.remove(queue.loop)
+            queue.stop().addErrback(self._failed)
         self._reschedule()
 
-    def heard(self, event: LedgerEvent) -> None:
-        """Take an event of the ledger."""
+    def findingChanged(self, event: FindingEvent) -> None:
+        """Process an event of the finding log."""
         now = self._reactor.seconds()
         if isinstance(event, Cleared):
-            self._telling.cleared(event.entry, now)
+            self._tracker.cleared(event.entry, now)
         else:
-            self._telling.raised(event.entry, now)
+            self._tracker.raised(event.entry, now)
         self._reschedule()
 
     def findings(self) -> list[Finding]:
-        """Channels that could not take the last news."""
+        """Channels whose last attempt failed."""
         return [
-            Finding("telling-failed", outlet.channel.name, outlet.loop.problem + _lost(outlet.dropped))
-            for outlet in self._outlets
-            if outlet.loop.problem
+            Finding("telling-failed", queue.channel.name, queue.loop.problem + _lost(queue.dropped))
+            for queue in self._queues
+            if queue.loop.problem
         ]
 
-    # What was told before.
+    # State of the previous process.
 
     async def _recall(self) -> None:
-        """Learn what a former process has told, and begin to tell, with what it has left waiting."""
-        with _log.failuresHandled("while it was read what was told before: all of it is told again"):
+        """Read what a previous process has sent, then send what it has left in the queues."""
+        with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
             await self._restore()
         self._isKnown = True
-        for outlet in self._outlets:
-            outlet.send()
+        for queue in self._queues:
+            queue.send()
         self._reschedule()
 
     async def _restore(self) -> None:
-        """Take what a former process has told, and what it has left waiting for channels that are here."""
-        told = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
-        self._telling.remember(told)
+        """Read what a previous process has sent, and what waits for channels that still exist."""
+        sent = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
+        self._tracker.remember(sent)
         left = restored(await self._remembered(QUEUE))
-        for outlet in self._outlets:
-            outlet.restore(left.pop(outlet.channel.queue, {}))
-        await self._store([row for queue, news in left.items() for row in forgotten(queue, news)])
+        for queue in self._queues:
+            queue.restore(left.pop(queue.channel.queue, {}))
+        await self._store([row for queue, alerts in left.items() for row in forgotten(queue, alerts)])
 
     async def _remembered(self, room: str) -> list[tuple[str, str]]:
         if self._memory is None:
@@ -176,22 +183,22 @@ class Teller:
         try:
             return await self._memory.rememberedIn(room).addTimeout(MEMORY_SECONDS, self._reactor)
         except (RDMAError, TimeoutError) as error:
-            _log.warn("what was told before is not known: {why}", why=str(error))
+            _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
             return []
 
     async def _store(self, rows: Sequence[Stored]) -> None:
-        """Store rows for the next process, if that can be; the history tells why it cannot."""
+        """Store rows for the next process, if possible; the history reports its errors."""
         if self._memory is not None and rows:
             try:
                 await self._memory.rememberNow(rows).addTimeout(MEMORY_SECONDS, self._reactor)
             except (RDMAError, TimeoutError) as error:
-                _log.debug("what is told is not stored: {why}", why=str(error))
+                _log.debug("cannot store which alerts were sent: {why}", why=str(error))
 
     @staticmethod
     def _failed(failure: Failure) -> None:
-        _log.failure("while others were told", failure)
+        _log.failure("sending alerts", failure)
 
-    # Turns.
+    # Sending.
 
     def _reschedule(self) -> None:
         pause = self._untilNext()
@@ -199,40 +206,40 @@ class Teller:
             self._loop.runIn(pause)
 
     def _untilNext(self) -> float | None:
-        """Time until there may be something to tell."""
+        """Time until alerts may be due."""
         now = self._reactor.seconds()
-        deadline = self._telling.deadline(now)
+        deadline = self._tracker.deadline(now)
         least = RETRY_SECONDS if self._loop.failures else 0.0
         return None if deadline is None else max(deadline - now, least)
 
     async def _take(self) -> bool:
-        """Store that news are told and that they wait; then tell them. False if there are none."""
-        news = self._telling.take(self._reactor.seconds())
-        if not news:
+        """Store due alerts and their queues, then send them. False if there are none."""
+        alerts = self._tracker.take(self._reactor.seconds())
+        if not alerts:
             return False
         rows: list[Stored] = [
-            (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in news
+            (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in alerts
         ]
-        outlets = list(self._outlets)
-        for outlet in outlets:
-            rows += outlet.admit(news)
+        queues = list(self._queues)
+        for queue in queues:
+            rows += queue.admit(alerts)
         with self._loop.step("storing"):
             await self._store(rows)
-        for outlet in outlets:
-            outlet.send()
+        for queue in queues:
+            queue.send()
         return True
 
-    def _repeatIn(self, outlet: Outlet) -> None:
-        seconds = outlet.channel.repeatSeconds
+    def _repeatIn(self, queue: NotificationQueue) -> None:
+        seconds = queue.channel.repeatSeconds
         if seconds:
             self._repeats = [timer for timer in self._repeats if timer.active()]
-            self._repeats.append(self._reactor.callLater(seconds, self._repeat, outlet))
+            self._repeats.append(self._reactor.callLater(seconds, self._repeat, queue))
 
-    def _repeat(self, outlet: Outlet) -> None:
-        """Tell a channel again of what is there: it knows by itself what is new in that."""
-        self._repeatIn(outlet)
-        outlet.repeat([News(key, True, finding) for key, finding in self._telling.told.items()])
+    def _repeat(self, queue: NotificationQueue) -> None:
+        """Send a channel all open findings again; the receiver removes duplicates."""
+        self._repeatIn(queue)
+        queue.repeat([Alert(key, True, finding) for key, finding in self._tracker.sent.items()])
 
 
 def _lost(number: int) -> str:
-    return f"; {number} older news were dropped, as too many waited" if number else ""
+    return f"; {number} older alerts were dropped, because the queue was full" if number else ""

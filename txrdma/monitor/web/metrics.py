@@ -85,7 +85,7 @@ class Metrics(Resource):
         text = "Seconds since a loop of the monitor has last done its work"
         yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         found = dict.fromkeys(Severity, 0)
-        for entry in poller.ledger.open.values():
+        for entry in poller.findingLog.open.values():
             found[entry.severity] += 1
         severities = [(labels(severity=each.name.lower()), count) for each, count in found.items()]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
