@@ -67,7 +67,7 @@ def countersTable(found: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """C{txrdma cm-stats}: once, or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -148,7 +148,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     return told
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma resolve}: explain a service id, or the way to a host."""
     if not options["port"]:
         service = serviceDict(options["number"])

@@ -74,7 +74,7 @@ class CommandOptions(BaseOptions):
             print(line, file=sys.stderr, flush=True)
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma rping}: be the server or the client."""
     await (serve if options["server"] else ping)(reactor, options)
 

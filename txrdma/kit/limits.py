@@ -39,6 +39,7 @@ class Limit(NamedTuple):
 
 
 _WAITS: Final = "The next one waits for its turn."
+_OLDEST: Final = "The oldest are dropped."
 _CLOSED: Final = "The next connection is closed at once."
 
 LIMITS: Final = (
@@ -362,16 +363,58 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "bytes of a webhook's answer",
-        "txrdma.monitor.channels.MOST_ANSWER",
+        "txrdma.monitor.events.channels.MOST_ANSWER",
         "The connection is closed.",
         "integration.monitor.test_telling.ChannelTests.test_webhook",
     ),
     Limit(
         "monitor",
-        "news that wait for a channel",
-        "txrdma.monitor.outlets.MOST_NEWS",
+        "alerts that wait for a channel",
+        "txrdma.monitor.events.notificationqueue.MOST_ALERTS",
         "The oldest are dropped.",
         "unit.monitor.test_outlets.QueueTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "changes in its journal",
+        "txrdma.monitor.events.journal.MOST_CHANGES",
+        _OLDEST,
+        "unit.monitor.test_memory.BoundTests.test_changes",
+    ),
+    Limit(
+        "monitor",
+        "cleared findings",
+        "txrdma.monitor.diagnosis.findinglog.MOST_CLEARED",
+        _OLDEST,
+        "unit.monitor.test_findings.LedgerTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "sweeps that hosts can cause in a period",
+        "txrdma.monitor.reading.poller.MOST_UNPLANNED",
+        "The next one waits for the end of the period.",
+        "unit.monitor.test_keeping_true.EventTests.test_storm",
+    ),
+    Limit(
+        "monitor",
+        "readings that wait for the disk",
+        "txrdma.monitor.series.history.MOST_ROWS",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_fullDisk",
+    ),
+    Limit(
+        "monitor",
+        "other values that wait for the disk",
+        "txrdma.monitor.series.history.MOST_VALUES",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_manyValues",
+    ),
+    Limit(
+        "monitor",
+        "logged wrong passwords in a period",
+        "txrdma.monitor.web.access.MOST_LOGGED",
+        "Further ones are not logged.",
+        "unit.monitor.test_access.AccessTests.test_manyGuessers",
     ),
     # shared memory and UNIX sockets
     Limit(

@@ -1,7 +1,7 @@
 """
-Judgement of a fabric and of its counters: what is found wrong at a time.
+Findings of a sweep, and of error counters that exceed their thresholds.
 
-Whether a fault has lasted long enough to be told is the matter of L{txrdma.monitor.ledger}.
+L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long enough to be reported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.portcounters import CounterLayout, Meter
 
 Place = tuple[GUID, int]
-"""A port, by the GUID of its node and its number: fabrics come and go, this stays."""
+"""Identity of a port from sweep to sweep: GUID of its node, and port number."""
 
 _Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
@@ -112,12 +112,12 @@ def _placed(start: Node, finding: Finding) -> Finding:
 # Counters.
 
 
-class ErrorJudge:
+class ErrorThresholds:
     """
-    Judge of the errors that ports count, against limits for minutes and hours.
+    Thresholds for the errors that ports count in minutes and hours.
 
-    A link that goes down with a node that restarts is not flapping: the node's counters begin anew, or it was
-    gone or silent for a while.
+    A link that goes down because a node restarts is not flapping. A restart shows in counters that were
+    reset, or in a node that was gone or silent for a while.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ErrorJudge:
         self._restarts: dict[GUID | Place, float] = {}
 
     def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
-        """Judge by other limits from now on: what was counted for limits that stay goes on."""
+        """Set the limits; counts for limits that stay are retained."""
         self._limits = tuple(limits)
         self._tallies.change(self._limits)
         self._bitErrors.change([] if mostBitErrors is None else _BER_LIMITS)
@@ -154,7 +154,7 @@ class ErrorJudge:
         return max(periods, default=0.0)
 
     def __len__(self) -> int:
-        """Number of figures that are kept: some for each port with errors."""
+        """Number of figures in memory: some for each port with errors."""
         return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
 
     def isConcerned(self, meter: Meter, now: float) -> bool:
@@ -169,7 +169,7 @@ class ErrorJudge:
         return pick(meter.grown) != nothing or meter.resetAt == now
 
     def read(self, place: Place, meter: Meter, now: float) -> None:
-        """Take a reading of a port that this judge is concerned with."""
+        """Add a reading for which L{isConcerned} is True."""
         if meter.resetAt == now:
             self._restarts[place] = now
         places, grown = meter.layout.places, meter.grown
@@ -202,7 +202,7 @@ class ErrorJudge:
                 del places[place]
 
     def restarted(self, guid: GUID, now: float) -> None:
-        """Note that a node may have restarted: it was gone or silent, and answers again."""
+        """Record that a node may have restarted: it answers again after it was gone or silent."""
         self._restarts[guid] = now
 
     def findings(self, fabric: Fabric, now: float, gone: Iterable[tuple[Place, Place]] = ()) -> list[Finding]:

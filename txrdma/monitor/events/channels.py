@@ -29,7 +29,7 @@ from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.values import frozen
-from txrdma.monitor.news import News
+from txrdma.monitor.events.alerts import Alert
 
 _log = Logger()
 
@@ -53,7 +53,7 @@ _NAMES: Final = {False: "resolved", True: "firing"}
 
 class Channel(Protocol):
     """
-    Channel by which news are told.
+    Channel that sends alerts.
 
     @ivar name: name of the channel, for messages.
     @ivar queue: name of what waits for it, the same after a restart.
@@ -64,8 +64,8 @@ class Channel(Protocol):
     queue: str
     repeatSeconds: float
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
-        """Tell news; fails when they could not be told, and are to be told again."""
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Send alerts; fails if they must be sent again."""
 
 
 # Webhooks.
@@ -86,7 +86,7 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-def _alert(one: News) -> dict[str, Any]:
+def _alert(one: Alert) -> dict[str, Any]:
     finding = one.finding
     return {
         "labels": labelsOf(finding),
@@ -95,28 +95,27 @@ def _alert(one: News) -> dict[str, Any]:
     }
 
 
-def postedAlerts(news: Sequence[News], now: float) -> list[dict[str, Any]]:
+def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
     """
-    News as Alertmanager's API takes them.
+    Alerts in the format of Alertmanager's API.
 
-    An alert that is not told again for three times L{REPEAT_SECONDS} ends by itself: a monitor that has died
-    says nothing.
+    An alert that is not repeated for three times L{REPEAT_SECONDS} expires, as when the monitor has died.
     """
     return [
         {
             **_alert(one),
             "endsAt": _time(now + 3 * REPEAT_SECONDS if one.isRaised else one.finding["clearedAt"]),
         }
-        for one in news
+        for one in alerts
     ]
 
 
-def webhookMessage(news: Sequence[News], receiver: str) -> dict[str, Any]:
-    """News as Alertmanager tells them to others: version 4 of its message."""
-    alerts = []
-    for one in news:
+def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
+    """Alerts in the format of Alertmanager's webhooks: version 4 of its message."""
+    posted = []
+    for one in alerts:
         labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
-        alerts.append(
+        posted.append(
             {
                 "status": _NAMES[one.isRaised],
                 **_alert(one),
@@ -129,13 +128,13 @@ def webhookMessage(news: Sequence[News], receiver: str) -> dict[str, Any]:
         "version": "4",
         "groupKey": "{}",
         "truncatedAlerts": 0,
-        "status": _NAMES[any(one.isRaised for one in news)],
+        "status": _NAMES[any(one.isRaised for one in alerts)],
         "receiver": receiver,
         "groupLabels": {},
-        "commonLabels": _common([alert["labels"] for alert in alerts]),
-        "commonAnnotations": _common([alert["annotations"] for alert in alerts]),
+        "commonLabels": _common([alert["labels"] for alert in posted]),
+        "commonAnnotations": _common([alert["annotations"] for alert in posted]),
         "externalURL": "",
-        "alerts": alerts,
+        "alerts": posted,
     }
 
 
@@ -162,13 +161,13 @@ class WebhookChannel:
         self._reactor = reactor
         self._agent = Agent(reactor, connectTimeout=POST_SECONDS)
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
-        """Post news; fails with L{DeviceUnavailable} when the answer is no success."""
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Post alerts; fails with L{DeviceUnavailable} if the response is not a success."""
         message: object
         if self.repeatSeconds:
-            message = postedAlerts(news, self._reactor.seconds())
+            message = postedAlerts(alerts, self._reactor.seconds())
         else:
-            message = webhookMessage(news, self._receiver)
+            message = webhookMessage(alerts, self._receiver)
         return Deferred.fromCoroutine(self._post(json.dumps(message).encode()))
 
     async def _post(self, body: bytes) -> None:
@@ -253,13 +252,13 @@ class MailSettings:
     password: str = ""
 
 
-def mailOf(news: Sequence[News], settings: MailSettings, now: float) -> EmailMessage:
+def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> EmailMessage:
     """Write a message to all receivers: new findings first, then those that have ended."""
-    raised = [one for one in news if one.isRaised]
-    cleared = [one for one in news if not one.isRaised]
+    raised = [one for one in alerts if one.isRaised]
+    cleared = [one for one in alerts if not one.isRaised]
     first = (raised or cleared)[0].finding
     said = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
-    more = f" and {len(news) - 1} more" if len(news) > 1 else ""
+    more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
     message = EmailMessage()
     message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {said}{more}")
     message["From"] = settings.sender
@@ -290,10 +289,10 @@ class MailChannel:
         self._reactor = reactor
         self._settings = settings
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
-        """Send one mail with all news."""
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Send one mail with all alerts."""
         settings, reactor = self._settings, self._reactor
-        message = mailOf(news, settings, reactor.seconds()).as_bytes()
+        message = mailOf(alerts, settings, reactor.seconds()).as_bytes()
         hasLogin = bool(settings.user)
 
         def cancel(_: object) -> None:
@@ -356,11 +355,11 @@ class LineChannel:
         self.name = f"log {path}"
         self._path = path
 
-    def tell(self, news: Sequence[News]) -> Deferred[None]:
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Append lines; the file is opened anew each time, so that it can be rotated."""
         lines = "".join(
             json.dumps({"status": _NAMES[one.isRaised], **one.finding}, ensure_ascii=True) + "\n"
-            for one in news
+            for one in alerts
         )
         try:
             if self._path == "-":

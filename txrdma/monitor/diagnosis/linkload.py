@@ -11,8 +11,8 @@ from typing import Any, Final
 from txrdma.fabric.linkspeeds import LaneSpeed
 from txrdma.fabric.model import Fabric, Port
 from txrdma.kit.values import frozen
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import Meter
 
 _DATA_GIGABITS: Final = {
     int(LaneSpeed.SDR): 2.0,

@@ -32,11 +32,11 @@ from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor._counters import Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor.corrections import NO_ATTRIBUTE
-from txrdma.monitor.judging import ErrorJudge, Place
-from txrdma.monitor.readings import kindOf, ReadingKind
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.attributes import kindOf, ReadingKind
+from txrdma.monitor.reading.backoff import BackOff
+from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""
@@ -46,7 +46,7 @@ _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
 _SUBN_GET: Final = RPCS["SubnGet"]
 
 
-class _Stop:
+class _PortReading:
     """A port whose counters are read."""
 
     __slots__ = ("hasLink", "meter", "number", "path", "place", "requests")
@@ -74,11 +74,11 @@ class _Visit(Call):
         self.guid = guid
         self.reading: ReadingKind | None = None
         self.version = -1
-        self.stops: list[_Stop] = []
-        self.way: list[_Stop] = []
+        self.stops: list[_PortReading] = []
+        self.way: list[_PortReading] = []
         self.at = self.part = 0
         self.values: tuple[int, ...] = ()
-        self.doubted: list[_Stop] = []
+        self.doubted: list[_PortReading] = []
         self.states: list[tuple[Port, IBPath]] = []
         self.state = _State(self)
         self.asking: Call = self
@@ -92,7 +92,7 @@ class _Visit(Call):
         self.reader._failed(self, error)
 
 
-class _Who(Call):
+class _Identify(Call):
     """Question who is at the LID of the first port of a visit that is in doubt."""
 
     __slots__ = ("visit",)
@@ -154,7 +154,7 @@ class CounterReader:
         self,
         reactor: IReactorTime,
         agent: MADAgent,
-        judge: ErrorJudge,
+        thresholds: ErrorThresholds,
         intervalSeconds: float,
         timeoutSeconds: float,
         retries: int,
@@ -176,7 +176,7 @@ class CounterReader:
         self.changed: set[GUID] = set()
         self._seconds = reactor.seconds
         self._agent = agent
-        self._judge = judge
+        self._thresholds = thresholds
         self._timeoutSeconds = timeoutSeconds
         self._retries = retries
         self._maxOutstanding = maxOutstanding
@@ -271,15 +271,17 @@ class CounterReader:
         if visit.way:
             self._waiting.append(visit)
 
-    def _stopsOf(self, node: Node) -> list[_Stop]:
+    def _stopsOf(self, node: Node) -> list[_PortReading]:
         end, guid = self._agent.port.endPort, node.guid
         if node.isSwitch:  # one LID for all of its ports
             if not node.lid:
                 return []
             path = toLID(end, node.lid)
-            return [_Stop((guid, port.number), path, hasLink(port)) for port in countingPorts(node)]
+            return [_PortReading((guid, port.number), path, hasLink(port)) for port in countingPorts(node)]
         ports = [(port, port.lid) for port in countingPorts(node)]
-        return [_Stop((guid, port.number), toLID(end, lid), hasLink(port)) for port, lid in ports if lid]
+        return [
+            _PortReading((guid, port.number), toLID(end, lid), hasLink(port)) for port, lid in ports if lid
+        ]
 
     def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
         """Ports whose states are read, and paths to them."""
@@ -288,14 +290,14 @@ class CounterReader:
         paths = {lid: toLID(end, lid or own) for lid in {port.lid for port in ports}}
         return [(port, paths[port.lid]) for port in ports]
 
-    def _readdressed(self, before: list[_Stop], now: list[_Stop]) -> None:
+    def _readdressed(self, before: list[_PortReading], now: list[_PortReading]) -> None:
         """Begin ports anew whose LID has changed: traffic that was read by the old one may be another's."""
         lids = {stop.place: stop.path.dlid for stop in before}
         for stop in now:
             if lids.get(stop.place, stop.path.dlid) != stop.path.dlid:
                 self.meters.pop(stop.place, None)
 
-    def _isWanted(self, stop: _Stop) -> bool:
+    def _isWanted(self, stop: _PortReading) -> bool:
         """False of a port without a link whose counters stood still when they were read last."""
         if stop.hasLink:
             return True
@@ -378,14 +380,14 @@ class CounterReader:
         times = self.backOff.times(guid)
         if times:
             if times >= SILENT_TIMES:
-                self._judge.restarted(guid, self._seconds())
+                self._thresholds.restarted(guid, self._seconds())
             self.backOff.answered(guid)
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:
         """End a visit, when it is known who has answered where that matters, and when all states are."""
         if visit.doubted:
-            visit.asking = _Who(visit)
+            visit.asking = _Identify(visit)
             path = visit.doubted[0].path
             self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
             return
@@ -444,10 +446,10 @@ class CounterReader:
         except Exception as error:
             self._broken(visit, error)
 
-    def _judged(self, stop: _Stop) -> None:
+    def _judged(self, stop: _PortReading) -> None:
         meter = stop.meter
         assert meter is not None  # it was read
-        self._judge.read(stop.place, meter, meter.readAt)
+        self._thresholds.read(stop.place, meter, meter.readAt)
         at = meter.layout.places.get("linkDownedCounter")
         if at is not None and meter.grown[at]:
             self._onDowned(stop.place[0])
@@ -462,7 +464,7 @@ class CounterReader:
             stop.meter = meter
         now = self._seconds()
         self.readings += 1
-        if (meter.read(values, now) or meter.resetAt == now) and self._judge.isConcerned(meter, now):
+        if (meter.read(values, now) or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
             visit.doubted.append(stop)
 
     def _failed(self, visit: _Visit, error: Exception) -> None:

@@ -1,5 +1,5 @@
 """
-Databases that a history is kept in: what L{txrdma.monitor.historystore} asks of them, and SQLite.
+Databases that a history is kept in: what L{txrdma.monitor.series.historystore} asks of them, and SQLite.
 
 Statements are those that SQLite and PostgreSQL have in common; names of columns stand in double quotes, since
 PostgreSQL has others in small letters.

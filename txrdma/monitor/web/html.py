@@ -1,5 +1,5 @@
 """
-Pages for people over HTTP: requests to pages, and mistakes as pages, too.
+HTML pages over HTTP: requests are answered with pages, and so are errors.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 from twisted.web.template import flattenString, Tag
 
-from txrdma.monitor.web.beneath import prefixOf, putBeneath
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
+from txrdma.monitor.web.pathprefix import prefixOf, putBeneath
 from txrdma.monitor.web.rest import READING, refuseMethod
 from txrdma.monitor.web.routes import Missing
-from txrdma.monitor.web.watch import Look, Watch
+from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
 
 
-class People(Resource):
-    """Root of all pages for people."""
+class HTMLPages(Resource):
+    """Root of all HTML pages."""
 
     isLeaf = True
 
@@ -44,14 +44,14 @@ class People(Resource):
         return NOT_DONE_YET
 
     async def _made(self, request: Request) -> None:
-        look = self._watch.look()
+        context = self._watch.context()
         code = 200
         try:
-            page = await _page(request, look)
+            page = await _page(request, context)
         except Wrong as error:
-            code, page = 400, _mistake(look, "This cannot be shown", str(error))
+            code, page = 400, _mistake(context, "This cannot be shown", str(error))
         except Missing as error:
-            code, page = 404, _mistake(look, "Not there", str(error))
+            code, page = 404, _mistake(context, "Not there", str(error))
         prefix = prefixOf(request)
         if prefix:
             putBeneath(prefix, page)
@@ -62,12 +62,12 @@ class People(Resource):
         request.finish()
 
 
-async def _page(request: Request, look: Look) -> Tag:
+async def _page(request: Request, context: PageContext) -> Tag:
     segments = [*(request.prepath or ()), *(request.postpath or ())]
     for page in PAGES:
         path = inPath(page.path, page.parameters, segments)
         if path is not None:
-            return await _filled(page, look, {**path, **inQuery(page.parameters, _given(request))})
+            return await _filled(page, context, {**path, **inQuery(page.parameters, _given(request))})
     raise Missing("There is no such page.")
 
 
@@ -76,13 +76,13 @@ def _given(request: Request) -> dict[bytes, list[bytes]]:
     return {name: values for name, values in request.args.items() if values != [b""]}
 
 
-async def _filled(page: Page, look: Look, values: dict[str, object]) -> Tag:
-    made = page.make(look, values)
+async def _filled(page: Page, context: PageContext, values: dict[str, object]) -> Tag:
+    made = page.make(context, values)
     return made if isinstance(made, Tag) else await made
 
 
-def _mistake(look: Look, heading: str, text: str) -> Tag:
-    return frame(look, "", heading, tags.p(text, class_="empty"))
+def _mistake(context: PageContext, heading: str, text: str) -> Tag:
+    return frame(context, "", heading, tags.p(text, class_="empty"))
 
 
 def _failed(failure: Failure, request: Request) -> None:

@@ -1,8 +1,8 @@
 """
-Outlets: the queue of a channel's news, which outlasts both a receiver that is away and the process.
+Queues of alerts for channels: they survive failures of the receiver and a restart of the process.
 
-What waits is stored until the channel has taken it: a process that is killed in between sends it twice rather
-than never.
+An alert is stored until the channel has sent it: at least once, so that a process which is killed may send it
+twice.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.monitor.channels import Channel
-from txrdma.monitor.ledger import Key
-from txrdma.monitor.news import News
+from txrdma.monitor.diagnosis.findinglog import Key
+from txrdma.monitor.events.alerts import Alert
+from txrdma.monitor.events.channels import Channel
 from txrdma.monitor.supervisor import SupervisedLoop
 
 RETRY_SECONDS: Final = 15.0
-"""Seconds until news are told again to a channel that could not take them; then twice that, and so on."""
+"""Seconds until a channel that failed is tried again; doubled after each further failure."""
 
 LONGEST_RETRY_SECONDS: Final = 300.0
 
 _MOST_DOUBLINGS: Final = 10
 
 STOP_SECONDS: Final = 5.0
-"""Seconds that a channel has at the end to take what it is being told."""
+"""Seconds that a channel has to finish sending when the monitor stops."""
 
-MOST_NEWS: Final = 1000
-"""Most news that wait for a channel; older ones are dropped."""
+MOST_ALERTS: Final = 1000
+"""Maximum number of alerts that wait for a channel; the oldest are dropped."""
 
 QUEUE: Final = "telling"
-"""Room of the memory: news that wait, by the queue's name and a number."""
+"""Table of stored alerts, by the name of the queue and a number."""
 
 Stored = tuple[str, str, Union[str, None]]
 
 
-def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, News]]:
-    """News that a former process has left waiting, by the names of their queues, in order."""
-    found: dict[str, dict[int, News]] = {}
+def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, Alert]]:
+    """Alerts that a previous process has not sent, by the names of their queues, in order."""
+    found: dict[str, dict[int, Alert]] = {}
     for name, value in sorted(rows, key=lambda row: _nameIn(row[0])[1]):
         queue, number = _nameIn(name)
         key, isRaised, finding = json.loads(value)
-        found.setdefault(queue, {})[number] = News(Key(*key), isRaised, finding)
+        found.setdefault(queue, {})[number] = Alert(Key(*key), isRaised, finding)
     return found
 
 
 def forgotten(queue: str, numbers: Iterable[int]) -> list[Stored]:
-    """Rows that take news out of the store."""
+    """Rows that delete alerts from the store."""
     return [(QUEUE, _nameOf(queue, number), None) for number in numbers]
 
 
@@ -65,13 +65,13 @@ def _nameIn(name: str) -> tuple[str, int]:
     return str(queue), int(number)
 
 
-class Outlet:
+class NotificationQueue:
     """
-    A channel, and the news that wait for it.
+    Queue of the alerts that wait for a channel.
 
-    @ivar channel: takes the news; another one may take its place.
-    @ivar loop: hands the news to the channel; its problem is why the channel did not take the last ones.
-    @ivar dropped: number of news that were dropped since then, as too many waited.
+    @ivar channel: sends the alerts; a new configuration may replace it.
+    @ivar loop: passes the alerts to the channel; its problem is the error of the last attempt.
+    @ivar dropped: number of alerts dropped since the last success, because the queue was full.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class Outlet:
         took: Callable[[], object],
     ) -> None:
         """
-        @param store: stores rows; what keeps it from that is its own concern.
-        @param took: called after each message that the channel has taken.
+        @param store: stores rows, and handles its errors.
+        @param took: called after each message that the channel has sent.
         """
         self.channel = channel
         self.dropped = 0
         self._reactor = reactor
         self._store = store
         self._took = took
-        self._waiting: dict[int, News] = {}
-        self._repeated: dict[int, News] = {}
+        self._waiting: dict[int, Alert] = {}
+        self._repeated: dict[int, Alert] = {}
         self._number = 0
         self._attempt: Deferred[None] | None = None
         self.loop = SupervisedLoop(
-            *(reactor, channel.name, self._tell, self._untilNext),
+            *(reactor, channel.name, self._sendWaiting, self._untilNext),
             isReported=False,
             expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError),
         )
@@ -103,77 +103,77 @@ class Outlet:
 
     @property
     def isIdle(self) -> bool:
-        """True while nothing waits, and nothing is being told."""
+        """True while nothing waits and nothing is being sent."""
         return not self.loop.isRunning and not self._waiting
 
-    def restore(self, news: dict[int, News]) -> None:
-        """Take what a former process has left waiting, before anything else."""
-        self._waiting = {**news, **self._waiting}
-        self._number = max([self._number, *news])
+    def restore(self, alerts: dict[int, Alert]) -> None:
+        """Put alerts that a previous process has not sent in front of the queue."""
+        self._waiting = {**alerts, **self._waiting}
+        self._number = max([self._number, *alerts])
 
-    def admit(self, news: Iterable[News]) -> list[Stored]:
-        """Have news wait; returns the rows to be stored before L{send} is called."""
+    def admit(self, alerts: Iterable[Alert]) -> list[Stored]:
+        """Queue alerts; returns the rows to store before L{send} is called."""
         rows: list[Stored] = []
-        for one in news:
+        for one in alerts:
             self._number += 1
             self._waiting[self._number] = one
             rows.append(self._row(self._number, one))
         return rows + self._bound()
 
-    def _row(self, number: int, news: News) -> Stored:
-        value = json.dumps([news.key, news.isRaised, news.finding])
+    def _row(self, number: int, alert: Alert) -> Stored:
+        value = json.dumps([alert.key, alert.isRaised, alert.finding])
         return QUEUE, _nameOf(self.channel.queue, number), value
 
     def _bound(self) -> list[Stored]:
-        oldest = list(self._waiting)[: max(0, len(self._waiting) - MOST_NEWS)]
+        oldest = list(self._waiting)[: max(0, len(self._waiting) - MOST_ALERTS)]
         for number in oldest:
             del self._waiting[number]
         self.dropped += len(oldest)
         return forgotten(self.channel.queue, oldest)
 
     def send(self) -> None:
-        """Tell what waits, unless the channel is being told, or is left alone for a while."""
+        """Send what waits, unless the channel is busy or waits for its next attempt."""
         if self._waiting and not self.loop.isDue:
             self.loop.runNow()
 
-    def repeat(self, news: Sequence[News]) -> None:
-        """Tell what was told before, if nothing else waits; it is not stored."""
-        if news and self.isIdle:
-            self._repeated = dict(enumerate(news))
+    def repeat(self, alerts: Sequence[Alert]) -> None:
+        """Send alerts again, if nothing else waits; they are not stored."""
+        if alerts and self.isIdle:
+            self._repeated = dict(enumerate(alerts))
             if not self.loop.isDue:
                 self.loop.runNow()
 
     def _untilNext(self) -> float | None:
-        """Time until what waits is told: at once, or after each failure later than after the one before."""
+        """Time until the next attempt: none, or doubled with each failure; None if the queue is empty."""
         failures = self.loop.failures
         if failures:
             return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)
         return 0.0 if self._waiting else None
 
-    async def _tell(self) -> bool:
-        """Hand all that waits to the channel, and take it out of the store when the channel has it."""
-        news = dict(self._waiting) or self._repeated
-        if not news:
+    async def _sendWaiting(self) -> bool:
+        """Send all that waits, and delete it from the store when the channel has sent it."""
+        alerts = dict(self._waiting) or self._repeated
+        if not alerts:
             return False
-        self._attempt = maybeDeferred(self.channel.tell, list(news.values()))
+        self._attempt = maybeDeferred(self.channel.send, list(alerts.values()))
         try:
             await self._attempt
         except CancelledError:
-            raise DeviceUnavailable("it has not answered in time") from None
+            raise DeviceUnavailable("no response in time") from None
         finally:
             self._attempt = None
         self._took()
         self.dropped = 0
-        if news is self._repeated:
+        if alerts is self._repeated:
             self._repeated = {}
         else:
-            for number in news:
+            for number in alerts:
                 self._waiting.pop(number, None)
-            await self._store(forgotten(self.channel.queue, news))
+            await self._store(forgotten(self.channel.queue, alerts))
         return True
 
-    def moved(self, channel: Channel) -> None:
-        """Tell by another channel from now on, which may be within reach: it is tried at once."""
+    def replaceChannel(self, channel: Channel) -> None:
+        """Replace the channel; the new one is tried immediately."""
         self.channel = channel
         self.loop.name = channel.name
         if not self.loop.isRunning:
@@ -182,7 +182,7 @@ class Outlet:
                 self.loop.runNow()
 
     def stop(self) -> Deferred[None]:
-        """End telling; fires when the channel has taken what it was being told, or has had its time."""
+        """Stop; fires when the channel has sent its current message, or after L{STOP_SECONDS}."""
         done = self.loop.stop()
         if self._attempt is not None:
             late = self._reactor.callLater(STOP_SECONDS, self._giveUp)

@@ -1,5 +1,5 @@
 """
-Rows of a history: what a reading of a port's counters leaves behind, in one of two strands.
+Rows of a history: what a reading of a port's counters leaves behind, in one of two families.
 
 What all ports count is read in each interval, what error correction counts in turn, once a minute: so each
 has rows and tables of its own, with the times of its own readings.
@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.database import Columns
-from txrdma.monitor.exposition import FAMILIES
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.series.database import Columns
+from txrdma.monitor.series.exposition import FAMILIES
 
 _MOST: Final = 1 << 50
 """Growth in one reading beyond which a counter is not believed: sums of it would not fit."""
 
 
-class Strand:
+class ColumnFamily:
     """
     Counters that are read together, and so have their rows in the same tables.
 
@@ -54,15 +54,15 @@ class Strand:
 COUNTERS: Final = tuple(FAMILIES)
 """Counters of all ports that are kept, data in octets."""
 
-TRAFFIC: Final = Strand("", COUNTERS, {"portXmitData": "peakXmit", "portRcvData": "peakRcv"})
-"""Strand of the counters that all ports have."""
+TRAFFIC: Final = ColumnFamily("", COUNTERS, {"portXmitData": "peakXmit", "portRcvData": "peakRcv"})
+"""Columns of the counters that all ports have."""
 
-CORRECTIONS: Final = Strand("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {})
-"""Strand of the counters of forward error correction, of ports whose links have it."""
+CORRECTIONS: Final = ColumnFamily("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {})
+"""Columns of the counters of forward error correction, of ports whose links have it."""
 
-STRANDS: Final = (TRAFFIC, CORRECTIONS)
+COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
 
-KEPT: Final = tuple(counter for strand in STRANDS for counter in strand.counters)
+KEPT: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.counters)
 """All counters that have a history."""
 
 
@@ -71,14 +71,14 @@ class Row(NamedTuple):
     Growth of a port's counters in a time, to be stored.
 
     @ivar at: end of that time, in seconds since 1970.
-    @ivar values: length of the time in seconds; growth of the strand's counters, None where it is not known;
-        the highest rates of data sent and received, in octets each second, where the strand has these.
+    @ivar values: length of the time in seconds; growth of the family's counters, None where it is not known;
+        the highest rates of data sent and received, in octets each second, where the family has these.
     """
 
     place: Place
     at: int
     values: tuple[float | None, ...]
-    strand: Strand = TRAFFIC
+    family: ColumnFamily = TRAFFIC
 
 
 class _Plan:

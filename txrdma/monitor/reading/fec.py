@@ -23,9 +23,9 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor._pacing import BackOff
-from txrdma.monitor.judging import ErrorJudge, Place
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.backoff import BackOff
 
 _PATIENCE: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
@@ -50,7 +50,7 @@ class CorrectionReader:
     """
 
     def __init__(
-        self, counted: Mapping[Place, Meter], judge: ErrorJudge, seconds: Callable[[], float]
+        self, counted: Mapping[Place, Meter], thresholds: ErrorThresholds, seconds: Callable[[], float]
     ) -> None:
         """
         @param counted: meters of all ports: who has told its other counters is not silent.
@@ -58,7 +58,7 @@ class CorrectionReader:
         """
         self.meters: dict[Place, Meter] = {}
         self._counted = counted
-        self._judge = judge
+        self._thresholds = thresholds
         self._seconds = seconds
         self._capabilities: dict[GUID, int] = {}
         self._forms: dict[Place, tuple[object, type[Attribute] | None]] = {}
@@ -96,7 +96,7 @@ class CorrectionReader:
         self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
     ) -> None:
         """
-        Read the counters of a node's ports, and judge what they have grown by.
+        Read the counters of a node's ports, and compare their growth with the thresholds.
 
         @raise DeviceUnavailable: our own port is gone.
         """
@@ -150,11 +150,11 @@ class CorrectionReader:
             meter = self.meters[place] = Meter(layout)
         now = self._seconds()
         meter.read(valuesOf(told, port.width), now)
-        if not self._judge.isConcerned(meter, now):
+        if not self._thresholds.isConcerned(meter, now):
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)
         if who.nodeGUID == guid:
-            self._judge.corrected(place, meter, now)
+            self._thresholds.corrected(place, meter, now)
         else:  # the LID is another node's by now
             del self.meters[place]
 

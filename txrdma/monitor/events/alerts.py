@@ -1,8 +1,8 @@
 """
-News of findings: what is told to others, and when.
+Alerts: which findings are sent to channels, and when.
 
-A finding is told after it has been there for a while, together with others of about the same time, and once:
-what a former process has told is not told again. The time is an argument.
+A finding is sent once, after it has been open for a while, together with others of about the same time. What
+a previous process has sent is not sent again. The time is an argument.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Final
 
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
-from txrdma.monitor.ledger import Entry, Key
+from txrdma.monitor.diagnosis.findinglog import Entry, Key
 
 GRACE_SECONDS: Final = 900.0
-"""Seconds after which a finding that a former process has told, and that is not here, counts as cleared."""
+"""Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
 
 
 @frozen
 class Silence:
     """
-    Findings that are not told for some time.
+    Findings that are not sent for some time.
 
-    @ivar kind: kind of the findings, with C{*} for any letters; C{where} is the place likewise.
-    @ivar until: end of the silence, in seconds since 1970; infinity for none.
+    @ivar kind: pattern for kinds of findings, with C{*}; C{where} likewise for their locations.
+    @ivar until: end of the silence, in seconds since 1970; may be infinite.
     """
 
     kind: str = "*"
@@ -34,19 +34,19 @@ class Silence:
     until: float = inf
 
     def holds(self, entry: Entry) -> bool:
-        """True for a finding that the silence is for, whatever the time."""
+        """True if the silence applies to a finding, regardless of the time."""
         found = entry.finding
         return fnmatchcase(found.kind, self.kind) and fnmatchcase(found.where, self.where)
 
 
 @frozen
-class TellingRules:
+class AlertRules:
     """
-    Rules for what is told.
+    Rules for what is sent.
 
-    @ivar delaySeconds: time that a finding has to be there before it is told.
+    @ivar delaySeconds: time for which a finding must be open before it is sent.
     @ivar groupSeconds: time in which findings are collected for one message.
-    @ivar least: least severity that is told.
+    @ivar least: lowest severity that is sent.
     """
 
     delaySeconds: float = 60.0
@@ -56,11 +56,11 @@ class TellingRules:
 
 
 @frozen
-class News:
+class Alert:
     """
-    A finding that came or went, to be told.
+    A finding that was raised or cleared, to be sent.
 
-    @ivar finding: the finding as JSON can carry it.
+    @ivar finding: the finding as a JSON object.
     """
 
     key: Key
@@ -68,16 +68,16 @@ class News:
     finding: Mapping[str, Any]
 
 
-class Telling:
+class AlertTracker:
     """
-    Findings that wait to be told, and those that were.
+    Findings that wait to be sent, and open findings that were sent.
 
-    @ivar told: findings that were told and are not cleared, as JSON can carry them.
+    @ivar sent: open findings that were sent, as JSON objects.
     """
 
-    def __init__(self, rules: TellingRules, now: float) -> None:
+    def __init__(self, rules: AlertRules, now: float) -> None:
         self.rules = rules
-        self.told: dict[Key, Mapping[str, Any]] = {}
+        self.sent: dict[Key, Mapping[str, Any]] = {}
         self._unseen: dict[Key, None] = {}
         self._waiting: dict[Key, tuple[float, Entry]] = {}
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
@@ -85,37 +85,37 @@ class Telling:
         self._expected: frozenset[Key] = frozenset()
 
     def expect(self, keys: Iterable[Key]) -> None:
-        """Take findings that are held for there: the ledger tells what becomes of them, whenever that is."""
+        """Set the open findings of a previous process: the log will report whether they are cleared."""
         self._expected = frozenset(keys)
 
-    def remember(self, told: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Take what a former process has told."""
-        for key, finding in told.items():
-            if key not in self.told:
-                self.told[key] = finding
+    def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
+        """Add findings that a previous process has sent."""
+        for key, finding in sent.items():
+            if key not in self.sent:
+                self.sent[key] = finding
                 if self._waiting.pop(key, None) is None and key not in self._expected:
                     self._unseen[key] = None
 
     def raised(self, entry: Entry, now: float) -> None:
-        """Note that a finding was raised, or is there as it was when a former process ended."""
+        """Process a finding that was raised, or that is still open after a restart."""
         key = entry.key
         self._unseen.pop(key, None)
         leaving = self._leaving.pop(key, None)
-        if leaving is not None:  # that it had gone was not told yet
-            self.told[key] = leaving[1]
-        elif key not in self.told and entry.severity >= self.rules.least:
+        if leaving is not None:  # its clearing was not sent yet
+            self.sent[key] = leaving[1]
+        elif key not in self.sent and entry.severity >= self.rules.least:
             self._waiting[key] = (now + self.rules.delaySeconds, entry)
 
     def cleared(self, entry: Entry, now: float) -> None:
-        """Note that a finding was cleared: it is told if its raising was."""
+        """Process a finding that was cleared; this is sent if its raising was."""
         key = entry.key
         self._unseen.pop(key, None)
         self._waiting.pop(key, None)
-        if self.told.pop(key, None) is not None:
+        if self.sent.pop(key, None) is not None:
             self._leaving[key] = (now, entry.toDict())
 
     def deadline(self, now: float) -> float | None:
-        """Time at which there may be something to L{take}; None while nothing waits."""
+        """Time at which L{take} may return alerts; None while nothing waits."""
         dues = [self._due(due, entry) for due, entry in self._waiting.values()]
         dues += [due for due, _finding in self._leaving.values()]
         first = min(dues, default=inf) + self.rules.groupSeconds
@@ -123,21 +123,21 @@ class Telling:
             first = min(first, self._graceEnd)
         return None if first == inf else max(first, now)
 
-    def take(self, now: float) -> list[News]:
-        """Take what is to be told now: from then on it is told."""
+    def take(self, now: float) -> list[Alert]:
+        """Return alerts that are due, and count them as sent."""
         if self._unseen and now >= self._graceEnd:
             for key in self._unseen:
-                self._leaving[key] = (now, {**self.told.pop(key), "clearedAt": now})
+                self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
             self._unseen.clear()
         due = [key for key, one in self._waiting.items() if self._due(*one) <= now]
-        news = [News(key, True, self._waiting.pop(key)[1].toDict()) for key in due]
-        self.told.update((one.key, one.finding) for one in news)
-        news += [News(key, False, finding) for key, (_due, finding) in self._leaving.items()]
+        alerts = [Alert(key, True, self._waiting.pop(key)[1].toDict()) for key in due]
+        self.sent.update((one.key, one.finding) for one in alerts)
+        alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
         self._leaving.clear()
-        return news
+        return alerts
 
     def _due(self, due: float, entry: Entry) -> float:
-        """Time at which a finding may be told: at the end of all silences for it, one after the other."""
+        """Time at which a finding may be sent: after all silences for it."""
         for silence in sorted(self.rules.silences, key=lambda one: one.until):
             if silence.until > due and silence.holds(entry):
                 due = silence.until

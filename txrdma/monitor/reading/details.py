@@ -20,9 +20,9 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor._counters import Meter
-from txrdma.monitor.corrections import NO_ATTRIBUTE
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
 CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
     "portRcvErrors": {

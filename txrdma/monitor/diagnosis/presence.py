@@ -12,7 +12,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
 
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a node or a link that is gone is forgotten."""

@@ -1,8 +1,8 @@
 """
-Ledger of findings: when each was first and last seen, and whether it is still there.
+Log of findings: when each was first and last seen, and whether it is still open.
 
-Observations come from several sources, each with all that it finds at a time. The time is an argument; there
-is no timer, since nothing changes between two observations.
+Several sources report findings; each report lists all that the source finds at that time. The time is an
+argument. There is no timer, as nothing changes between two reports.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from txrdma.kit.values import frozen, record
 
 _MOST_TEXTS: Final = 3
 _MOST_DOUBLINGS: Final = 10
-_KEPT: Final = 1000
-"""Most findings that are cleared and still known."""
+MOST_CLEARED: Final = 1000
+"""Maximum number of cleared findings that are retained."""
 
 
 class Key(NamedTuple):
@@ -37,17 +37,17 @@ class Key(NamedTuple):
 
 
 @frozen
-class LedgerRules:
+class FindingRules:
     """
-    Times that findings take to come and to go.
+    Rules for raising and clearing findings.
 
-    @ivar raiseSeconds: time that a finding has to be there before it is raised, by the source that sees it;
-        without one it is raised at once.
-    @ivar clearSeconds: time that a finding has to be away before it is cleared. Each return within
-        C{returnSeconds} doubles it, up to C{mostClearSeconds}: what comes and goes is there.
-    @ivar returnSeconds: time after which a finding that comes again is a new one.
-    @ivar ignored: kinds of findings that are not wanted.
-    @ivar severities: severities of kinds, where they are to differ from the usual ones.
+    @ivar raiseSeconds: time for which a finding must be reported before it is raised, by source; findings of
+        other sources are raised at once.
+    @ivar clearSeconds: time for which a finding must be absent before it is cleared. Each return within
+        C{returnSeconds} doubles it, up to C{mostClearSeconds}, so that flapping findings stay open.
+    @ivar returnSeconds: time after which a finding that returns is a new one.
+    @ivar ignored: kinds of findings that are dropped.
+    @ivar severities: severities by kind that replace the default ones.
     """
 
     raiseSeconds: Mapping[str, float]
@@ -61,7 +61,7 @@ class LedgerRules:
 @record
 class Entry:
     """
-    Entry of a ledger: a finding from its raising to its clearing.
+    Entry of the log: a finding from its raising to its clearing.
 
     @ivar finding: the finding as it was last seen.
     @ivar advice: a sentence that says what to do.
@@ -124,22 +124,22 @@ class Resumed:
     entry: Entry
 
 
-LedgerEvent = Union[Raised, Cleared, Resumed]
+FindingEvent = Union[Raised, Cleared, Resumed]
 
 
-class Ledger:
+class FindingLog:
     """
-    Ledger of all findings: those that are there, and the last ones that were.
+    Log of all findings: the open ones, and the last ones that were cleared.
 
     @ivar open: entries that were raised and are not cleared, in order of their raising.
     @ivar closed: the last entries that were cleared.
     """
 
-    def __init__(self, rules: LedgerRules) -> None:
+    def __init__(self, rules: FindingRules) -> None:
         self._rules = rules
         self._pending: dict[Key, float] = {}
         self.open: dict[Key, Entry] = {}
-        self.closed: deque[Entry] = deque(maxlen=_KEPT)
+        self.closed: deque[Entry] = deque(maxlen=MOST_CLEARED)
         self._returning: dict[Key, Entry] = {}
 
     def observe(
@@ -148,17 +148,17 @@ class Ledger:
         found: Iterable[Finding],
         now: float,
         isUnknown: Callable[[Key], bool] = lambda key: False,
-    ) -> list[LedgerEvent]:
+    ) -> list[FindingEvent]:
         """
-        Take all that a source finds at a time.
+        Process a report: all that a source finds at a time.
 
-        @param source: name of the source; findings of others are left as they are.
-        @param isUnknown: called with keys of findings that are not found now; True for those that could not
-            be looked for: they stay as they are, since silence is no proof.
-        @return: what was raised, cleared and found again by this.
+        @param source: name of the source; findings of other sources do not change.
+        @param isUnknown: called with the keys of findings that are missing in the report; returns True where
+            the source could not check. These findings stay as they are.
+        @return: findings that were raised, cleared or found again.
         """
         seen = self._merged(source, found)
-        events: list[LedgerEvent] = []
+        events: list[FindingEvent] = []
         for key, finding in seen.items():
             entry = self.open.get(key)
             if entry is not None:
@@ -181,10 +181,10 @@ class Ledger:
 
     def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
         """
-        Take the entries of a former process, before anything is observed.
+        Add the entries of a previous process, before the first report.
 
-        @param heldUntil: returns the time until which a finding of a kind is not cleared, as a process needs
-            that long to find what is there.
+        @param heldUntil: returns the time until which a finding of a kind is not cleared: a process needs
+            that long to find it again.
         """
         for entry in sorted(entries, key=lambda one: (one.clearedAt or 0.0, one.firstSeen)):
             if entry.clearedAt is None:
@@ -194,22 +194,20 @@ class Ledger:
                 self._close(entry)
         self.change(self._rules)
 
-    def change(self, rules: LedgerRules) -> None:
-        """Keep to other rules from now on; findings that are there stay, with the severities of these."""
+    def change(self, rules: FindingRules) -> None:
+        """Set the rules; open findings stay, with the severities of the new rules."""
         self._rules = rules
         for entry in self.open.values():
             kind = entry.finding.kind
             entry.severity = rules.severities.get(kind, adviceOn(kind).severity)
 
     def worst(self) -> Severity | None:
-        """Severity of the worst finding that is there; None when all is well."""
+        """Highest severity of the open findings; None without one."""
         return max((entry.severity for entry in self.open.values()), default=None)
 
     def settlesIn(self, source: str, now: float) -> float | None:
         """
-        Time until another look of a source can raise a finding, in seconds.
-
-        @return: None if no finding is new.
+        Seconds until another report of a source can raise a finding; None if none is pending.
         """
         waits = [
             since + self._rules.raiseSeconds.get(source, 0.0)
@@ -219,11 +217,11 @@ class Ledger:
         return max(0.0, min(waits) - now) if waits else None
 
     def isPending(self, source: str, places: Collection[str]) -> bool:
-        """True if a finding of a source at one of some places is new, and is not raised yet."""
+        """True if a finding of a source at one of these nodes was reported, but is not raised yet."""
         return any(key.source == source and key.place in places for key in self._pending)
 
     def isClearing(self, source: str) -> bool:
-        """True if a finding of a source is away, and will be cleared unless it comes again."""
+        """True if an open finding was not in the last report of its source, but is not cleared yet."""
         return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)
 
     def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
@@ -269,7 +267,7 @@ class Ledger:
         return True
 
     def _close(self, entry: Entry) -> None:
-        if len(self.closed) == _KEPT:
+        if len(self.closed) == MOST_CLEARED:
             self._returning.pop(self.closed[0].key, None)
         self.closed.append(entry)
         self._returning.pop(entry.key, None)

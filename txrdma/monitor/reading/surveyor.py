@@ -17,13 +17,13 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import RouteCheck
 from txrdma.fabric.tables import tableFindings, TableSurvey
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.poller import FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
 
 TABLES: Final = "tables"
-"""Source of the findings in a ledger."""
+"""Source of the findings in the finding log."""
 
 SETTLE_SECONDS: Final = 60.0
 """Seconds without a change of the fabric after which its tables are read again."""
@@ -112,7 +112,7 @@ class Surveyor:
         if changes == self._poller.presence.changes:
             found: list[Finding] = tableFindings(fabric, tables) + check.found
             self._poller.report(TABLES, found)
-            ledger = self._poller.ledger
+            findingLog = self._poller.findingLog
             # what was found is made sure of by another survey, and so is what was not found any more
-            isNew = ledger.settlesIn(TABLES, self._reactor.seconds()) is not None
-            self._isAgain = isNew or ledger.isClearing(TABLES)
+            isNew = findingLog.settlesIn(TABLES, self._reactor.seconds()) is not None
+            self._isAgain = isNew or findingLog.isClearing(TABLES)

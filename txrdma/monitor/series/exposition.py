@@ -16,9 +16,9 @@ from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.linkspeeds import LaneSpeed
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
-from txrdma.monitor._counters import CounterLayout, Meter
-from txrdma.monitor.details import CAUSES
-from txrdma.monitor.judging import Place
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.details import CAUSES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

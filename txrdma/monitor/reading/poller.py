@@ -36,15 +36,15 @@ from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
-from txrdma.monitor.corrections import CorrectionReader
-from txrdma.monitor.counterreader import CounterReader
-from txrdma.monitor.details import DetailReader
-from txrdma.monitor.judging import ErrorJudge, fabricFindings
-from txrdma.monitor.ledger import Key, Ledger, LedgerEvent, LedgerRules
-from txrdma.monitor.managers import ManagerWatch
-from txrdma.monitor.presence import Presence
-from txrdma.monitor.settings import PollerSettings
-from txrdma.monitor.statistics import PollerStatistics
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.managers import ManagerWatch
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
+from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.reading.details import DetailReader
+from txrdma.monitor.reading.fec import CorrectionReader
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 
 _log = Logger()
@@ -84,7 +84,7 @@ UNHEARD_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
 
 
-DEFAULT_RULES: Final = LedgerRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
+DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
 """Rules of findings: a sweep's have to be there in a second look, since datagrams are lost."""
 
 
@@ -95,7 +95,7 @@ class FabricPoller:
     @ivar fabric: the fabric as it is known at present; None before the first sweep.
     @ivar meters: meters of all ports whose counters were read, by place. C{details} has causes of what some
         of them have dropped, C{corrections} the counters of error correction.
-    @ivar ledger: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
+    @ivar findingLog: findings. C{presence} knows nodes and links that are gone, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar version: number that grows with each change of C{fabric}, its ports' states included.
@@ -106,9 +106,9 @@ class FabricPoller:
         reactor: IReactorTime,
         agent: MADAgent,
         settings: PollerSettings | None = None,
-        rules: LedgerRules = DEFAULT_RULES,
-        judge: ErrorJudge | None = None,
-        notify: Callable[[LedgerEvent], object] = lambda event: None,
+        rules: FindingRules = DEFAULT_RULES,
+        thresholds: ErrorThresholds | None = None,
+        notify: Callable[[FindingEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
         check: Callable[[Fabric], list[Finding]] = fabricFindings,
         supervisor: Supervisor | None = None,
@@ -122,7 +122,7 @@ class FabricPoller:
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         """
         self.fabric: Fabric | None = None
-        self.ledger = Ledger(rules)
+        self.findingLog = FindingLog(rules)
         self.presence = Presence()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
@@ -130,18 +130,18 @@ class FabricPoller:
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()
-        self._judge = ErrorJudge() if judge is None else judge
+        self._thresholds = ErrorThresholds() if thresholds is None else thresholds
         self._check = check
         self._notify = notify
         self._onRound = onRound
         self._reader = CounterReader(
-            *(reactor, agent, self._judge, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
+            *(reactor, agent, self._thresholds, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
             settings.maxOutstanding,
             *(self._sign, self._missed, self._mistook),
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
-        self.corrections = CorrectionReader(self.meters, self._judge, reactor.seconds)
+        self.corrections = CorrectionReader(self.meters, self._thresholds, reactor.seconds)
         self._optional = (self.details, self.corrections)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
@@ -197,7 +197,7 @@ class FabricPoller:
         self._refreshes.start(None)
 
     def change(
-        self, settings: PollerSettings, rules: LedgerRules, check: Callable[[Fabric], list[Finding]]
+        self, settings: PollerSettings, rules: FindingRules, check: Callable[[Fabric], list[Finding]]
     ) -> None:
         """
         Poll by other settings from the next round on; all that is known stays.
@@ -206,7 +206,7 @@ class FabricPoller:
         """
         self._settings = settings
         self._check = check
-        self.ledger.change(rules)
+        self.findingLog.change(rules)
         self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
         self._judgeTouched()
 
@@ -358,7 +358,7 @@ class FabricPoller:
         if failures:
             return float(min(usual, least * (1 << min(failures - 1, _MOST_DOUBLINGS))))
         now = self._reactor.seconds()
-        waits = [self.ledger.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
+        waits = [self.findingLog.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
         settles = min((wait for wait in waits if wait is not None), default=usual)
         return min(usual, max(settles, least))
 
@@ -383,12 +383,12 @@ class FabricPoller:
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
         with loop.step("following nodes"):
             for guid in self.presence.swept(fabric, now):
-                self._judge.restarted(guid, now)
+                self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
         with loop.step("forgetting errors"):
-            self._judge.keep(fabric.nodes.keys() | self.presence.nodes.keys())
+            self._thresholds.keep(fabric.nodes.keys() | self.presence.nodes.keys())
         for one in self._optional:
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
@@ -402,18 +402,18 @@ class FabricPoller:
         if self.fabric is None:
             return
         touched = {str(guid) for guid in self._touched}
-        opened = {key[1:] for key in self.ledger.open if key.source == _SWEEP}
+        opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
         for one in self._check(self.fabric) + self.presence.findings():
             place = one.where if one.guid is None else str(one.guid)
             if place in touched or (one.kind, place, one.port) in opened:
                 found.append(one)
-        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.ledger.open)
+        self._observe(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
 
     # Signs of change.
 
     def _heard(self, notice: Notice, request: MADRequest) -> None:
-        """Look at the node that a notice is about; sweep if it is not known."""
+        """Query the node that a notice is about; sweep if it is unknown."""
         self.statistics.notices += 1
         if notice.trapNumber not in _CHANGES or self.fabric is None:
             return
@@ -438,7 +438,7 @@ class FabricPoller:
             self._sign(node.guid)
 
     def _missed(self, guid: GUID) -> None:
-        """Look by its route for a node that is silent for the first time: it may have got another LID."""
+        """Query a node that is silent for the first time by its route: its LID may have changed."""
         node = None if self.fabric is None else self.fabric.nodes.get(guid)
         if node is not None:
             self._run(Deferred.fromCoroutine(self._seek(node)))
@@ -454,7 +454,7 @@ class FabricPoller:
         self._sweepSoon(0.0)
 
     def _sign(self, guid: GUID) -> None:
-        """Look at a node soon, together with others that give a sign of change."""
+        """Query a node soon, together with others that may have changed."""
         self._signs[guid] = None
         self._signIn()
 
@@ -465,7 +465,7 @@ class FabricPoller:
         return self._settings.settleSeconds if self._signs or self._strangers else None
 
     async def _lookAtSigns(self) -> bool:
-        """Look at all nodes that gave a sign of change; False if that has to wait, or nobody can be asked."""
+        """Query all nodes that may have changed; False if that must wait, or the port is down."""
         fabric = self.fabric
         if self._isDeaf() or fabric is None:
             self._signs.clear()
@@ -528,7 +528,7 @@ class FabricPoller:
             with loop.step("checking what has changed"):
                 self._judgeTouched()
         again = {node.guid for node in refresh.changed}
-        if self.ledger.isPending(_SWEEP, set(map(str, self._touched))):
+        if self.findingLog.isPending(_SWEEP, set(map(str, self._touched))):
             again |= refresh.touched
         for guid in again & fabric.nodes.keys():
             self._sign(guid)
@@ -587,7 +587,7 @@ class FabricPoller:
         if not self._isDoubtful:  # what was read by a LID may be another node's
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
-        if self.ledger.isClearing(_SWEEP):
+        if self.findingLog.isClearing(_SWEEP):
             with step("checking what has changed"):
                 self._judgeTouched()
         with step("reporting a round"):
@@ -662,7 +662,7 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
-        found = self._judge.findings(fabric, now, self.presence.links)
+        found = self._thresholds.findings(fabric, now, self.presence.links)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
@@ -692,7 +692,7 @@ class FabricPoller:
         @param isUnknown: returns True for findings that could not be looked for otherwise.
         """
         now = self._reactor.seconds()
-        events = self.ledger.observe(
+        events = self.findingLog.observe(
             *(source, found, now),
             lambda key: isUnknown(key) or (key.place in silent and key.kind != "node-silent"),
         )

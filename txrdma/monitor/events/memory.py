@@ -16,15 +16,15 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
-from txrdma.monitor.counterreader import SILENT_TIMES
-from txrdma.monitor.history import HistoryWriter
-from txrdma.monitor.historystore import HistoryStore, Remembered
-from txrdma.monitor.journal import Change, Journal, KEPT
-from txrdma.monitor.judging import ErrorJudge
-from txrdma.monitor.ledger import Entry, Key, Ledger
-from txrdma.monitor.managers import STILL_SECONDS
-from txrdma.monitor.poller import UNHEARD_SECONDS
-from txrdma.monitor.presence import Gone, Link, Presence
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingLog, Key
+from txrdma.monitor.diagnosis.managers import STILL_SECONDS
+from txrdma.monitor.diagnosis.presence import Gone, Link, Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.journal import Change, Journal, MOST_CHANGES
+from txrdma.monitor.reading.counterreader import SILENT_TIMES
+from txrdma.monitor.reading.poller import UNHEARD_SECONDS
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore, Remembered
 
 _FINDINGS: Final = "findings"
 _CHANGES: Final = "changes"
@@ -37,26 +37,31 @@ _FEWEST: Final = 2
 """Fewest nodes of a fabric that is remembered: who sees one alone has lost its own link."""
 
 
-def secondsToFind(kind: str, judge: ErrorJudge, intervalSeconds: float) -> float:
+def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
     """Time that a process needs to find a fault which was there before it, in seconds; 0 for one look."""
     several = {
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
         "no-notices": UNHEARD_SECONDS + 2 * intervalSeconds,
     }
-    return max(judge.periodOf(kind), several.get(kind, 0.0))
+    return max(thresholds.periodOf(kind), several.get(kind, 0.0))
 
 
 class MonitorMemory:
     """Memory of one monitor: what a former process has stored, and what this one stores for the next."""
 
     def __init__(
-        self, store: HistoryStore, writer: HistoryWriter, ledger: Ledger, presence: Presence, journal: Journal
+        self,
+        store: HistoryStore,
+        writer: HistoryWriter,
+        findingLog: FindingLog,
+        presence: Presence,
+        journal: Journal,
     ) -> None:
         """@param store: read by L{restore} alone; all that is stored later goes by the writer."""
         self._store = store
         self._writer = writer
-        self._ledger = ledger
+        self._findingLog = findingLog
         self._presence = presence
         self._journal = journal
         self._number = 0
@@ -69,7 +74,7 @@ class MonitorMemory:
         """
         Restore what a former process has stored, before the fabric is looked at; blocks.
 
-        @param heldUntil: as for L{Ledger.restore}.
+        @param heldUntil: as for L{FindingLog.restore}.
         @raise DeviceUnavailable: the store cannot be read.
         """
         try:
@@ -90,7 +95,7 @@ class MonitorMemory:
         names = {guid: name for guid, (name, _beyond) in present.items()}
         self._journal.restore((_changeOf(each) for _n, *each in changes), self._number, names, linked)
         self._entries = {_nameOf(entry): _stateOf(entry) for entry in entries}
-        self._ledger.restore(entries, heldUntil)
+        self._findingLog.restore(entries, heldUntil)
 
     def _read(self, room: str) -> Iterator[tuple[str, Any]]:
         return ((name, json.loads(value)) for name, value in self._store.remembered(room))
@@ -114,9 +119,9 @@ class MonitorMemory:
             self._writer.remember(stored)
 
     def _newFindings(self) -> Iterator[Remembered]:
-        ledger, before = self._ledger, self._entries
+        findingLog, before = self._findingLog, self._entries
         self._entries = {}
-        for entry in (*ledger.closed, *ledger.open.values()):
+        for entry in (*findingLog.closed, *findingLog.open.values()):
             name, state = _nameOf(entry), _stateOf(entry)
             self._entries[name] = state
             if before.pop(name, None) != state:
@@ -130,7 +135,7 @@ class MonitorMemory:
         for number, change in enumerate(
             islice(journal.changes, len(journal.changes) - new, None), journal.number - new + 1
         ):
-            yield _CHANGES, str(number % KEPT), json.dumps([number, *_changeRow(change)])
+            yield _CHANGES, str(number % MOST_CHANGES), json.dumps([number, *_changeRow(change)])
         self._number = journal.number
 
     def _differences(
@@ -206,7 +211,7 @@ def _entryRow(entry: Entry) -> list[Any]:
 
 
 def _entryOf(row: list[Any]) -> Entry:
-    """Entry of a ledger, whose severity and advice are those of this process."""
+    """Entry of the finding log, with the severity and advice of this process."""
     key, (where, text, guid, port), firstSeen, lastSeen, clearedAt, times = row
     finding = Finding(key[1], where, text, _guidOf(guid), port)
     advice = adviceOn(finding.kind)

@@ -21,7 +21,7 @@ from txrdma.kit.rawfields import peeks
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
-from txrdma.monitor._counters import CounterLayout
+from txrdma.monitor.portcounters import CounterLayout
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, IO
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.database import Columns, HistoryRefused, IN_USE, ownFile
+from txrdma.monitor.series.database import Columns, HistoryRefused, IN_USE, ownFile
 
 try:
     import sqlalchemy

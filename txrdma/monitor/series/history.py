@@ -15,9 +15,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.fabric.health import Finding
-from txrdma.monitor.historystore import HistoryStore, Point, Remembered
-from txrdma.monitor.judging import Place
-from txrdma.monitor.rows import Row
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.historystore import HistoryStore, Point, Remembered
+from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
@@ -28,11 +28,11 @@ BATCH_SECONDS: Final = 5.0
 _SOON_SECONDS: Final = 0.1
 """Seconds until what is to be remembered is written, together with what comes meanwhile."""
 
-_MOST_REMEMBERED: Final = 200_000
-"""Most things to remember that wait for the disk; the oldest are dropped when there are more."""
+MOST_VALUES: Final = 200_000
+"""Maximum number of named values that wait for the disk; the oldest are dropped."""
 
-_MOST_ROWS: Final = 1_000_000
-"""Rows that wait for the disk; older ones are dropped when there are more."""
+MOST_ROWS: Final = 1_000_000
+"""Maximum number of rows that wait for the disk; the oldest are dropped."""
 
 InThread = Callable[..., Deferred[Any]]
 """
@@ -56,7 +56,7 @@ class HistoryWriter:
         inThread: InThread,
         wallSeconds: Callable[[], float],
         batchSeconds: float = BATCH_SECONDS,
-        mostRows: int = _MOST_ROWS,
+        mostRows: int = MOST_ROWS,
     ) -> None:
         """
         @param store: owned by the writer from now on: closed at its end.
@@ -90,7 +90,7 @@ class HistoryWriter:
         if excess > 0:
             del self._rows[:excess]
             self.dropped += excess
-        while len(self._remembered) > _MOST_REMEMBERED:
+        while len(self._remembered) > MOST_VALUES:
             del self._remembered[next(iter(self._remembered))]
 
     def remember(self, several: Iterable[Remembered]) -> None:

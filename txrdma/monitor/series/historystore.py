@@ -19,9 +19,9 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.database import Columns, Database, HistoryRefused, SQLite
-from txrdma.monitor.judging import Place
-from txrdma.monitor.rows import Row, Strand, STRANDS
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.database import Columns, Database, HistoryRefused, SQLite
+from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
 
 _log = Logger()
 
@@ -109,7 +109,7 @@ def openDatabase(where: str) -> Database:
     """
     if "://" not in where:
         return SQLite(where)
-    from txrdma.monitor.sqldatabase import SQLDatabase
+    from txrdma.monitor.series.sqldatabase import SQLDatabase
 
     return SQLDatabase(where)
 
@@ -295,11 +295,11 @@ class HistoryStore:
             with self._transaction():
                 dropped = self._insert(rows)
                 self._remember(remembered)
-                for strand in STRANDS:
+                for family in COLUMN_FAMILIES:
                     for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
-                        self._summarize(strand, finer, coarser, now)
+                        self._summarize(family, finer, coarser, now)
                     for level in self._levels:
-                        self._dropOld(strand, level, now)
+                        self._dropOld(family, level, now)
         except DeviceUnavailable:
             self._ports = known
             raise
@@ -308,15 +308,15 @@ class HistoryStore:
     def _insert(self, rows: Iterable[Row]) -> int:
         level = self._levels[0]
         dropped = 0
-        tables: dict[tuple[Strand, int], list[tuple[Any, ...]]] = {}
-        for place, at, values, strand in rows:
+        tables: dict[tuple[ColumnFamily, int], list[tuple[Any, ...]]] = {}
+        for place, at, values, family in rows:
             number = self._numberOf(place, at)
             if number is None:
                 dropped += 1
             else:
-                tables.setdefault((strand, at // level.periodSeconds), []).append((number, at, *values))
-        for (strand, period), several in tables.items():
-            self._database.put(self._table(strand, level, period), several)
+                tables.setdefault((family, at // level.periodSeconds), []).append((number, at, *values))
+        for (family, period), several in tables.items():
+            self._database.put(self._table(family, level, period), several)
         return dropped
 
     def _numberOf(self, place: Place, at: int) -> int | None:
@@ -351,10 +351,10 @@ class HistoryStore:
             return False
         numbers = [self._ports.pop(place) for place in dropped]
         tables = [
-            f"{strand.head}{level.name}_{period}"
-            for strand in STRANDS
+            f"{family.head}{level.name}_{period}"
+            for family in COLUMN_FAMILIES
             for level in self._levels
-            for period in self._periods(strand, level)
+            for period in self._periods(family, level)
         ]
         for begin in range(0, len(numbers), _AT_ONCE):
             some = numbers[begin : begin + _AT_ONCE]
@@ -366,51 +366,51 @@ class HistoryStore:
             self._last.pop(number, None)
         return True
 
-    def _table(self, strand: Strand, level: Level, period: int) -> str:
+    def _table(self, family: ColumnFamily, level: Level, period: int) -> str:
         """Name of a table, which is made if it is not there."""
-        table = f"{strand.head}{level.name}_{period}"
-        self._database.make(table, strand.columns, ("port", "at"))
+        table = f"{family.head}{level.name}_{period}"
+        self._database.make(table, family.columns, ("port", "at"))
         return table
 
-    def _periods(self, strand: Strand, level: Level) -> list[int]:
+    def _periods(self, family: ColumnFamily, level: Level) -> list[int]:
         """Numbers of the periods that a level has tables of, in order."""
-        head = f"{strand.head}{level.name}_"
+        head = f"{family.head}{level.name}_"
         return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
 
-    def _summarize(self, strand: Strand, finer: Level, coarser: Level, now: int) -> None:
+    def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
         """Compute the rows of the coarser level whose time is over."""
         step = coarser.stepSeconds
-        periods = self._periods(strand, finer)
+        periods = self._periods(family, finer)
         if not periods:
             return
         database = self._database
-        name = f"{strand.head}{coarser.name}"
+        name = f"{family.head}{coarser.name}"
         known = database.execute("SELECT until FROM done WHERE level = ?", name)
         done = known[0][0] if known else periods[0] * finer.periodSeconds
         end = (now - finer.stepSeconds - _LATE_SECONDS) // step * step
         begin = min(done, end)  # the clock may have been set back
         for period in periods:
-            table = f"{strand.head}{finer.name}_{period}"
+            table = f"{family.head}{finer.name}_{period}"
             low = max(begin, period * finer.periodSeconds)
             high = min(end, (period + 1) * finer.periodSeconds)
             for at in range(low // step * step, high, step):
-                into = self._table(strand, coarser, at // coarser.periodSeconds)
+                into = self._table(family, coarser, at // coarser.periodSeconds)
                 database.execute(
-                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {strand.summed} FROM {table}"
-                    f" WHERE at >= ? AND at < ? GROUP BY port {strand.replaced}",
+                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {family.summed} FROM {table}"
+                    f" WHERE at >= ? AND at < ? GROUP BY port {family.replaced}",
                     *(at, at, at + step),
                 )
         if end != done:
             database.put("done", [(name, end)])
 
-    def _dropOld(self, strand: Strand, level: Level, now: int) -> None:
+    def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
         """Drop tables that are old, once there are several newer ones: the clock may be wrong for a while."""
-        periods = self._periods(strand, level)
+        periods = self._periods(family, level)
         old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
         fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
         if len(periods) - len(old) >= fewest:
             for period in old:
-                self._database.execute(f"DROP TABLE {strand.head}{level.name}_{period}")
+                self._database.execute(f"DROP TABLE {family.head}{level.name}_{period}")
 
     # Reading.
 
@@ -422,32 +422,32 @@ class HistoryStore:
         @param level: name of the level; without one the finest that still has the beginning.
         @raise ValueError: there is no such counter or level.
         """
-        strand = next((strand for strand in STRANDS if counter in strand.counters), None)
-        if strand is None:
+        family = next((family for family in COLUMN_FAMILIES if counter in family.counters), None)
+        if family is None:
             raise ValueError(f"no history has a counter {counter!r}")
         number = self._ports.get(place)
         found: list[Point] = []
-        peak = f'"{strand.peaks[counter]}"' if counter in strand.peaks else "NULL"
+        peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
         with self._transaction():
-            chosen = self._chosen(strand, level, begin)
-            for period in self._periods(strand, chosen) if number is not None else ():
+            chosen = self._chosen(family, level, begin)
+            for period in self._periods(family, chosen) if number is not None else ():
                 if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
                     rows = self._database.execute(
-                        f'SELECT at, seconds, "{counter}", {peak} FROM {strand.head}{chosen.name}_{period}'
+                        f'SELECT at, seconds, "{counter}", {peak} FROM {family.head}{chosen.name}_{period}'
                         " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
                         *(number, begin, end),
                     )
                     found += (Point(*row) for row in rows)
         return found
 
-    def _chosen(self, strand: Strand, name: str, begin: int) -> Level:
+    def _chosen(self, family: ColumnFamily, name: str, begin: int) -> Level:
         if name:
             for level in self._levels:
                 if level.name == name:
                     return level
             raise ValueError(f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}")
         for level in self._levels:
-            periods = self._periods(strand, level)
+            periods = self._periods(family, level)
             if periods and periods[0] * level.periodSeconds <= begin:
                 return level
         return self._levels[-1]

@@ -11,10 +11,10 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.exposition import guidText
-from txrdma.monitor.judging import Place
-from txrdma.monitor.ledger import LedgerEvent, Raised, Resumed
-from txrdma.monitor.presence import Link
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.presence import Link
+from txrdma.monitor.diagnosis.thresholds import Place
+from txrdma.monitor.series.exposition import guidText
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
@@ -22,8 +22,8 @@ KINDS: Final = (
 )
 """Kinds of changes that a journal knows."""
 
-KEPT: Final = 10_000
-"""Most changes that a journal keeps: the last ones."""
+MOST_CHANGES: Final = 10_000
+"""Maximum number of changes in a journal; the oldest are dropped."""
 
 
 @frozen
@@ -65,7 +65,7 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.changes: deque[Change] = deque(maxlen=KEPT)
+        self.changes: deque[Change] = deque(maxlen=MOST_CHANGES)
         self.number = 0
         self._nodes: dict[GUID, str] | None = None
         self._links: dict[Link, tuple[int, str]] = {}
@@ -98,7 +98,7 @@ class Journal:
             found.append(change)
         return found
 
-    def told(self, event: LedgerEvent, now: float) -> None:
+    def told(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""
         if isinstance(event, Resumed):
             return
