@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.own import OwnBackend
+from txrdma.smc.userspace import OwnBackend
 
 BACKENDS: Final = ("auto", "own", "kernel")
 """

@@ -20,6 +20,9 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.logs import Seldom
+from txrdma.smc.common.names import describe
+from txrdma.smc.flow.closing import LINGER_TIMEOUT
+from txrdma.smc.flow.flow import Flow
 from txrdma.smc.group._linkgroup import (
     Event,
     GroupEnded,
@@ -48,13 +51,10 @@ from txrdma.smc.group.buffers import (
     RemoteMemoryBuffer,
     SMALLEST_RING,
 )
-from txrdma.smc.group.further import FurtherLinks
+from txrdma.smc.group.failover import FurtherLinks
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.insight.status import describe
-from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
 _log = Logger()

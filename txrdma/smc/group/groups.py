@@ -4,7 +4,7 @@ The link groups of a device, which of them a connection joins, and how long they
 Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
+not in use on the reactor (L{txrdma.smc.common.reactoruse}) nothing of them stays there: those over shared
 memory rest, and so do those over adapters, for which a thread waits for what peers still want; others are
 closed.
 """
@@ -28,16 +28,16 @@ from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
-from txrdma.smc.group.attendant import Attendant
-from txrdma.smc.group.endings import Endings
+from txrdma.smc.group.closenotifier import Endings
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.pace import Pace
 from txrdma.smc.group.parties import Member
+from txrdma.smc.group.pollthread import Attendant
 from txrdma.smc.group.ports import findPorts, openDevices
-from txrdma.smc.handshake._offer import Agreement, Candidate, Choice
+from txrdma.smc.group.ratelimiter import Pace
+from txrdma.smc.terms.offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 
 _log = Logger()
@@ -390,7 +390,7 @@ class LinkGroups:
         for group in self.groups():
             group.portsChanged()
 
-    # Not in use: see txrdma.smc.common.presence
+    # Not in use: see txrdma.smc.common.reactoruse
 
     @property
     def isBusy(self) -> bool:

@@ -23,14 +23,14 @@ from txrdma.error import RDMAError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import Bearing
 from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.posting import Bearing
-from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS, said, Turn
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
-from txrdma.smc.common.presence import Presence
+from txrdma.smc.common.reactoruse import Presence
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import Bearing, Kept
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.endings import Endings
-from txrdma.smc.group.posting import Bearing, Kept
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.group.closenotifier import Endings
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm
 
 

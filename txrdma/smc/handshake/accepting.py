@@ -10,19 +10,18 @@ from typing import Any, cast
 from twisted.internet.interfaces import IProtocol
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.interfaces import IArrival
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
-from txrdma.smc.handshake._offer import Choice, choose
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.handshake.outcomes import Outcomes
+from txrdma.smc.signalling.interfaces import IArrival
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Choice, choose, Role
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 

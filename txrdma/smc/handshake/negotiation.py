@@ -25,20 +25,19 @@ from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
 from txrdma.kit.logs import Seldom
-from txrdma.smc.carriers.counterpart import Counterpart
-from txrdma.smc.common.presence import presenceOn, Use
+from txrdma.smc.common.reactoruse import presenceOn, Use
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
-from txrdma.smc.handshake._offer import Candidate
+from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
-from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.options import LOCAL_DEVICE, Options
-from txrdma.smc.stream.companion import Companion
+from txrdma.smc.signalling.counterpart import Counterpart
 from txrdma.smc.stream.stream import Address, Stream
+from txrdma.smc.stream.tcpmonitor import Companion
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
+from txrdma.smc.terms.offer import Candidate, Role
+from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
 _log = Logger()

@@ -11,15 +11,16 @@ from enum import Enum
 from typing import Any, cast
 
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import Refused
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.insight.status import markTCP
+from txrdma.smc.common.names import prefixFor
+from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.stream.connectionstatus import markTCP
 
 _log = Logger()
 
@@ -112,13 +113,6 @@ class _Sifter:
         del transport._dataReceived
         why = transport._dataReceived(rest) if rest else None
         return why if data else transport._dataReceived(b"")
-
-
-def prefixFor(transport: Connection, protocol: IProtocol) -> str:
-    """The log prefix of a protocol on a TCP transport that was made for another one."""
-    _name, comma, rest = transport.logstr.partition(",")
-    name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
-    return name + comma + rest
 
 
 def runOnTCP(

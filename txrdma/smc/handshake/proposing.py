@@ -14,23 +14,22 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused, WireError
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.dialing import approachOf
-from txrdma.smc.carriers.interfaces import IApproach
-from txrdma.smc.common.presence import Use
-from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
-from txrdma.smc.handshake._offer import Agreement, Offer, propose
-from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.handshake.choice import carrierFor
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign
-from txrdma.smc.insight.outcomes import Outcomes, tellSilence
-from txrdma.smc.options import Options
+from txrdma.smc.signalling.dialing import approachOf
+from txrdma.smc.signalling.interfaces import IApproach
+from txrdma.smc.signalling.silence import logUnresponsivePeer, silentPeers
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Agreement, Offer, propose, Role
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
@@ -144,7 +143,7 @@ class ClientNegotiation(Negotiation):
         if isInTime:
             silentPeers(self._reactor).answered(peer)
         elif peer is not None:
-            tellSilence(self._reactor, peer, self._reactor.seconds())
+            logUnresponsivePeer(self._reactor, peer, self._reactor.seconds())
 
     def _declineAtOnce(self, diagnosis: Diagnosis) -> None:
         """The server waits to hear something."""

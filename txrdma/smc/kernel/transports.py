@@ -22,14 +22,14 @@ from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
-from txrdma.smc.carriers.owners import placeOf
-from txrdma.smc.common.presence import presenceOn, Use
-from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.insight.status import forget, register
+from txrdma.smc.common.reactoruse import presenceOn, Use
+from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.kernel.sockets import hasFallenBack, smcSocket, unsent
 from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.stepping import AcceptingFactory, Build
+from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.stream.connectionstatus import forget, register
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wrapping import AcceptingFactory, Build
 
 _FIRST: Final = 1e-3
 _LONGEST: Final = 0.1

@@ -6,7 +6,7 @@ flushes, once for each batch of completions, or once for a turn of the reactor. 
 its L{Front}, which is L{txrdma.smc.stream.transport}.
 
 A connection whose peer, TCP connection or link is lost lives on as long as bytes are in its ring: these are
-delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.stream.companion}.
+delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.stream.tcpmonitor}.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.kit.logs import Seldom
-from txrdma.smc.common.presence import Use
-from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.common.names import describe
+from txrdma.smc.common.reactoruse import Use
+from txrdma.smc.flow.closing import Closing, Ended, Ending, ReadEnded, Released, Send
+from txrdma.smc.flow.flow import ENDS, Flow
+from txrdma.smc.flow.sendqueue import Bearing, Kept
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.posting import Bearing, Kept
-from txrdma.smc.insight.status import describe
-from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._flow import ENDS, Flow
-from txrdma.smc.stream.companion import Companion
-from txrdma.smc.stream.nobody import NOBODY
+from txrdma.smc.stream.closedowner import CLOSED_OWNER
+from txrdma.smc.stream.tcpmonitor import Companion
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.streams.transport import Front
@@ -191,7 +191,7 @@ class Stream:
             self.flow.isDeaf = True
             self.link.turn.soon(self, end)
 
-    # What the flow brings: see txrdma.smc.stream._flow.Keeper
+    # What the flow brings: see txrdma.smc.flow.owner.FlowOwner
 
     def heard(self, state: int) -> None:
         """The peer tells how far it is with its end."""
@@ -231,7 +231,7 @@ class Stream:
         self._closing.fail()
         self._happened()
 
-    # What TCP and the link tell together: see txrdma.smc.stream.companion
+    # What TCP and the link tell together: see txrdma.smc.stream.tcpmonitor
     @property
     def hasHeardEnd(self) -> bool:
         """The peer has said that it closes or aborts, or the application is gone."""
@@ -520,7 +520,7 @@ class Stream:
         Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
 
         So it is with who has paused, or may still write. What such an application does next rouses the link
-        (L{txrdma.smc.group.turn.Turn.schedule}).
+        (L{txrdma.smc.group.sendscheduler.Turn.schedule}).
         """
         use, flow = self._use, self.flow
         isIdle = not (flow.isDeaf or flow.backlog or flow.isNoticed)
@@ -541,7 +541,7 @@ class Stream:
     def _part(self) -> None:
         """When nothing is left to be told or sent, let the flow go: a circle would wait to be collected."""
         if self._element is None and self._front is None and not self.flow.isDirty:
-            self.flow.keeper = NOBODY
+            self.flow.keeper = CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Have no TCP connection any more, when all is posted that is to be said."""

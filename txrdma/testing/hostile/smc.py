@@ -10,15 +10,15 @@ from random import Random
 from typing import Any, Final
 
 from txrdma.error import WireError
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import presenceOn
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group import ports as portsModule
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import closeLinkGroups, hasLinkGroups, linkGroups, useDevice
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import decodeFirst, HEADER_LENGTH
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule

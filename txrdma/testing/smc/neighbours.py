@@ -19,7 +19,7 @@ from typing import cast, Final
 from unittest import mock
 
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import presenceOn
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.testing.outcome import check

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IReactorFromThreads
 
 from txrdma.interfaces import IAttendedDevice
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import presenceOn
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.groups import closeLinkGroups

@@ -12,10 +12,10 @@ from zope.interface import implementer
 
 from twisted.internet.error import ConnectionRefusedError
 
-from txrdma.smc import connecting, own
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
-from txrdma.smc.carriers.owners import Place
+from txrdma.smc import connecting, userspace
 from txrdma.smc.handshake import proposing
+from txrdma.smc.signalling.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.signalling.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo
@@ -114,7 +114,7 @@ class ThirdCarrierTests(EndsTestCase):
 
     async def pair(self, carrier: SegmentCarrier) -> tuple[Any, Any]:
         """Client and server, after an echo."""
-        for module in (own, connecting, proposing):
+        for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
@@ -143,7 +143,7 @@ class ThirdCarrierTests(EndsTestCase):
     async def test_failed(self) -> None:
         """A carrier hears of a connection that was not made."""
         carrier = SegmentCarrier()
-        for module in (own, connecting, proposing):
+        for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -10,9 +10,9 @@ import socket
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.control import answer, answering, appear, controlName
+from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.control import answer, answering, appear, controlName
 from txrdma.test.support.smc.control import NAMESPACE
 
 

@@ -13,12 +13,12 @@ from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.smc.group import group as groupModule
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.llc import DeleteReason
 from txrdma.soft.completion import SoftCompletionQueue
 from txrdma.soft.queuepair import SoftQueuePair

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import SendRequest
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.group.turn import HOLD_SECONDS
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.scenario import DEVICE
 

@@ -20,9 +20,9 @@ from txrdma.smc.group.buffers import BufferPool
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.smc.wire.llc import LLCType, readHeader
 from txrdma.test.support.smc.ends import EndsTestCase

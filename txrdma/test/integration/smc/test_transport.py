@@ -21,11 +21,11 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.smc.flow.flow import DELIVERY
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.options import LOCAL_DEVICE
-from txrdma.smc.stream._flow import DELIVERY
 from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder
 

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.attendant import Attendant
+from txrdma.smc.group.pollthread import Attendant
 
 PATIENCE = 10.0
 

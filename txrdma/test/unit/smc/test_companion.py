@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream.companion}: what the end of TCP means beside what the link has brought.
+Tests for L{txrdma.smc.stream.tcpmonitor}: what the end of TCP means beside what the link has brought.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.stream.companion import Companion, GRACE
+from txrdma.smc.stream.tcpmonitor import Companion, GRACE
 
 
 class Stream:

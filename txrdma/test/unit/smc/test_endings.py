@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.group.endings}: what is delayed comes before the end, wherever the end is found.
+L{txrdma.smc.group.closenotifier}: what is delayed comes before the end, wherever the end is found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.endings import Endings
+from txrdma.smc.group.closenotifier import Endings
 
 
 class EndingsTests(SynchronousTestCase):

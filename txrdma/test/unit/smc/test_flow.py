@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
-from txrdma.smc.group.posting import Bearing, Poster
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import Bearing, Poster
 from txrdma.smc.wire.cdc import CDC_START
 
 _SIZE = 32

@@ -29,7 +29,7 @@ from txrdma.smc.handshake._machine import (
     Proposed,
     ServerHandshake,
 )
-from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, Offer, VERSION_1
+from txrdma.smc.terms.offer import Abilities, Agreement, Candidate, Offer, VERSION_1
 from txrdma.smc.wire.clc import (
     Accept,
     Confirm,

@@ -21,7 +21,7 @@ from txrdma.smc.kernel.backend import KernelBackend
 from txrdma.smc.kernel.sockdiag import Cursor, Diagnosed, diagnosedIn, dumpRequest
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
-from txrdma.smc.own import OwnBackend
+from txrdma.smc.userspace import OwnBackend
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.kernel import RECORDED
 

@@ -12,14 +12,14 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IReception
-from txrdma.smc.carriers.marked import MarkedApproach, MarkedArrival, MarkedReception
-from txrdma.smc.carriers.option import shared
-from txrdma.smc.carriers.option.carrier import OptionCarrier
-from txrdma.smc.carriers.option.shared import SharedOption
-from txrdma.smc.common.presence import Presence
-from txrdma.smc.options import Options
+from txrdma.smc.common.reactoruse import Presence
+from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.signalling.interfaces import IApproach, IArrival, ICarrier, IReception
+from txrdma.smc.signalling.option import shared
+from txrdma.smc.signalling.option.carrier import OptionCarrier
+from txrdma.smc.signalling.option.shared import SharedOption
+from txrdma.smc.signalling.tcpoption import MarkedApproach, MarkedArrival, MarkedReception
+from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import reactor
 from txrdma.test.support.smc.marked import ModelCarrier
 

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.common.presence}: what is on a reactor while SMC is in use, and who notices a sweep.
+Tests for L{txrdma.smc.common.reactoruse}: what is on a reactor while SMC is in use, and who notices a sweep.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common import presence as presenceModule
-from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.common import reactoruse
+from txrdma.smc.common.reactoruse import Presence, presenceOn
 
 
 class Rester:
@@ -38,7 +38,7 @@ class PresenceTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
         self.presence = Presence(self.reactor)
         self.swept: list[str] = []
-        self.patch(presenceModule, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
+        self.patch(reactoruse, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
 
     def test_leaves(self) -> None:
         """One reader of ours is there as long as anybody uses SMC, and no longer."""

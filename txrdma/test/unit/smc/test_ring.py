@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream._ring}: every byte once and in order, no stall, no chatter, no trust.
+Tests for L{txrdma.smc.flow.ring}: every byte once and in order, no stall, no chatter, no trust.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.flow.ring import cursor, DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import CDC, CDC_START, CDC_TYPE, ProducerFlags, unpackFrom
 from txrdma.test.support.captures import messages
 
