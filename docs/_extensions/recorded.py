@@ -17,7 +17,7 @@ from sequences import Step
 from twisted.internet.protocol import Protocol
 
 from txrdma.iba.roce import RoCEPacket
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group.groups import closeLinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -113,7 +113,7 @@ class Recording:
     def _host(self, address: str) -> Host:
         host = Host(self._world, address, lambda: self._world.network.device(address))
         useDevice(host, "simulated", host.openDevice())
-        presenceOn(host).hold()  # as services do, by listening: the link group stays
+        reactorUse(host).hold()  # as services do, by listening: the link group stays
         return host
 
     def _send(self, where: str, kind: str, what: str) -> None:

@@ -24,17 +24,17 @@ from twisted.internet.tcp import Connection, Port
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.smc.common.reactoruse import Presence, presenceOn
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.choice import carrierFor
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.signalling.dialing import hasSockets
-from txrdma.smc.signalling.interfaces import IReception
+from txrdma.smc.signalling.interfaces import IListenerSignal
 from txrdma.smc.signalling.listening import listen
 from txrdma.smc.signalling.owners import placeOf
 from txrdma.smc.status import control as introspection
@@ -49,16 +49,16 @@ class _ServerFactory(AcceptingFactory):
     """Finds out for each accepted TCP connection whether the client speaks SMC."""
 
     def __init__(
-        self, wrapped: IProtocolFactory, reactor: Any, options: Options, reception: IReception
+        self, wrapped: IProtocolFactory, reactor: Any, options: Options, reception: IListenerSignal
     ) -> None:
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
         self._reception = reception
         self.outcomes = Outcomes("connection to us")  # until it is known where we listen
-        self._crowd = Crowd()
+        self._crowd = HandshakeCount()
 
-    def met(self, transport: Connection, build: Build) -> None:
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """Begin a handshake on the connection, or run the user's protocol at once."""
         options = self._options
         arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
@@ -98,7 +98,12 @@ class SMCPort:
     """
 
     def __init__(
-        self, tcp: Port, factory: IProtocolFactory, reception: IReception, presence: Presence, device: str
+        self,
+        tcp: Port,
+        factory: IProtocolFactory,
+        reception: IListenerSignal,
+        presence: ReactorUse,
+        device: str,
     ) -> None:
         """
         @param device: the device string of what most clients will want; C{""} if nobody knows.
@@ -201,7 +206,7 @@ class SMCPort:
 
 
 @implementer(ISMCBackend)
-class OwnBackend:
+class UserspaceBackend:
     """Connects and listens by the stack of this package."""
 
     def connect(
@@ -227,11 +232,11 @@ class OwnBackend:
         """Listen, and fail as TCP does."""
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
-        use = presenceOn(reactor).hold()  # a carrier may open a device before we listen
+        use = reactorUse(reactor).hold()  # a carrier may open a device before we listen
         try:
             tcp = listen(reactor, reception, port, stepping, backlog, interface)
             stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
             introspection.appear(reactor, report)
-            return SMCPort(tcp, factory, reception, presenceOn(reactor), _usualDevice(options))
+            return SMCPort(tcp, factory, reception, reactorUse(reactor), _usualDevice(options))
         finally:
             use.release()

@@ -17,7 +17,7 @@ Build = Callable[[], "IProtocol | None"]
 """Builds the user's protocol for one connection."""
 
 
-class SteppingFactory(Factory):
+class HandshakeFactory(Factory):
     """Stands before a user's factory, and wants to see connections before their protocols are built."""
 
     noisy = False
@@ -44,16 +44,16 @@ class SteppingFactory(Factory):
         return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
 
 
-class AcceptingFactory(SteppingFactory):
+class AcceptingFactory(HandshakeFactory):
     """Stands before a server's factory, and decides on each accepted connection when its socket is there."""
 
-    def buildProtocol(  # type: ignore[override]  # Stepping has no factory of Twisted's kind
+    def buildProtocol(  # type: ignore[override]  # HandshakeProtocol has no factory of Twisted's kind
         self, addr: IAddress | None
     ) -> IProtocol:
-        """Build the protocol that hands the accepted connection to L{met}."""
-        return Stepping(self, self.builder(addr))
+        """Build the protocol that hands the accepted connection to L{connectionAccepted}."""
+        return HandshakeProtocol(self, self.builder(addr))
 
-    def met(self, transport: Connection, build: Build) -> None:
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """
         Decide on an accepted connection: give it a protocol, or end it.
 
@@ -63,7 +63,7 @@ class AcceptingFactory(SteppingFactory):
 
 
 @implementer(ILoggingContext)
-class Stepping(Protocol):
+class HandshakeProtocol(Protocol):
     """Has an accepted connection until its factory has decided on it, at once."""
 
     def __init__(self, accepting: AcceptingFactory, build: Build) -> None:
@@ -77,7 +77,7 @@ class Stepping(Protocol):
     def makeConnection(self, transport: Any) -> None:
         """Hand the connection to the factory."""
         try:
-            self._accepting.met(transport, self._build)
+            self._accepting.connectionAccepted(transport, self._build)
         except BaseException:
             transport.abortConnection()  # nobody else knows of it; the error is logged by the port
             raise

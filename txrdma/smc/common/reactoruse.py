@@ -37,11 +37,11 @@ _LOOK_SECONDS: Final = 1e-3
 """With more uses that is done so often, for each of them: a service has many, and removes nothing."""
 
 
-class Sleeper(Protocol):
+class Suspendable(Protocol):
     """
     A part of SMC that is on the reactor only while SMC is in use there, such as a link group.
 
-    @ivar isBusy: it is in a turn of its own, at whose end it calls L{Presence.settle}.
+    @ivar isBusy: it is in a turn of its own, at whose end it calls L{ReactorUse.settle}.
     """
 
     @property
@@ -63,7 +63,7 @@ class Use:
 
     __slots__ = ("_presence", "swept")
 
-    def __init__(self, presence: Presence, swept: Callable[[], None]) -> None:
+    def __init__(self, presence: ReactorUse, swept: Callable[[], None]) -> None:
         self._presence = presence
         self.swept = swept
 
@@ -126,7 +126,7 @@ class Sentinel:
             os.close(descriptor)
 
 
-class Presence:
+class ReactorUse:
     """
     The uses of SMC on one reactor.
 
@@ -142,7 +142,7 @@ class Presence:
         self._reactor = ref(reactor)
         self._hasTime = IReactorTime.providedBy(reactor)
         self._uses: dict[Use, None] = {}
-        self._sleepers: dict[Sleeper, None] = {}
+        self._sleepers: dict[Suspendable, None] = {}
         self._lookedAt = -inf
         self._sentinel: Sentinel | None = None
 
@@ -216,11 +216,11 @@ class Presence:
         if sentinel is not None:
             sentinel.close()
 
-    def add(self, sleeper: Sleeper) -> None:
+    def add(self, sleeper: Suspendable) -> None:
         """A sleeper has woken up. Twice is fine."""
         self._sleepers[sleeper] = None
 
-    def remove(self, sleeper: Sleeper) -> None:
+    def remove(self, sleeper: Suspendable) -> None:
         """A sleeper is gone. Unknown ones are ignored."""
         self._sleepers.pop(sleeper, None)
 
@@ -232,12 +232,12 @@ class Presence:
                 sleeper.rest()
 
 
-_presences: WeakKeyDictionary[object, Presence] = WeakKeyDictionary()
+_presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
 
 
-def presenceOn(reactor: object) -> Presence:
+def reactorUse(reactor: object) -> ReactorUse:
     """The presence of SMC on a reactor."""
     presence = _presences.get(reactor)
     if presence is None:
-        presence = _presences[reactor] = Presence(reactor)
+        presence = _presences[reactor] = ReactorUse(reactor)
     return presence

@@ -19,7 +19,7 @@ from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.common.counting import read, SMALL, written
 from txrdma.smc.flow.owner import DataReceiver, FlowOwner
 from txrdma.smc.flow.ring import DATA, Ring, SPACE, spans, UPDATE
-from txrdma.smc.flow.sendqueue import Bearing, cut, Kept, Poster, SIGNAL_EVERY
+from txrdma.smc.flow.sendqueue import cut, LinkSendQueue, RemoteBuffer, SIGNAL_EVERY, Unacknowledged
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
 
 DELIVERY: Final = 256 * 1024
@@ -60,7 +60,7 @@ class Flow:
     @ivar isEnding: nothing will be written any more; when all is posted, the keeper hears it.
     @ivar isNoticed: the keeper wants to know whenever something is posted.
     @ivar isDoubtful: see of each message whether it arrives.
-    @ivar isDirty: the flow is in L{Poster.dirty <txrdma.smc.flow.sendqueue.Poster.dirty>}.
+    @ivar isDirty: the flow is in L{LinkSendQueue.dirty <txrdma.smc.flow.sendqueue.LinkSendQueue.dirty>}.
     @ivar isBlocked: there is more to write than the peer's ring has room for.
     @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
     @ivar writes: how often bytes went to the peer's ring; C{wraps}: how often by two RDMA writes, as the ring
@@ -80,7 +80,9 @@ class Flow:
         *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
     )
 
-    def __init__(self, poster: Poster, view: memoryview, contexts: list[Any], keeper: FlowOwner) -> None:
+    def __init__(
+        self, poster: LinkSendQueue, view: memoryview, contexts: list[Any], keeper: FlowOwner
+    ) -> None:
         """
         @param view: our buffer, where the peer writes.
         @param contexts: the stack of logging contexts of the reactor's thread.
@@ -109,19 +111,19 @@ class Flow:
         self._write: SendRequest | None = None
         self._target: memoryview | None = None
         self._valid = _INVALID
-        self.bearing: Bearing | None = None
+        self.bearing: RemoteBuffer | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
         self._posted = self._again = _NOTHING
 
     # Begin and end
 
-    def attach(self, bearing: Bearing, size: int, token: int) -> None:
+    def attach(self, bearing: RemoteBuffer, size: int, token: int) -> None:
         """The peer's buffer, of that size, and its alert token are known."""
         self.ring = Ring(self._view.nbytes, size, token)
         self._bind(bearing)
 
-    def _bind(self, bearing: Bearing) -> None:
+    def _bind(self, bearing: RemoteBuffer) -> None:
         self.bearing = bearing
         self.poster = bearing.poster
         self._address = bearing.address
@@ -130,7 +132,7 @@ class Flow:
             self._write.rkey = bearing.rkey
         self._target = None
 
-    def move(self, bearing: Bearing, kept: Sequence[Kept]) -> None:
+    def move(self, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
         """
         Go on by another link: first the peer is asked whether it has what we think that it has, then all that
         is not known to have arrived is sent again (RFC 7609, 4.6).

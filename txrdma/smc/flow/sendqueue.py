@@ -25,14 +25,14 @@ STAGE: Final = 1 << 20
 
 _UNLIMITED: Final = 1 << 30
 
-Kept = tuple[int, Any, int, int, list[bytes | memoryview]]
+Unacknowledged = tuple[int, Any, int, int, list[bytes | memoryview]]
 """
 A message that is posted: its number, its flow, its sequence number there, how many bytes were produced with
 it, and those of them that were new.
 """
 
 
-class Poster:
+class LinkSendQueue:
     """
     The queue of all that the connections of one link have to post, and the requests for it.
 
@@ -63,7 +63,7 @@ class Poster:
         self.sent = self.limit = 0
         self.isStaged = self.isSignaling = capacity.maxInline < _UNLIMITED
         self.isUsed = False
-        self.kept: deque[Kept] | None = None
+        self.kept: deque[Unacknowledged] | None = None
         self._writes: list[SendRequest] = []
         self._used = 0
         self._maxInline = capacity.maxInline
@@ -133,9 +133,9 @@ class Poster:
         self.direct = None if self.isOver else self.lane
         self.isSignaling = self.isStaged
 
-    def takeKept(self) -> dict[Any, list[Kept]]:
+    def takeKept(self) -> dict[Any, list[Unacknowledged]]:
         """Take what has not arrived, of each flow; nothing is kept from now on."""
-        found: dict[Any, list[Kept]] = {}
+        found: dict[Any, list[Unacknowledged]] = {}
         for each in self.kept or ():
             found.setdefault(each[1], []).append(each)
         self.kept = None
@@ -185,7 +185,7 @@ class Poster:
             self._stage.close()
 
 
-class Bearing(NamedTuple):
+class RemoteBuffer(NamedTuple):
     """
     The way of a flow's bytes: what posts them, on which link, and where they go at its other end.
 
@@ -193,7 +193,7 @@ class Bearing(NamedTuple):
     @ivar rkey: of the peer's buffer, on that link.
     """
 
-    poster: Poster
+    poster: LinkSendQueue
     address: int
     rkey: RKey
 

@@ -22,19 +22,19 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 
-class EndingsReactor(IReactorFDSet, IReactorTime):
+class NotifierReactor(IReactorFDSet, IReactorTime):
     """The interfaces of a reactor that ends are told by."""
 
 
 @implementer(IReadDescriptor)
-class Endings:
+class CloseNotifier:
     """
     The ends on one reactor that are still to be told: a reader that is always ready, while there are any.
 
     @ivar isPrompt: the process ends, and its reactor looks at no descriptor any more: each is told at once.
     """
 
-    def __init__(self, reactor: EndingsReactor) -> None:
+    def __init__(self, reactor: NotifierReactor) -> None:
         self.isPrompt = False
         self._reactor = reactor
         self._waiting: deque[Callable[[], None]] = deque()

@@ -19,7 +19,7 @@ from txrdma.iba.types import GID, QPN
 from txrdma.interfaces import IProtectionDomain
 from txrdma.kit.logs import Seldom
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.flow.sendqueue import Bearing, Kept
+from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import GroupKey, LinkEnd, LinkGroup, LinkLife, LinkMade
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import BufferPool
@@ -59,7 +59,7 @@ class Extensible(LinkOwner, Protocol):
         """Log what raises; the rest is done all the same."""
 
 
-class FurtherLinks:
+class LinkFailover:
     """The links of a group beyond its first, as they come and go."""
 
     def __init__(self, group: Extensible) -> None:
@@ -162,7 +162,7 @@ class FurtherLinks:
         link = group.linkOf(event.link)
         try:
             link.connect(event.far, self._isDirect(link.port, event.far.gid) is not False)
-            if link.turn.placing is not None:
+            if link.scheduler.placing is not None:
                 raise Refused("it goes by shared memory, which has no other path", Diagnosis.NOACTLINK)
         except Refused as refused:
             group.core.linkDown(group.seconds(), str(refused), event.link)
@@ -192,16 +192,16 @@ class FurtherLinks:
                 reason=text,
             )
         with link.ending():
-            kept = link.turn.handOver(other.turn)
+            kept = link.scheduler.handOver(other.scheduler)
             for stream in list(link.members):
                 with group.enduring("moved a connection"):
                     self._move(stream, link, other, kept)
             with group.enduring("ended its turns"):
-                link.turn.end()
+                link.scheduler.end()
             link.closeAttachment()
         self.settle()
 
-    def _move(self, stream: Member, link: Link, other: Link, kept: dict[Flow, list[Kept]]) -> None:
+    def _move(self, stream: Member, link: Link, other: Link, kept: dict[Flow, list[Unacknowledged]]) -> None:
         group = self._group
         flow = group.flows[stream.token]
         bearing = flow.bearing
@@ -216,4 +216,4 @@ class FurtherLinks:
             return
         here, there = tokens
         address = there.address + bearing.address - here.address
-        stream.move(other, Bearing(other.turn.poster, address, there.rkey), kept.get(flow, []))
+        stream.move(other, RemoteBuffer(other.scheduler.poster, address, there.rkey), kept.get(flow, []))

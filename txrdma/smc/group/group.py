@@ -51,7 +51,7 @@ from txrdma.smc.group.buffers import (
     RemoteMemoryBuffer,
     SMALLEST_RING,
 )
-from txrdma.smc.group.failover import FurtherLinks
+from txrdma.smc.group.failover import LinkFailover
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
 from txrdma.smc.terms.offer import Agreement
@@ -106,7 +106,7 @@ class Group:
             offersLink=agreement.release == 0 and agreement.maxLinks == 1,
         )
         link.life = self.core.first
-        self._further = FurtherLinks(self)
+        self._further = LinkFailover(self)
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Group:
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
-        if link.turn.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
+        if link.scheduler.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
             self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
@@ -182,7 +182,7 @@ class Group:
 
         @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
         """
-        isPinned = self.links[0].turn.poster.isStaged
+        isPinned = self.links[0].scheduler.poster.isStaged
         size = self.groups.ringSize()
         size = wanted or (min(size, PINNED_RING) if isPinned else size)
         buffer = self.pool.withRoom(size)
@@ -314,7 +314,7 @@ class Group:
     def trimSoon(self) -> None:
         """Trim at the end of a turn of one of the links that there are."""
         if self.links and not self.isOver:
-            self.links[0].turn.atEnd(self.trim)
+            self.links[0].scheduler.atEnd(self.trim)
 
     # LLC
 
@@ -329,7 +329,7 @@ class Group:
         known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
-        placing = link.turn.placing
+        placing = link.scheduler.placing
         if len(theirs) > known and placing is not None and not self.isOver:
             placing.prepare(next(reversed(theirs)), lambda: None)
 
@@ -396,7 +396,7 @@ class Group:
         elif isinstance(event, RKeyConfirmed):
             self.pool.answered(event.rkey, None)
             for link in self.links[:1]:
-                link.turn.atEnd(self.trim)  # who wanted it may have gone
+                link.scheduler.atEnd(self.trim)  # who wanted it may have gone
         elif isinstance(event, RKeyRefused):
             refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
             self.pool.answered(event.rkey, refused)
@@ -431,7 +431,7 @@ class Group:
     def lookBeside(self) -> None:
         """Take in what links have brought whose turn it is not."""
         for link in list(self.links):
-            if not link.turn.isBusy:
+            if not link.scheduler.isBusy:
                 link.look()
 
     # Time
@@ -495,12 +495,12 @@ class Group:
     @property
     def isBusy(self) -> bool:
         """Whether a turn of one of the links is going on."""
-        return any(link.turn.isBusy for link in self.links)
+        return any(link.scheduler.isBusy for link in self.links)
 
     def finish(self) -> None:
         """Run a turn of each link at once."""
         for link in list(self.links):
-            link.turn.finish()
+            link.scheduler.finish()
 
     def rest(self) -> None:
         """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
@@ -539,7 +539,7 @@ class Group:
         self.part()
         for link in self.links:
             link.isBreaking = True  # nobody waits for an answer any more
-            link.turn.drain()
+            link.scheduler.drain()
         self._over(text, Diagnosis.NOACTLINK)
 
     def takeLeave(self) -> None:
@@ -577,8 +577,8 @@ class Group:
         """Tell everybody who waits for something of the group, and all its connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
-            arrived = link.turn.arrived()
-            vanishes = mayVanish and link.turn.placing is not None
+            arrived = link.scheduler.arrived()
+            vanishes = mayVanish and link.scheduler.placing is not None
             streams += [(stream, vanishes, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasHeardEnd]
         if alive:
@@ -609,7 +609,7 @@ class Group:
         self._lingering.clear()
         for link in self.links:
             with self.enduring("ended its turns"):
-                link.turn.end()
+                link.scheduler.end()
         with self.enduring("closed its buffers"):
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:

@@ -28,15 +28,15 @@ from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkgroup import GroupKey, Timing
-from txrdma.smc.group.closenotifier import Endings
+from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
-from txrdma.smc.group.pollthread import Attendant
+from txrdma.smc.group.pollthread import PollThread
 from txrdma.smc.group.ports import findPorts, openDevices
-from txrdma.smc.group.ratelimiter import Pace
+from txrdma.smc.group.ratelimiter import GroupRateLimiter
 from txrdma.smc.terms.offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 
@@ -189,8 +189,8 @@ class LinkGroups:
         @param devices: what the description means, if that is open already; they are closed with this.
         """
         self.reactor = reactor
-        self.presence = presenceOn(reactor)
-        self.endings = Endings(reactor)
+        self.presence = reactorUse(reactor)
+        self.endings = CloseNotifier(reactor)
         self.isStopping = False
         self._key = (reactor, description)
         self._groups: dict[tuple[object, ...], list[Group]] = {}
@@ -198,7 +198,7 @@ class LinkGroups:
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
-        self._pace = Pace(reactor)
+        self._pace = GroupRateLimiter(reactor)
         self.devices = list(devices) or openDevices(reactor, description)
         self._opened = tuple(self.devices)
         self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
@@ -210,7 +210,7 @@ class LinkGroups:
         self._isOwed = False  # a peer has still to acknowledge something, as far as these know
         isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
         self._attended = [each for each in attended if each is not None] if isAttended else []
-        self._attendant = Attendant(reactor, self._attend)
+        self._attendant = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering: IDelayedCall | None = None
         self.ports = findPorts(self.devices)
@@ -478,12 +478,12 @@ class LinkGroups:
         self.endings.tell()
         del self._triggers[0]
         for link in self.links():
-            link.turn.finish()
+            link.scheduler.finish()
             for stream in list(link.members):
                 if stream.connected and not stream.hasHeardEnd:
                     self._targets[stream] = stream.written
                     link.hasten(stream)
-            link.turn.finish()
+            link.scheduler.finish()
         self._forgetStopped()
         if not self._targets:
             return None
@@ -562,7 +562,7 @@ class LinkGroups:
 
     def _isWaiting(self) -> bool:
         """Whether a link has something to say for which its peer has had no room yet."""
-        return any(link.isActive and link.turn.poster.dirty for link in self.links())
+        return any(link.isActive and link.scheduler.poster.dirty for link in self.links())
 
     def _lookAround(self) -> bool:
         """

@@ -24,12 +24,12 @@ from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.flow.sendqueue import Bearing
+from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.sendscheduler import HOLD_SECONDS, said, Turn
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS, said, SendScheduler
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
@@ -104,9 +104,9 @@ class Link:
         )
         with ExitStack() as undo:
             undo.callback(attachment.close)
-            self.turn = Turn(groups.reactor, attachment, self)
+            self.scheduler = SendScheduler(groups.reactor, attachment, self)
             undo.pop_all()
-        self._poster = self.turn.poster
+        self._poster = self.scheduler.poster
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._receives = attachment.receives
@@ -183,7 +183,7 @@ class Link:
         self._far = far
         self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
-        self.turn.placing = IPlacing(self._queuePair, None)
+        self.scheduler.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
@@ -201,12 +201,12 @@ class Link:
 
     def forgo(self) -> None:
         """Keep nothing any more: there is no other link."""
-        if self._poster.kept is not None and not self.turn.isHasty:
+        if self._poster.kept is not None and not self.scheduler.isHasty:
             self._poster.forgo()
 
     async def prepare(self, answer: Accept | Confirm) -> None:
         """Find out how the peer's buffer is reached, so that no write has to wait for that."""
-        placing = self.turn.placing
+        placing = self.scheduler.placing
         if placing is not None:
             known: Deferred[None] = Deferred()
             placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
@@ -229,7 +229,7 @@ class Link:
         """The number of the queue pair at the other end; None before the first contact."""
         return None if self._far is None else self._far.qpn
 
-    def bearing(self, answer: Accept | Confirm, named: Link) -> Bearing:
+    def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
         """
         The way to the peer's ring by this link.
 
@@ -237,7 +237,7 @@ class Link:
         @raise Refused: the peer never told of that buffer.
         """
         address, rkey = self.group.target(self, named, answer)
-        return Bearing(self._poster, address, rkey)
+        return RemoteBuffer(self._poster, address, rkey)
 
     @property
     def isStopping(self) -> bool:
@@ -266,13 +266,13 @@ class Link:
         self.members.pop(stream, None)
         self.group.forget(stream, element, quiet)
         if not self.isOver:
-            self.turn.atEnd(self.group.trim)
+            self.scheduler.atEnd(self.group.trim)
         else:
             self.group.trimSoon()  # it may go on by other links
 
     def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
-        self.turn.hasten()
+        self.scheduler.hasten()
         if not stream.hasArrived:
             stream.askForUpdate()
 
@@ -293,7 +293,7 @@ class Link:
                 break
 
     def _sent(self, batch: Sequence[Completion]) -> None:
-        self.turn.completed(batch)
+        self.scheduler.completed(batch)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         """Take what has been received."""
@@ -320,7 +320,7 @@ class Link:
             else:
                 self._takeSeveral(messages)
             self.wasHeard = True
-            self.turn.settle()
+            self.scheduler.settle()
         finally:
             poster.isBusy = wasBusy
         if self._presence.isDue or self.groups.isStopping:
@@ -329,12 +329,12 @@ class Link:
     def _takeSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take CDC messages; see C{_take} for why what was written may go out in between."""
         poster = self._poster
-        clock = self.turn.clock
+        clock = self.scheduler.clock
         flows = self._flows
         due = clock() + HOLD_SECONDS
         for message in messages:
             if poster.dirty and clock() >= due:
-                self.turn.settle()
+                self.scheduler.settle()
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
@@ -342,7 +342,7 @@ class Link:
 
     def _settle(self) -> None:
         """Flush what was written."""
-        self.turn.settle()
+        self.scheduler.settle()
         used = self._used
         if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
             self._queuePair.postReceive(used)
@@ -356,7 +356,7 @@ class Link:
         we are ready, and then we have not until it is.
         """
         poster = self._poster
-        clock = self.turn.clock
+        clock = self.scheduler.clock
         flows = self._flows
         receives = self._receives
         used = self._used
@@ -428,13 +428,13 @@ class Link:
         if self.isOver:
             return  # who waits for its end is told of it
         self._reader.stop()
-        self.turn.rest()
+        self.scheduler.rest()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
         if not self.isOver and self._far is not None:
             self._reader.start()
-            self.turn.wake()
+            self.scheduler.wake()
 
     @property
     def descriptor(self) -> int:
@@ -450,7 +450,7 @@ class Link:
         if not self.isOver and self._far is not None:
             self._reader.attend()
             if not self.isOver:
-                self.turn.look()
+                self.scheduler.look()
 
     def rouse(self) -> None:
         """There is something to do in the link's rest."""
@@ -461,7 +461,7 @@ class Link:
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
-        turn, poster = self.turn, self._poster
+        turn, poster = self.scheduler, self._poster
         self.isBreaking = True
         self.isActive = False
         poster.end()
@@ -478,7 +478,7 @@ class Link:
 
     def discard(self) -> None:
         """Let go of everything: the link has never been used."""
-        self.turn.end()
+        self.scheduler.end()
         self.closeAttachment()
 
     def closeAttachment(self) -> None:

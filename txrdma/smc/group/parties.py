@@ -13,13 +13,13 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
-from txrdma.smc.common.reactoruse import Presence
+from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.flow.sendqueue import Bearing, Kept
+from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.closenotifier import Endings
+from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm
 
@@ -58,7 +58,7 @@ class Member(Protocol):
     def rebind(self, link: Any) -> None:
         """Begin on another link of the group, as the one that the handshake has named has failed."""
 
-    def move(self, link: Any, bearing: Bearing, kept: Sequence[Kept]) -> None:
+    def move(self, link: Any, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
         """Go on by another link of the group, as its own has failed."""
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
@@ -80,9 +80,9 @@ class Membership(Protocol):
     """
 
     reactor: Any
-    endings: Endings
+    endings: CloseNotifier
     ports: tuple[Port, ...]
-    presence: Presence
+    presence: ReactorUse
     timing: Timing
     isStopping: bool
 

@@ -17,7 +17,7 @@ from threading import Thread
 from twisted.internet.interfaces import IReactorFromThreads
 
 
-class Attendant:
+class PollThread:
     """
     Waits for descriptors, once for each C{watch}.
     """

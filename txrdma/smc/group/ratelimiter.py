@@ -24,7 +24,7 @@ SPAN: Final = 0.01
 """Seconds of that span: 400 groups a second, for which the processor is busy most of the time."""
 
 
-class Pace:
+class GroupRateLimiter:
     """Lets some begin at once, and the others wait for their turn, in order."""
 
     def __init__(self, reactor: Any) -> None:

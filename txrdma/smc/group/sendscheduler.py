@@ -23,7 +23,7 @@ from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
-from txrdma.smc.flow.sendqueue import Kept, Poster
+from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
 from txrdma.smc.group.attachment import Attachment, WINDOW
 
 _log = Logger()
@@ -75,10 +75,10 @@ class Owner(Protocol):
         """Hear that a turn of the link has ended."""
 
     def rouse(self) -> None:
-        """The link rests, and there is something to do: it calls L{Turn.wake}."""
+        """The link rests, and there is something to do: it calls L{SendScheduler.wake}."""
 
 
-class Turn:
+class SendScheduler:
     """
     The turns of one link.
 
@@ -89,7 +89,7 @@ class Turn:
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
         self.isHasty = False
-        self.poster = Poster(attachment.domain, attachment.queuePair.capacity, self.schedule)
+        self.poster = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.poster.limit = WINDOW
         self.placing: IPlacing | None = None
         self.clock: Callable[[], float] = reactor.seconds
@@ -475,7 +475,7 @@ class Turn:
             self.isHasty = self.poster.isSignaling = True
             self._sendReader.start()
 
-    def handOver(self, other: Turn) -> dict[Any, list[Kept]]:
+    def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
         """
         Let the turn of another link do what this one, whose link has failed, would have done.
 

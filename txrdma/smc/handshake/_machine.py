@@ -389,7 +389,7 @@ class _Handshake:
 
     @property
     def mayCross(self) -> bool:
-        """TCP may begin with CLC that was long under way, which L{txrdma.smc.wire.clc.Crossed} finds."""
+        """Late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
         return self._core.mayCross
 
     @property

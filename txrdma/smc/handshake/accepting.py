@@ -18,7 +18,7 @@ from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.outcomes import Outcomes
-from txrdma.smc.signalling.interfaces import IArrival
+from txrdma.smc.signalling.interfaces import IServerSignal
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Choice, choose, Role
 from txrdma.smc.terms.options import Options
@@ -30,7 +30,7 @@ def _meansMemory(proposal: Proposal) -> bool:
     return proposal.gid.isLoopback and proposal.mac.isLocal
 
 
-class Crowd:
+class HandshakeCount:
     """
     The handshakes of one listener, without those of clients that may never propose: these hold nothing.
 
@@ -57,12 +57,12 @@ class ServerNegotiation(Negotiation):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
-        arrival: IArrival | None,
-        crowd: Crowd | None = None,
+        arrival: IServerSignal | None,
+        crowd: HandshakeCount | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
-        self._crowd = crowd or Crowd()
+        self._crowd = crowd or HandshakeCount()
         self._isInside = False
 
     def connectionMade(self) -> None:

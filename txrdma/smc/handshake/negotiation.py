@@ -25,20 +25,20 @@ from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
 from txrdma.kit.logs import Seldom
-from txrdma.smc.common.reactoruse import presenceOn, Use
+from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
-from txrdma.smc.signalling.counterpart import Counterpart
+from txrdma.smc.signalling.counterpart import PeerIdentity
 from txrdma.smc.stream.stream import Address, Stream
-from txrdma.smc.stream.tcpmonitor import Companion
+from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.offer import Candidate, Role
 from txrdma.smc.terms.options import LOCAL_DEVICE, Options
-from txrdma.smc.wire.clc import Crossed, Diagnosis
+from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -108,11 +108,11 @@ class Negotiation(Protocol):
         self._early = b""
         self._isPaused = False
         self._hasEnded = False
-        self._use: Use | None = use or presenceOn(reactor).hold()
+        self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
         """Begin, with a TCP connection."""
-        self._peer = Counterpart(transport, self.role is Role.SERVER)
+        self._peer = PeerIdentity(transport, self.role is Role.SERVER)
         super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
 
     # What the TCP connection brings
@@ -160,7 +160,7 @@ class Negotiation(Protocol):
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = Crossed(core.isJoining) if core.mayCross else None
+                foreign = LateCLCFilter(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None and core.isEstablished:
                 self._runOnSMC(self._stream)
@@ -341,7 +341,7 @@ class Negotiation(Protocol):
         self._end()
         link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
-        companion = Companion(stream, self.transport, self._reactor)
+        companion = TCPMonitor(stream, self.transport, self._reactor)
         self.transport.protocol = companion
         protocol, failure = self._built()
         kind = SMCTransport if options.autocork else PromptTransport

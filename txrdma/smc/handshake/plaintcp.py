@@ -19,7 +19,7 @@ from twisted.python.log import callWithContext
 
 from txrdma.error import Refused
 from txrdma.smc.common.names import prefixFor
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.stream.connectionstatus import markTCP
 
 _log = Logger()
@@ -80,7 +80,7 @@ class _Leftover:
         return transport._dataReceived(self._data)
 
 
-class _Sifter:
+class _CLCStripper:
     """
     Takes what is not for the protocol from the beginning of what the socket brings.
 
@@ -135,7 +135,7 @@ def runOnTCP(
     transport.logstr = prefixFor(transport, protocol)
     transport.protocol = protocol
     if foreign is not None:
-        _Sifter(transport, foreign)
+        _CLCStripper(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
     # ITransport is what it is, IProtocol has no types for it.
     callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
@@ -145,7 +145,7 @@ def runOnTCP(
 
 def _holdPresence(transport: Connection) -> None:
     """C{txrdma connections} tells of this process as long as the connection lives."""
-    use = presenceOn(transport.reactor).hold()
+    use = reactorUse(transport.reactor).hold()
     lost = transport.connectionLost
 
     def connectionLost(reason: Failure) -> None:

@@ -25,7 +25,7 @@ from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.signalling.dialing import approachOf
-from txrdma.smc.signalling.interfaces import IApproach
+from txrdma.smc.signalling.interfaces import IClientSignal
 from txrdma.smc.signalling.silence import logUnresponsivePeer, silentPeers
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Agreement, Offer, propose, Role
@@ -43,7 +43,7 @@ class ClientNegotiation(Negotiation):
     """
 
     role = Role.CLIENT
-    _approach: IApproach | None = None
+    _approach: IClientSignal | None = None
     _accept: Accept | None = None
     _group: Group | None = None
     _held = b""
@@ -87,7 +87,7 @@ class ClientNegotiation(Negotiation):
 
     def _heardEarly(self) -> None:
         if self._approach is not None:
-            self._approach.hurry()
+            self._approach.decideNow()
 
     def readConnectionLost(self) -> None:
         """

@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.clientports import bindSomewhere
-from txrdma.smc.signalling.interfaces import IApproach, IDialing
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing
 from txrdma.smc.signalling.localclient import Announcement, Channel, channelTo
 from txrdma.smc.signalling.owners import placeOf
 from txrdma.smc.signalling.silence import silentPeers
@@ -34,7 +34,7 @@ connection in some ten thousand.
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
-@implementer(IApproach)
+@implementer(IClientSignal)
 class LocalApproach:
     """
     A connection that is announced to a listener on this host.
@@ -132,7 +132,7 @@ class LocalApproach:
         self.process, self.user = announcement.listener, announcement.user
         announcement.then(heard)
 
-    def hurry(self) -> None:
+    def decideNow(self) -> None:
         """Give the listener up: it was somebody else who sent bytes."""
         if self.announcement is not None:
             self.announcement.close()

@@ -11,13 +11,13 @@ from zope.interface import implementer
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import Place, placeOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
 
-@implementer(IApproach)
+@implementer(IClientSignal)
 class AgreedApproach:
     """A connection to a listener that was configured to speak SMC; one that did not of late is not asked."""
 
@@ -51,14 +51,14 @@ class AgreedApproach:
             silent.ask(peer, now)
         told()
 
-    def hurry(self) -> None:
+    def decideNow(self) -> None:
         """Do nothing: nobody was asked."""
 
     def close(self) -> None:
         """Do nothing: nobody was asked."""
 
 
-@implementer(IArrival)
+@implementer(IServerSignal)
 class AgreedArrival:
     """A connection of a client that may speak SMC: its first bytes, or their absence, will show."""
 
@@ -77,11 +77,11 @@ class AgreedArrival:
         """Do nothing: nobody waits for the client."""
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class AgreedReception:
     """A listener whose clients may all speak SMC, those included that nobody has announced."""
 
-    def __init__(self, announced: IReception) -> None:
+    def __init__(self, announced: IListenerSignal) -> None:
         """
         @param announced: knows some of the clients for sure.
         """
@@ -95,7 +95,7 @@ class AgreedReception:
         """Begin to answer those that announce themselves."""
         self._announced.begin(place)
 
-    def arrived(self, transport: Connection) -> IArrival:
+    def arrived(self, transport: Connection) -> IServerSignal:
         """An accepted connection's arrival: that of an announced client, or one of which nothing is known."""
         return self._announced.arrived(transport) or AgreedArrival()
 

@@ -10,12 +10,12 @@ from typing import cast
 from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IApproach, IArrival, INeighbour
+from txrdma.smc.signalling.interfaces import IClientSignal, INeighbour, IServerSignal
 from txrdma.smc.signalling.owners import peerUserByTCP, Place, placeOf
 from txrdma.unix.sockets import Credentials
 
 
-class Counterpart:
+class PeerIdentity:
     """
     The other end of a TCP connection.
 
@@ -68,7 +68,7 @@ class Counterpart:
                 self._user = peerUserByTCP(own, place, self._weListen)
         return self._user
 
-    def introduce(self, carried: IApproach | IArrival) -> None:
+    def introduce(self, carried: IClientSignal | IServerSignal) -> None:
         """Take a carrier's word for who is there, as far as it knows."""
         self.process = carried.process
         if carried.user is not None:

@@ -17,7 +17,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.internet.tcp import Client, Connection, Connector
 from twisted.python.failure import Failure
 
-from txrdma.smc.signalling.interfaces import IApproach, ICarrier, IDialing
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing
 from txrdma.smc.signalling.owners import Place
 
 
@@ -34,7 +34,7 @@ class DialedClient(Client):
     @ivar approach: the carrier's view of the connection.
     """
 
-    approach: IApproach | None = None
+    approach: IClientSignal | None = None
     _isBegun = False
     connector: _Connector
     socket: socket.socket
@@ -138,7 +138,7 @@ def dial(
     return cast(IConnector, connector)
 
 
-def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IApproach:
+def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IClientSignal:
     """
     Take the approach of a client's connection, which whoever takes it closes.
 

@@ -33,7 +33,7 @@ class IDialing(Interface):
         """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
 
 
-class IApproach(Interface):
+class IClientSignal(Interface):
     """
     A client's connection, as its carrier sees it: from the socket to the answer whether both ends speak SMC.
 
@@ -63,14 +63,14 @@ class IApproach(Interface):
     def ask(transport: Connection, told: Callable[[], None]) -> None:
         """Call C{told} when it is known whether the listener speaks SMC on this connection: now, or later."""
 
-    def hurry() -> None:
+    def decideNow() -> None:
         """The listener has sent bytes before its answer: take what is known by now for the answer."""
 
     def close() -> None:
         """The connection is over, or it is clear what it is: call nobody any more. Twice is fine."""
 
 
-class IArrival(Interface):
+class IServerSignal(Interface):
     """An accepted connection that a carrier knows of, or can't exclude, to be a client's that speaks SMC."""
 
     isSure: bool = Attribute("Whether the client is going to send a Proposal, before anything else.")
@@ -105,7 +105,7 @@ class INeighbour(Interface):
     directory: str = Attribute("The directory, by which memory can be shared; empty when it was not used.")
 
 
-class IReception(Interface):
+class IListenerSignal(Interface):
     """A listener, as its carrier sees it."""
 
     def prepare(listening: socket.socket) -> None:
@@ -114,7 +114,7 @@ class IReception(Interface):
     def begin(place: Place) -> None:
         """Begin to answer clients: the socket listens, at this place."""
 
-    def arrived(transport: Connection) -> IArrival | None:
+    def arrived(transport: Connection) -> IServerSignal | None:
         """
         The arrival that belongs to an accepted connection.
 
@@ -128,10 +128,10 @@ class IReception(Interface):
 class ICarrier(Interface):
     """A way by which two ends of TCP connections learn that both speak SMC."""
 
-    def approach() -> IApproach:
+    def approach() -> IClientSignal:
         """The approach of one connection that a client is going to make, or has made."""
 
-    def reception(room: int) -> IReception:
+    def reception(room: int) -> IListenerSignal:
         """
         The reception of a listener.
 

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.tcp import Port
 
-from txrdma.smc.signalling.interfaces import IReception
+from txrdma.smc.signalling.interfaces import IListenerSignal
 
 
 class PreparedPort(Port):
@@ -21,7 +21,7 @@ class PreparedPort(Port):
     @ivar reception: the carrier's view of the listener.
     """
 
-    reception: IReception
+    reception: IListenerSignal
 
     def createInternetSocket(self) -> socket.socket:
         """Make a socket that is going to listen."""
@@ -31,7 +31,12 @@ class PreparedPort(Port):
 
 
 def listen(
-    reactor: Any, reception: IReception, port: int, factory: IProtocolFactory, backlog: int, interface: str
+    reactor: Any,
+    reception: IListenerSignal,
+    port: int,
+    factory: IProtocolFactory,
+    backlog: int,
+    interface: str,
 ) -> Port:
     """Listen as C{listenTCP} of the reactor does, by a socket that the carrier has prepared."""
     if not isinstance(reactor, PosixReactorBase):

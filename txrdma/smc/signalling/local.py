@@ -37,7 +37,7 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
 from txrdma.kit.logs import Seldom
-from txrdma.smc.signalling.interfaces import IArrival, IReception
+from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, Place, placeOf, socketUser
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
@@ -79,7 +79,7 @@ def candidateNames(target: Place) -> tuple[str, ...]:
     return tuple(names)
 
 
-@implementer(IArrival)
+@implementer(IServerSignal)
 class Announced:
     """
     A connection that a client has announced.
@@ -224,7 +224,7 @@ class Teller:
         self.open.clear()
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class Announcements:
     """
     The connections that clients on this host have announced to one SMC listener.

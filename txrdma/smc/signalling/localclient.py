@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.kit.logs import Seldom
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
 from txrdma.smc.signalling.owners import acceptingUsers, isOwned, Place, sourceFor
 from txrdma.smc.signalling.silence import logUnresponsivePeer
@@ -149,7 +149,7 @@ class Channel:
         self.directory = directory
         self.listener = processAt(connection)
         self._lines = Lines(reactor, connection, self._heard, self._ended)
-        presenceOn(reactor).add(self)
+        reactorUse(reactor).add(self)
 
     @property
     def isIdle(self) -> bool:
@@ -274,7 +274,7 @@ class Channel:
 
     def _ended(self) -> None:
         """The listener is gone, or nobody uses SMC any more."""
-        presenceOn(self._reactor).remove(self)
+        reactorUse(self._reactor).remove(self)
         channels, key = _channelsOn(self._reactor), (self.directory, self._target)
         if channels.get(key) is self:
             del channels[key]

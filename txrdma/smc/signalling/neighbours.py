@@ -36,7 +36,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import Seldom
-from txrdma.smc.signalling.interfaces import INeighbour, IReception
+from txrdma.smc.signalling.interfaces import IListenerSignal, INeighbour
 from txrdma.smc.signalling.local import Announced, Announcements, Teller
 from txrdma.smc.signalling.owners import Place
 from txrdma.unix.places import MeetingPlace, PlaceListener
@@ -218,7 +218,7 @@ class Neighbour(Teller):
         super()._ended()
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class NeighbourReception:
     """A listener that is also found in a directory, by processes of other network namespaces."""
 

@@ -15,14 +15,21 @@ from zope.interface import implementer
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IApproach, IArrival, ICarrier, IDialing, INeighbour, IReception
+from txrdma.smc.signalling.interfaces import (
+    ICarrier,
+    IClientSignal,
+    IDialing,
+    IListenerSignal,
+    INeighbour,
+    IServerSignal,
+)
 from txrdma.smc.signalling.option.shared import SharedOption
 from txrdma.smc.signalling.owners import Place, placeOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
 
-@implementer(IApproach, INeighbour)
+@implementer(IClientSignal, INeighbour)
 class MarkedApproach:
     """
     A connection whose SYN carries the option, unless its listener expects it anyway.
@@ -43,7 +50,7 @@ class MarkedApproach:
         takesTCP: bool,
         option: SharedOption,
         isServed: Callable[[], bool],
-        announced: IApproach,
+        announced: IClientSignal,
     ) -> None:
         """
         @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
@@ -96,16 +103,16 @@ class MarkedApproach:
 
         self._announced.ask(transport, heard)
 
-    def hurry(self) -> None:
+    def decideNow(self) -> None:
         """Give up the listener on this host: it was somebody else who sent bytes."""
-        self._announced.hurry()
+        self._announced.decideNow()
 
     def close(self) -> None:
         """Let the listener on this host wait no more. Twice is fine."""
         self._announced.close()
 
 
-@implementer(IArrival)
+@implementer(IServerSignal)
 class MarkedArrival:
     """A connection of which both ends have sent the option: the client's CLC message comes first."""
 
@@ -124,11 +131,13 @@ class MarkedArrival:
         """Do nothing: nobody waits for the client."""
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class MarkedReception:
     """A listener that answers the option with its own, and announced clients as before."""
 
-    def __init__(self, option: SharedOption, isServed: Callable[[], bool], announced: IReception) -> None:
+    def __init__(
+        self, option: SharedOption, isServed: Callable[[], bool], announced: IListenerSignal
+    ) -> None:
         """
         @param isServed: finds out whether there is a device to speak SMC with.
         @param announced: knows the clients that announce themselves.
@@ -149,7 +158,7 @@ class MarkedReception:
         """Begin to answer those that announce themselves."""
         self._announced.begin(place)
 
-    def arrived(self, transport: Connection) -> IArrival | None:
+    def arrived(self, transport: Connection) -> IServerSignal | None:
         """An accepted connection's arrival: that of a client which has sent the option, or was announced."""
         announced = self._announced.arrived(transport)
         if not (self._isMarked and self._option.wasExchanged(transport.socket)):

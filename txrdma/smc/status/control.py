@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from txrdma.kit.logs import Seldom
 from txrdma.kit.values import frozen
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.answers import Answering, askProcess, IReactor, nameIn, processesIn
 from txrdma.unix.sockets import Reactor
@@ -78,7 +78,7 @@ def appear(reactor: object, report: Report) -> None:
 
     It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
     """
-    presence = presenceOn(reactor)
+    presence = reactorUse(reactor)
     if not presence.isIdle and _answering.get(reactor) == _owner():
         return
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
@@ -113,7 +113,7 @@ class _Appearance:
         if any(isinstance(each, Control) and each.owner == _owner() for each in internal):
             return
         self.rest()
-        control = None if presenceOn(self.reactor).isIdle else answer(self.reactor, self.report)
+        control = None if reactorUse(self.reactor).isIdle else answer(self.reactor, self.report)
         if control is not None:
             internal.add(control)
             _answering[self.reactor] = control.owner

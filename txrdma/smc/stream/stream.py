@@ -28,11 +28,11 @@ from txrdma.smc.common.names import describe
 from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.flow.closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc.flow.flow import ENDS, Flow
-from txrdma.smc.flow.sendqueue import Bearing, Kept
+from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
 from txrdma.smc.stream.closedowner import CLOSED_OWNER
-from txrdma.smc.stream.tcpmonitor import Companion
+from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
@@ -79,9 +79,9 @@ class Stream:
         """
         self.link = self.named = link
         self.role = role
-        self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
+        self.flow = Flow(link.scheduler.poster, element.view, link.contexts, self)
         self._closing = Closing()
-        self._companion: Companion | None = None
+        self._companion: TCPMonitor | None = None
         self._use: Use | None = None
         self._front: Front | None = None
         self.host, self.peer = addresses
@@ -108,7 +108,7 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, companion: Companion, use: Use | None) -> None:
+    def start(self, front: Front, companion: TCPMonitor, use: Use | None) -> None:
         """
         Begin to serve an application, with what watches the TCP connection.
 
@@ -157,7 +157,7 @@ class Stream:
         flow = self.flow
         if self.connected and not flow.isDeaf and flow.isPaused:
             flow.isPaused = False
-            self.link.turn.soon(self, flow.deliver)
+            self.link.scheduler.soon(self, flow.deliver)
 
     def abort(self) -> None:
         """End the connection at once, and forget what is not posted."""
@@ -189,7 +189,7 @@ class Stream:
         self.flow.drop()
         if not self.disconnected:
             self.flow.isDeaf = True
-            self.link.turn.soon(self, end)
+            self.link.scheduler.soon(self, end)
 
     # What the flow brings: see txrdma.smc.flow.owner.FlowOwner
 
@@ -255,7 +255,7 @@ class Stream:
     @property
     def hasArrived(self) -> bool:
         """The peer has all that was posted."""
-        return self.link.turn.hasArrived(self.flow.last)
+        return self.link.scheduler.hasArrived(self.flow.last)
 
     @property
     def written(self) -> int:
@@ -296,7 +296,7 @@ class Stream:
         """Begin on another link of the group: the one that was named has failed during the handshake."""
         self.link = link
 
-    def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
+    def move(self, link: Link, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
         """Go on by another link of the group, as this one has failed."""
         self.link = link
         self._rkey = bearing.rkey
@@ -311,7 +311,7 @@ class Stream:
         @param arrived: the number of the last message of ours that the peer has looked at.
         """
         flow = self.flow
-        isPeerGone = self.link.group.hasPeerParted or self.link.turn.isPeerGone
+        isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         companion = self._companion
         if self.flow.isDeaf and not mayVanish:
@@ -347,9 +347,9 @@ class Stream:
         """Post what was written, and take leave of the peer as TCP would, since the process ends."""
         if not self.flow.isDirty:
             self.flow.touch()
-        self.link.turn.finish()
+        self.link.scheduler.finish()
         self.fail()
-        self.link.turn.finish()
+        self.link.scheduler.finish()
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
         """The peer takes back buffers of its own, which it may when we have no more to write there."""
@@ -390,16 +390,16 @@ class Stream:
     def blocked(self) -> None:
         """The peer's ring is too full for what was written, from now on."""
         self.blocks += 1
-        self._blockedSince = self.link.turn.clock()
+        self._blockedSince = self.link.scheduler.clock()
 
     def unblocked(self) -> None:
         """The peer's ring has room again, or nothing waits for it any more."""
-        self._blockedSeconds += self.link.turn.clock() - self._blockedSince
+        self._blockedSeconds += self.link.scheduler.clock() - self._blockedSince
 
     @property
     def blockedSeconds(self) -> float:
         """Seconds for which bytes waited for room in the peer's ring, those that still wait included."""
-        waiting = self.link.turn.clock() - self._blockedSince if self.flow.isBlocked else 0.0
+        waiting = self.link.scheduler.clock() - self._blockedSince if self.flow.isBlocked else 0.0
         return self._blockedSeconds + waiting
 
     def finish(self) -> bool:
@@ -441,7 +441,7 @@ class Stream:
         if flow.isDoubtful and self._companion is not None:
             self._companion.doubt()
         if not flow.isEnding and flow.isDeaf and not self._closing.over:
-            self.link.turn.deliver(self, flow.last)
+            self.link.scheduler.deliver(self, flow.last)
 
     # The end
 
@@ -520,7 +520,7 @@ class Stream:
         Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
 
         So it is with who has paused, or may still write. What such an application does next rouses the link
-        (L{txrdma.smc.group.sendscheduler.Turn.schedule}).
+        (L{txrdma.smc.group.sendscheduler.SendScheduler.schedule}).
         """
         use, flow = self._use, self.flow
         isIdle = not (flow.isDeaf or flow.backlog or flow.isNoticed)
@@ -547,7 +547,7 @@ class Stream:
         """Have no TCP connection any more, when all is posted that is to be said."""
         companion, self._companion = self._companion, None
         if companion is not None:
-            self.link.turn.atEnd(partial(companion.finish, inOrder))
+            self.link.scheduler.atEnd(partial(companion.finish, inOrder))
 
     # What others read of it
 

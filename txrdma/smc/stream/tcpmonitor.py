@@ -30,7 +30,7 @@ A process that dies ends both, in no particular order.
 """
 
 
-class Watched(Shape):
+class MonitoredStream(Shape):
     """
     The stream, as its TCP connection sees it.
 
@@ -54,7 +54,7 @@ class Watched(Shape):
     def hasArrived(self) -> bool: ...
 
     def doubt(self) -> None:
-        """See of all that is posted whether it arrives (L{Companion.doubt}), since TCP has ended."""
+        """See of all that is posted whether it arrives (L{TCPMonitor.doubt}), since TCP has ended."""
 
     def look(self) -> None:
         """Take in what the link has brought."""
@@ -73,16 +73,16 @@ class Watched(Shape):
 
 
 @implementer(IHalfCloseableProtocol)
-class Companion(Protocol):
+class TCPMonitor(Protocol):
     """
     Watches the TCP connection of one stream.
 
     @ivar tcp: the connection.
     """
 
-    def __init__(self, stream: Watched, tcp: Connection, reactor: IReactorTime) -> None:
+    def __init__(self, stream: MonitoredStream, tcp: Connection, reactor: IReactorTime) -> None:
         self.tcp = tcp
-        self._stream: Watched | None = stream
+        self._stream: MonitoredStream | None = stream
         self._reactor = reactor
         self._grace: IDelayedCall | None = None
         self._hasEnded = self._isLinkGone = self._isCut = False
@@ -138,7 +138,7 @@ class Companion(Protocol):
         else:
             self._giveUp(stream)
 
-    def _judge(self, stream: Watched) -> None:
+    def _judge(self, stream: MonitoredStream) -> None:
         """Do what both together mean; wait for the second a while."""
         stream.look()
         if self._stream is None:
@@ -172,7 +172,7 @@ class Companion(Protocol):
         elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
             self._giveUp(stream)
 
-    def _giveUp(self, stream: Watched) -> None:
+    def _giveUp(self, stream: MonitoredStream) -> None:
         if self._isLinkGone:
             self.cut()
         stream.reset()

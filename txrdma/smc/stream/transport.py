@@ -125,4 +125,4 @@ class PromptTransport(SMCTransport):
     def _hurry(self) -> None:
         flow = self._flow
         if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.isDoubtful):
-            self.stream.link.turn.postNow(flow)
+            self.stream.link.scheduler.postNow(flow)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
-from txrdma.smc.common.reactoruse import Presence, presenceOn
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class SharedOption:
 
     isBusy: Final = False
 
-    def __init__(self, presence: Presence, open: Callable[[], OptionCarrier] = openUsual) -> None:
+    def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openUsual) -> None:
         self.open = open
         self._presence = presence
         self._carrier: OptionCarrier | None = None
@@ -137,5 +137,5 @@ def sharedOption(reactor: object) -> SharedOption:
     """The option carrier of the sockets that a reactor has."""
     option = _ofReactor.get(reactor)
     if option is None:
-        option = _ofReactor[reactor] = SharedOption(presenceOn(reactor))
+        option = _ofReactor[reactor] = SharedOption(reactorUse(reactor))
     return option

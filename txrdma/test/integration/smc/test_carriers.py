@@ -14,7 +14,7 @@ from twisted.internet.error import ConnectionRefusedError
 
 from txrdma.smc import connecting, userspace
 from txrdma.smc.handshake import proposing
-from txrdma.smc.signalling.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -24,7 +24,7 @@ TCP_MAXSEG, TCP_SAVE_SYN, TCP_SAVED_SYN = 2, 27, 28
 SIZE = 1111
 
 
-@implementer(IApproach)
+@implementer(IClientSignal)
 class SegmentApproach:
     """Says by the option "maximum segment size" of its SYN that it speaks SMC, and believes its listener."""
 
@@ -52,14 +52,14 @@ class SegmentApproach:
         self.seen.append("ask")
         reactor.callLater(0, told)
 
-    def hurry(self) -> None:
-        self.seen.append("hurry")
+    def decideNow(self) -> None:
+        self.seen.append("decideNow")
 
     def close(self) -> None:
         pass
 
 
-@implementer(IArrival)
+@implementer(IServerSignal)
 class SegmentArrival:
     """A client whose SYN had the size."""
 
@@ -76,7 +76,7 @@ class SegmentArrival:
         pass
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class SegmentReception:
     """Keeps the SYNs of clients, and looks into them."""
 

@@ -45,7 +45,7 @@ class FlushingTests(RaceTestCase):
             self.ends.append((here, there))
             self.until(lambda: all(end.mode for pair in self.ends for end in pair))
         [link] = linkGroups(self.server, DEVICE).links()
-        link.turn.clock = lambda: self.now
+        link.scheduler.clock = lambda: self.now
         self.link = link
         queuePair = link._queuePair
         post = queuePair.postSend

@@ -18,7 +18,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling import local as signalling
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import Announced, Announcements, listenerName, Teller
@@ -70,7 +70,7 @@ class Base(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         self.addCleanup(self.use.release)
         tcp = socket.socket()
         self.addCleanup(tcp.close)
@@ -445,7 +445,7 @@ class AnnouncementTests(Base):
         self.reactor.removeAll()
         for each in listener:
             self.reactor.addReader(each)
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         announcement = self.announce()
         self.reactor.serve()
         self.assertEqual((self.told, announcement.user), ([], -1))  # the listener's end was removed, too

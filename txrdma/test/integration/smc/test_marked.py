@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from txrdma.error import WireError
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake import _machine
 from txrdma.smc.signalling import approaching
@@ -102,7 +102,7 @@ class OursTests(MarkedTestCase):
         await client.lost
         await server.lost
         for _ in range(500):
-            if presenceOn(reactor).isIdle:
+            if reactorUse(reactor).isIdle:
                 break
             await deferLater(reactor, 0.01)
         self.assertFalse(self.model.isOpen)

@@ -16,7 +16,7 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.reactoruse import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling import approaching, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
@@ -40,7 +40,7 @@ class PlaceTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         self.addCleanup(self.use.release)
         path = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(rmtree, path)

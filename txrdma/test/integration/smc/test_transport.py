@@ -140,7 +140,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
+        self.assertTrue(one.transport.stream.link.scheduler.poster.isStaged)
 
     async def test_lastWord(self) -> None:
         """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
@@ -148,7 +148,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, r"soft:route=rocev2")
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, _other = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
-        turn = one.transport.stream.link.turn
+        turn = one.transport.stream.link.scheduler
         asked: list[int] = []
 
         class Late:

@@ -160,7 +160,7 @@ class Meddler:
         R0, R1, R2 = Register.R0, Register.R1, Register.R2
         code.move(Register.R6, R1)
         code.load(R0, R1, 0)
-        for op, label in ((3, "ask"), (11, "ask"), (1, "hurry"), (14, "count")):
+        for op, label in ((3, "ask"), (11, "ask"), (1, "decideNow"), (14, "count")):
             code.jumpIf(R0, Jump.EQUAL, op, label)
         code.label("end")
         code.move(R0, 1)
@@ -172,7 +172,7 @@ class Meddler:
             code.move(R1, Register.R6)
             code.call(59)
         code.jump("end")
-        code.label("hurry")
+        code.label("decideNow")
         if hurries:
             code.move(R1, 20)  # jiffies
             code.store(Register.R6, 4, R1)

@@ -14,7 +14,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.pollthread import Attendant
+from txrdma.smc.group.pollthread import PollThread
 
 PATIENCE = 10.0
 
@@ -37,7 +37,7 @@ class AttendantTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = Threaded()
         self.calls = 0
-        self.attendant = Attendant(self.reactor, self.ready)
+        self.attendant = PollThread(self.reactor, self.ready)
         self.addCleanup(self.attendant.stop)
         self.reading, self.writing = os.pipe()
         self.addCleanup(os.close, self.reading)

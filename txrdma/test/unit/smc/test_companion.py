@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.stream.tcpmonitor import Companion, GRACE
+from txrdma.smc.stream.tcpmonitor import GRACE, TCPMonitor
 
 
 class Stream:
@@ -74,7 +74,7 @@ class CompanionTests(SynchronousTestCase):
         self.clock = Clock()
         self.stream = Stream()
         self.tcp = TCP()
-        self.companion = Companion(self.stream, cast(Any, self.tcp), self.clock)
+        self.companion = TCPMonitor(self.stream, cast(Any, self.tcp), self.clock)
 
     def test_silence(self) -> None:
         """A FIN and no word from the link within the grace: the peer is lost."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.closenotifier import Endings
+from txrdma.smc.group.closenotifier import CloseNotifier
 
 
 class EndingsTests(SynchronousTestCase):
@@ -18,7 +18,7 @@ class EndingsTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = cast(Any, MemoryReactorClock())
-        self.endings = Endings(self.reactor)
+        self.endings = CloseNotifier(self.reactor)
         self.addCleanup(self.endings.close)
         self.told: list[str] = []
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.flow.sendqueue import Bearing, Poster
+from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer
 from txrdma.smc.wire.cdc import CDC_START
 
 _SIZE = 32
@@ -61,11 +61,11 @@ class Told:
 def begun() -> tuple[Flow, Told]:
     """A flow that takes messages, and who hears of them."""
     told = Told()
-    poster = Poster(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+    poster = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
     flow = Flow(poster, memoryview(bytes(range(_SIZE))), [], told)
     flow.protocol = told
     told.flow = flow
-    flow.attach(Bearing(poster, 0, RKey(0)), _SIZE, 7)
+    flow.attach(RemoteBuffer(poster, 0, RKey(0)), _SIZE, 7)
     flow.begin()
     return flow, told
 
@@ -229,9 +229,9 @@ class KeptTests(SynchronousTestCase):
         self.write(data)
         assert self.flow.poster.kept is not None
         kept = list(self.flow.poster.kept)[-1:]
-        poster = Poster(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+        poster = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
         poster.limit = 100
-        self.flow.move(Bearing(poster, 1000, RKey(9)), kept)
+        self.flow.move(RemoteBuffer(poster, 1000, RKey(9)), kept)
         requests: list[SendRequest] = []
         self.flow.fill(requests)
         self.assertEqual(self.places(requests[1:3]), [(1020, data[:12]), (1000, data[12:])])

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common import reactoruse
-from txrdma.smc.common.reactoruse import Presence, presenceOn
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 
 
 class Rester:
@@ -36,7 +36,7 @@ class PresenceTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
-        self.presence = Presence(self.reactor)
+        self.presence = ReactorUse(self.reactor)
         self.swept: list[str] = []
         self.patch(reactoruse, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
 
@@ -98,5 +98,5 @@ class PresenceTests(SynchronousTestCase):
 
     def test_oneForEachReactor(self) -> None:
         """A reactor has one presence."""
-        self.assertIs(presenceOn(self.reactor), presenceOn(self.reactor))
-        self.assertIsNot(presenceOn(self.reactor), presenceOn(MemoryReactorClock()))
+        self.assertIs(reactorUse(self.reactor), reactorUse(self.reactor))
+        self.assertIsNot(reactorUse(self.reactor), reactorUse(MemoryReactorClock()))
