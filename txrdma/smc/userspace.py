@@ -111,7 +111,7 @@ class SMCPort:
         self.factory = factory
         self._tcp = tcp
         self._reception = reception
-        self._presence = presence
+        self._reactorUse = presence
         self._device = device
         self._opening: IDelayedCall | None = None
         self._use = presence.hold()
@@ -146,7 +146,7 @@ class SMCPort:
         self._reception.stop()
         self._tcp.startListening()
         self._end()
-        self._use = self._presence.hold()
+        self._use = self._reactorUse.hold()
         self._begin()
 
     def stopListening(self) -> Deferred[None]:

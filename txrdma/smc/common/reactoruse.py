@@ -61,10 +61,10 @@ class Use:
     @ivar swept: called when somebody has removed everything from the reactor, and told nobody.
     """
 
-    __slots__ = ("_presence", "swept")
+    __slots__ = ("_reactorUse", "swept")
 
     def __init__(self, presence: ReactorUse, swept: Callable[[], None]) -> None:
-        self._presence = presence
+        self._reactorUse = presence
         self.swept = swept
 
     def passOn(self, swept: Callable[[], None]) -> Use:
@@ -74,14 +74,14 @@ class Use:
         @param swept: of the other.
         @return: this use; a new one where somebody has removed everything from the reactor since.
         """
-        if not self._presence.has(self):
-            return self._presence.hold(swept)
+        if not self._reactorUse.has(self):
+            return self._reactorUse.hold(swept)
         self.swept = swept
         return self
 
     def release(self) -> None:
         """End the use. Twice is fine."""
-        self._presence.release(self)
+        self._reactorUse.release(self)
 
 
 @implementer(IReadDescriptor)

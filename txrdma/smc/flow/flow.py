@@ -57,9 +57,9 @@ class Flow:
     @ivar isOpen: the application may write.
     @ivar isPaused: the application does not want to read at present.
     @ivar isDeaf: the application will never read again: what arrives is dropped.
-    @ivar isEnding: nothing will be written any more; when all is posted, the keeper hears it.
-    @ivar isNoticed: the keeper wants to know whenever something is posted.
-    @ivar isDoubtful: see of each message whether it arrives.
+    @ivar isEnding: nothing will be written any more; when all is posted, the owner hears it.
+    @ivar isNoticed: the owner wants to know whenever something is posted.
+    @ivar confirmsEach: see of each message whether it arrives.
     @ivar isDirty: the flow is in L{LinkSendQueue.dirty <txrdma.smc.flow.sendqueue.LinkSendQueue.dirty>}.
     @ivar isBlocked: there is more to write than the peer's ring has room for.
     @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
@@ -71,24 +71,22 @@ class Flow:
     """
 
     __slots__ = (
-        *("ring", "protocol", "context", "pending", "backlog", "flags", "peerState", "early", "keeper"),
-        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "isDoubtful", "isDirty", "isBlocked"),
-        *("written", "last", "writes", "wraps", "messagesSent", "poster"),
+        *("ring", "protocol", "context", "pending", "backlog", "flags", "peerState", "early", "owner"),
+        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "confirmsEach", "isDirty", "isBlocked"),
+        *("written", "last", "writes", "wraps", "messagesSent", "queue"),
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
         *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
     )
 
-    def __init__(
-        self, poster: LinkSendQueue, view: memoryview, contexts: list[Any], keeper: FlowOwner
-    ) -> None:
+    def __init__(self, queue: LinkSendQueue, view: memoryview, contexts: list[Any], owner: FlowOwner) -> None:
         """
         @param view: our buffer, where the peer writes.
         @param contexts: the stack of logging contexts of the reactor's thread.
         """
-        self.poster = poster
-        self.keeper = keeper
+        self.queue = queue
+        self.owner = owner
         self.ring = Ring(view.nbytes, view.nbytes, 0)  # until the peer's end is known
         self.protocol: DataReceiver | None = None
         self.context: dict[Any, Any] = {}
@@ -96,7 +94,7 @@ class Flow:
         self.backlog = self.flags = self.peerState = 0
         self.early: list[tuple[int, ...]] | None = []
         self.isOpen = self.isPaused = self.isDeaf = False
-        self.isEnding = self.isNoticed = self.isDoubtful = self.isDirty = self.isBlocked = False
+        self.isEnding = self.isNoticed = self.confirmsEach = self.isDirty = self.isBlocked = False
         self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
         # Messages that were read at once, reads besides, messages besides: no message is counted twice.
         self._quickReads = self._slowReads = self._others = 0
@@ -125,7 +123,7 @@ class Flow:
 
     def _bind(self, bearing: RemoteBuffer) -> None:
         self.bearing = bearing
-        self.poster = bearing.poster
+        self.queue = bearing.queue
         self._address = bearing.address
         self._rkey = bearing.rkey
         if self._write is not None:
@@ -153,10 +151,10 @@ class Flow:
         self._again = again
         self._posted = _NOTHING
         self._isMoved = self._isNew = True
-        self.last = self.written = bearing.poster.sent + 1  # which is not posted yet
+        self.last = self.written = bearing.queue.sent + 1  # which is not posted yet
         self.touch()
 
-    def keep(self) -> None:
+    def retain(self) -> None:
         """
         Keep what is posted from now on until it has arrived, as the link does.
 
@@ -212,7 +210,7 @@ class Flow:
     def received(self, message: tuple[int, ...]) -> None:
         """Take in a CDC message, and give out what it tells of."""
         if not self._isBegun:
-            self._keep(message)
+            self._queueEarly(message)
             return
         # All that is here is C{Ring.received}'s and C{deliver}'s: some bytes in one piece, and no other news.
         _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
@@ -228,7 +226,7 @@ class Flow:
             or ring.peerFlags
             or wrap != ring.wrap
             or ackWrap != ring.ackWrap
-            or (sequence - ring.heard) & 0x8000
+            or (sequence - ring.receivedSequence) & 0x8000
             or end > self._mask
             or end - offset > SMALL
             or ackCount >= ring.peerSize
@@ -241,7 +239,7 @@ class Flow:
         ):
             self._receivedOther(message)
             return
-        ring.heard = sequence
+        ring.receivedSequence = sequence
         if read != ring.peerConsumed:
             ring.peerConsumed = read
             ring.blocked = False
@@ -255,7 +253,7 @@ class Flow:
         try:
             protocol.dataReceived(data)
         except BaseException:
-            self.keeper.blame("dataReceived")
+            self.owner.blame("dataReceived")
         finally:
             contexts.pop()
 
@@ -267,7 +265,7 @@ class Flow:
             what = self.ring.received(message)
         except WireError as error:
             if not flags & _FAILOVER or not self._hasCaughtUp(message):
-                self.keeper.violated(str(error))
+                self.owner.violated(str(error))
                 return
             what = 0
         if what & DATA and not self.isPaused:
@@ -280,18 +278,18 @@ class Flow:
             if not self.isDirty and (what & UPDATE or self.backlog):
                 self.touch()
         if flags & 0xFF != self.peerState and not flags & _FAILOVER:
-            self.keeper.heard(flags & 0xFF)
+            self.owner.stateReceived(flags & 0xFF)
 
     def _hasCaughtUp(self, message: tuple[int, ...]) -> bool:
         """Whether what the peer, on another link now, thinks that we have had come by the old one."""
-        self.keeper.lookBeside()
+        self.owner.pollOtherLinks()
         try:
             self.ring.received(message)
         except WireError:
             return False
         return True
 
-    def _keep(self, message: tuple[int, ...]) -> None:
+    def _queueEarly(self, message: tuple[int, ...]) -> None:
         """The peer is quicker here than over TCP."""
         early = self.early
         if early is not None:
@@ -330,11 +328,11 @@ class Flow:
                     self.update()
                 protocol.dataReceived(data)
         except BaseException:
-            self.keeper.blame("dataReceived")
+            self.owner.blame("dataReceived")
         finally:
             self._isReading = False
             contexts.pop()
-        self.keeper.drained()
+        self.owner.drained()
 
     # What goes out
 
@@ -348,10 +346,10 @@ class Flow:
         self.backlog = backlog = self.backlog + len(data)
         if not self.isDirty:  # as in C{touch}
             self.isDirty = True
-            poster = self.poster
-            poster.dirty.append(self)
-            if not poster.isBusy:
-                poster.schedule()
+            queue = self.queue
+            queue.dirty.append(self)
+            if not queue.isBusy:
+                queue.schedule()
         return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
@@ -370,10 +368,10 @@ class Flow:
     def touch(self) -> None:
         """There is something to do when the link posts."""
         self.isDirty = True
-        poster = self.poster
-        poster.dirty.append(self)
-        if not poster.isBusy:
-            poster.schedule()
+        queue = self.queue
+        queue.dirty.append(self)
+        if not queue.isBusy:
+            queue.schedule()
 
     def send(self, requests: list[SendRequest]) -> bool:
         """
@@ -383,8 +381,8 @@ class Flow:
         @param requests: empty; the message is appended when the lane does not take it, to be posted now.
         @return: whether that was done; then the flow is not dirty any more. Else it is for C{fill}.
         """
-        poster = self.poster
-        lane = poster.direct
+        queue = self.queue
+        lane = queue.direct
         target = self._target
         ring = self.ring
         offset = ring.at
@@ -399,9 +397,9 @@ class Flow:
             or produced - ring.peerConsumed >= size
             or self.isEnding
             or self.isNoticed
-            or self.isDoubtful
+            or self.confirmsEach
             or self.peerState & ENDS
-            or poster.sent >= poster.limit
+            or queue.sent >= queue.limit
             or self._valid[0] != 1
         ):
             return False
@@ -414,13 +412,13 @@ class Flow:
         ring.produced = produced
         ring.blocked = False
         message = ring.message(self.flags)
-        self.last = self.written = number = poster.sent = poster.sent + 1
+        self.last = self.written = number = queue.sent = queue.sent + 1
         pending.clear()
         self.backlog = 0
         self._mustSend = False
         self.writes += 1
         self.messagesSent += 1
-        signaled = not number & _SIGNAL_MASK or poster.isSignaling
+        signaled = not number & _SIGNAL_MASK or queue.isSignaling
         if not lane.putMessage(number, signaled, message):
             self._request(requests, number, signaled, message)
         self.isDirty = False
@@ -429,25 +427,25 @@ class Flow:
     def fill(self, requests: list[SendRequest]) -> None:
         """Send whatever there is, directly, or append requests that have to be posted now."""
         ring = self.ring
-        poster = self.poster
+        queue = self.queue
         if self._isMoved:
-            self._goOn(requests)
+            self._resend(requests)
             return
         # Nothing overtakes what is to be posted: messages have numbers in the order in which they go out.
-        lane = None if requests else poster.lane
+        lane = None if requests else queue.lane
         backlog = self.backlog
         mustSend = self._mustSend
         hasWritten = False
         if backlog:
-            if self.peerState & ENDS or poster.isOver:
-                self.keeper.unheard()
+            if self.peerState & ENDS or queue.isOver:
+                self.owner.peerHasClosed()
                 return
             most = backlog
-            if poster.isStaged:
-                most = poster.most(backlog)
+            if queue.isStaged:
+                most = queue.most(backlog)
                 if most < backlog:
-                    poster.isShort = self.isDirty = True
-                    poster.dirty.append(self)
+                    queue.isShort = self.isDirty = True
+                    queue.dirty.append(self)
             offset, first, second = ring.take(backlog, most)
             if first != backlog:
                 if second:
@@ -456,15 +454,15 @@ class Flow:
                         self._noteLarge(first + second)
                 if first + second < most and not self.isBlocked:
                     self.isBlocked = True
-                    self.keeper.blocked()
+                    self.owner.blocked()
             if first:
                 mustSend = hasWritten = True
                 self.writes += 1
                 if first > SMALL:
                     self._noteLarge(first + second)
-                if lane is not None and self._place(lane, offset, first, second):
+                if lane is not None and self._writeDirect(lane, offset, first, second):
                     pass
-                elif first == backlog and not poster.isStaged and poster.kept is None:
+                elif first == backlog and not queue.isStaged and queue.unacknowledged is None:
                     self.backlog = 0
                     write = self._write or self._newWrite()
                     write.remoteAddress = self._address + offset
@@ -473,21 +471,21 @@ class Flow:
                     self._fillPieces(requests, offset, first, second)
         isLast = False
         if self.isEnding:
-            isLast = self.keeper.finish()
+            isLast = self.owner.finish()
             mustSend |= isLast
-            poster.flushed.append(self)
-        elif self.isNoticed or self.isDoubtful:
-            poster.flushed.append(self)
+            queue.flushed.append(self)
+        elif self.isNoticed or self.confirmsEach:
+            queue.flushed.append(self)
         if mustSend:
             self._mustSend = False
             self.messagesSent += 1
-            self.last = number = poster.sent = poster.sent + 1
-            signaled = not number & _SIGNAL_MASK or isLast or self.isDoubtful or poster.isSignaling
+            self.last = number = queue.sent = queue.sent + 1
+            signaled = not number & _SIGNAL_MASK or isLast or self.confirmsEach or queue.isSignaling
             if hasWritten:
                 self.written = number
             message = ring.message(self.flags)
-            if poster.kept is not None:
-                poster.kept.append((number, self, ring.sequence, ring.produced, self._posted))
+            if queue.unacknowledged is not None:
+                queue.unacknowledged.append((number, self, ring.sequence, ring.produced, self._posted))
                 self._posted = _NOTHING
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
@@ -498,13 +496,13 @@ class Flow:
         request.identifier = number
         request.signaled = signaled
         request.inline = (message,)
-        if self.poster.isStaged:
-            self.poster.mark()
+        if self.queue.isStaged:
+            self.queue.mark()
         requests.append(request)
 
     def _newMessage(self) -> SendRequest:
         """Make the request for messages."""
-        self._message = message = self.poster.newMessage()
+        self._message = message = self.queue.newMessage()
         return message
 
     def _newWrite(self) -> SendRequest:
@@ -520,18 +518,18 @@ class Flow:
 
     def _unblock(self) -> None:
         self.isBlocked = False
-        self.keeper.unblocked()
+        self.owner.unblocked()
 
     def resign(self) -> None:
         """There is no room for a message: end what needs none, when the peer reads no more."""
         if self.peerState & ENDS:
             if self.backlog:
-                self.keeper.unheard()
+                self.owner.peerHasClosed()
             elif self.isEnding:
-                self._mustSend |= self.keeper.finish()
-                self.poster.flushed.append(self)
+                self._mustSend |= self.owner.finish()
+                self.queue.flushed.append(self)
 
-    def _place(self, lane: Any, offset: int, first: int, second: int) -> bool:
+    def _writeDirect(self, lane: Any, offset: int, first: int, second: int) -> bool:
         """Write into the peer's buffer, where that is mapped, and still the peer's."""
         target = self._target
         if target is None:
@@ -560,42 +558,42 @@ class Flow:
 
     def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
         """Append requests for what does not go out as it stands, in one piece."""
-        poster = self.poster
+        queue = self.queue
         pending = self.pending
         address, rkey = self._address, self._rkey
         chunks = cut(pending, first)
-        requests.append(poster.write(address + offset, rkey, chunks, first))
-        if poster.kept is not None:
+        requests.append(queue.write(address + offset, rkey, chunks, first))
+        if queue.unacknowledged is not None:
             self._posted = self._posted + chunks
         if second:
             chunks = cut(pending, second)
-            requests.append(poster.write(address, rkey, chunks, second))
-            if poster.kept is not None:
+            requests.append(queue.write(address, rkey, chunks, second))
+            if queue.unacknowledged is not None:
                 self._posted = self._posted + chunks
         self.backlog -= first + second
 
-    def _goOn(self, requests: list[SendRequest]) -> None:
+    def _resend(self, requests: list[SendRequest]) -> None:
         """Append what goes first on another link: whether all is there, then what is sent again."""
-        poster, ring = self.poster, self.ring
+        queue, ring = self.queue, self.ring
         if self._isNew:
             self._isNew = False
             message = self._message or self._newMessage()
-            poster.number(message)
+            queue.number(message)
             message.inline = (ring.validation(self.confirmed[0]),)
             requests.append(message)
         again = [] if self.peerState & ENDS else self._again  # nobody reads it any more
         length = sum(map(len, again))
-        most = poster.most(length) if poster.isStaged else length
+        most = queue.most(length) if queue.isStaged else length
         if most:
             offset, first, second = spans(ring.produced - length, most, ring.peerSize)
             for at, count in ((offset, first), (0, second)):
                 if count:
                     chunks = cut(again, count)
-                    requests.append(poster.write(self._address + at, self._rkey, chunks, count))
-                    if poster.kept is not None:
+                    requests.append(queue.write(self._address + at, self._rkey, chunks, count))
+                    if queue.unacknowledged is not None:
                         self._posted = self._posted + chunks
         if most < length:
-            poster.isShort = True
+            queue.isShort = True
         else:
             self._isMoved = False
             self._mustSend = True

@@ -30,10 +30,10 @@ class FlowOwner(Protocol):
     def delivered(self) -> None:
         """Handle that the peer has received all that was posted."""
 
-    def broke(self) -> None:
+    def abortOnError(self) -> None:
         """Log the exception being handled, and abort this connection only."""
 
-    def heard(self, state: int) -> None:
+    def stateReceived(self, state: int) -> None:
         """Handle state flags of the peer that differ from the previous ones."""
 
     def violated(self, what: str) -> None:
@@ -48,10 +48,10 @@ class FlowOwner(Protocol):
     def finish(self) -> bool:
         """Close the write side if everything is posted; return True if there are new state flags to send."""
 
-    def unheard(self) -> None:
+    def peerHasClosed(self) -> None:
         """Handle writes after the peer has closed."""
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Poll the other links of the group."""
 
     def blocked(self) -> None:

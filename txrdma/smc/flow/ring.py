@@ -61,7 +61,7 @@ class Ring:
     @ivar reported: of these, what the peer has been told.
     @ivar mayArrive: the total up to which the peer knows of room, and may write.
     @ivar dueAbove: no update is due before more than this is consumed.
-    @ivar peerFlags: producer flags of the last message; C{heard}: its sequence number.
+    @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.
     @ivar base: the total at which the round of the peer's producer cursor began; C{wrap}: its wrap count.
     @ivar ackBase: the total at which the round of its consumer cursor began; C{ackWrap}: its wrap count.
     @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
@@ -84,7 +84,7 @@ class Ring:
         "blocked",
         "consumed",
         "dueAbove",
-        "heard",
+        "receivedSequence",
         "mayArrive",
         "peerConsumed",
         "peerFlags",
@@ -106,7 +106,7 @@ class Ring:
         self.peerSize = peerSize
         self.token = token
         self.produced = self.peerConsumed = self.sequence = 0
-        self.arrived = self.consumed = self.reported = self.heard = 0
+        self.arrived = self.consumed = self.reported = self.receivedSequence = 0
         self.mayArrive = size
         self.blocked = False
         self.peerFlags = 0
@@ -191,7 +191,7 @@ class Ring:
         """
         _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
         flags >>= 8
-        if (sequence - self.heard) & 0x8000 or flags & _FAILOVER:
+        if (sequence - self.receivedSequence) & 0x8000 or flags & _FAILOVER:
             return self._unusual(sequence, flags)
         arrived = self.base + count
         if wrap != self.wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
@@ -203,7 +203,7 @@ class Ring:
             or not self.peerConsumed <= read <= self.produced
         ):
             read = self._reading(ackWrap, ackCount)
-        self.heard = sequence
+        self.receivedSequence = sequence
         result = 0
         if read != self.peerConsumed:
             self.peerConsumed = read
@@ -275,8 +275,8 @@ class Ring:
     def _unusual(self, sequence: int, flags: int) -> int:
         """An old message; or the peer moved to another link: have we all that it thinks (RFC 7609, 4.6)?"""
         if flags & _FAILOVER:
-            if 0 < (sequence - self.heard) & 0xFFFF < 0x8000:
-                raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
+            if 0 < (sequence - self.receivedSequence) & 0xFFFF < 0x8000:
+                raise WireError("CDC", 2, f"failover lost messages {self.receivedSequence + 1} to {sequence}")
             self._moved = True
         return 0
 

@@ -37,13 +37,13 @@ class LinkSendQueue:
     The queue of all that the connections of one link have to post, and the requests for it.
 
     @ivar dirty: flows with something to post.
-    @ivar flushed: flows whose keepers want to know when it is posted.
+    @ivar flushed: flows whose owners want to know when it is posted.
     @ivar schedule: to be called with something dirty while the link is not C{isBusy}.
     @ivar isBusy: a turn of the link goes on: flows will be flushed at its end.
     @ivar isOver: the link is gone: nothing can be posted any more.
     @ivar isShort: a flow has more to post than could be copied.
     @ivar lane: takes bytes and messages without requests, where the queue pair has such a lane; C{direct}:
-        the same, as long as the link is not over and nothing is C{kept}.
+        the same, as long as the link is not over and nothing is C{unacknowledged}.
     @ivar sent: SENDs that were made so far; a signaled one has this number.
     @ivar limit: the number of the last SEND for which the peer has room, as far as we know.
     @ivar isStaged: bytes are copied first.
@@ -63,7 +63,7 @@ class LinkSendQueue:
         self.sent = self.limit = 0
         self.isStaged = self.isSignaling = capacity.maxInline < _UNLIMITED
         self.isUsed = False
-        self.kept: deque[Unacknowledged] | None = None
+        self.unacknowledged: deque[Unacknowledged] | None = None
         self._writes: list[SendRequest] = []
         self._used = 0
         self._maxInline = capacity.maxInline
@@ -74,7 +74,7 @@ class LinkSendQueue:
     def openLane(self, lane: IDirectLane) -> None:
         """From now on this lane takes bytes and messages."""
         self.lane = lane
-        if self.kept is None and not self.isOver:
+        if self.unacknowledged is None and not self.isOver:
             self.direct = lane
 
     def end(self) -> None:
@@ -121,24 +121,24 @@ class LinkSendQueue:
 
     # Retention
 
-    def keep(self) -> None:
+    def retain(self) -> None:
         """Keep what is posted from now on until it has arrived."""
-        self.kept = deque()
+        self.unacknowledged = deque()
         self.direct = None
         self.isSignaling = True
 
-    def forgo(self) -> None:
+    def stopRetaining(self) -> None:
         """Keep nothing any more: there is no other link that could send it again."""
-        self.kept = None
+        self.unacknowledged = None
         self.direct = None if self.isOver else self.lane
         self.isSignaling = self.isStaged
 
-    def takeKept(self) -> dict[Any, list[Unacknowledged]]:
+    def takeUnacknowledged(self) -> dict[Any, list[Unacknowledged]]:
         """Take what has not arrived, of each flow; nothing is kept from now on."""
         found: dict[Any, list[Unacknowledged]] = {}
-        for each in self.kept or ():
+        for each in self.unacknowledged or ():
             found.setdefault(each[1], []).append(each)
-        self.kept = None
+        self.unacknowledged = None
         return found
 
     # Staging
@@ -156,7 +156,7 @@ class LinkSendQueue:
         marks = self._marks
         while marks and marks[0][0] <= identifier:
             self._freed = marks.popleft()[1]
-        kept = self.kept
+        kept = self.unacknowledged
         while kept and kept[0][0] <= identifier:
             _, flow, sequence, produced, _ = kept.popleft()
             flow.arrived(sequence, produced)
@@ -193,7 +193,7 @@ class RemoteBuffer(NamedTuple):
     @ivar rkey: of the peer's buffer, on that link.
     """
 
-    poster: LinkSendQueue
+    queue: LinkSendQueue
     address: int
     rkey: RKey
 

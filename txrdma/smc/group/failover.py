@@ -145,7 +145,7 @@ class LinkFailover:
             self.settle()
             return
         for each in (*group.links, link):
-            each.keep()
+            each.retain()
         end = LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn)
         isDirect = far is None or self._isDirect(port, far.gid) is True
         life = group.core.offer(end, port.candidate.mtu, link.psn, tokens, now, isDirect)
@@ -173,7 +173,7 @@ class LinkFailover:
         """Keep nothing any more of what is posted, if there is one link only, and no other is being made."""
         links = self._group.links
         if len(links) == 1:
-            links[0].forgo()
+            links[0].stopRetaining()
 
     # How they go
 
@@ -216,4 +216,4 @@ class LinkFailover:
             return
         here, there = tokens
         address = there.address + bearing.address - here.address
-        stream.move(other, RemoteBuffer(other.scheduler.poster, address, there.rkey), kept.get(flow, []))
+        stream.move(other, RemoteBuffer(other.scheduler.queue, address, there.rkey), kept.get(flow, []))

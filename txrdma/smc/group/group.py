@@ -182,7 +182,7 @@ class Group:
 
         @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
         """
-        isPinned = self.links[0].scheduler.poster.isStaged
+        isPinned = self.links[0].scheduler.queue.isStaged
         size = self.groups.ringSize()
         size = wanted or (min(size, PINNED_RING) if isPinned else size)
         buffer = self.pool.withRoom(size)
@@ -314,7 +314,7 @@ class Group:
     def trimSoon(self) -> None:
         """Trim at the end of a turn of one of the links that there are."""
         if self.links and not self.isOver:
-            self.links[0].scheduler.atEnd(self.trim)
+            self.links[0].scheduler.callAtEnd(self.trim)
 
     # LLC
 
@@ -396,7 +396,7 @@ class Group:
         elif isinstance(event, RKeyConfirmed):
             self.pool.answered(event.rkey, None)
             for link in self.links[:1]:
-                link.scheduler.atEnd(self.trim)  # who wanted it may have gone
+                link.scheduler.callAtEnd(self.trim)  # who wanted it may have gone
         elif isinstance(event, RKeyRefused):
             refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
             self.pool.answered(event.rkey, refused)
@@ -428,7 +428,7 @@ class Group:
         """The link that the core means."""
         return next(link for link in self.links if link.life is life)
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Take in what links have brought whose turn it is not."""
         for link in list(self.links):
             if not link.scheduler.isBusy:
@@ -477,8 +477,8 @@ class Group:
             link.look()
         now = self._reactor.seconds()
         for link in self.links:
-            if link.wasHeard:
-                link.wasHeard = False
+            if link.hasReceived:
+                link.hasReceived = False
                 link.life.heard = now
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
@@ -570,17 +570,17 @@ class Group:
                 ending.enter_context(link.ending())
             with self.groups.forgetting(self):
                 with self.enduring("told of that"):
-                    self._tellEnd(text, diagnosis, mayVanish)
+                    self._reportEnd(text, diagnosis, mayVanish)
                 self._release()
 
-    def _tellEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
+    def _reportEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
         """Tell everybody who waits for something of the group, and all its connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.arrived()
             vanishes = mayVanish and link.scheduler.placing is not None
             streams += [(stream, vanishes, arrived) for stream in link.members]
-        alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasHeardEnd]
+        alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:
             _seldom.info(
                 self.key.witness,

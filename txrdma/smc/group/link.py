@@ -29,7 +29,7 @@ from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.sendscheduler import HOLD_SECONDS, said, SendScheduler
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS, SendScheduler, statusText
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
@@ -55,7 +55,7 @@ def receive(flow: Flow, message: tuple[int, ...]) -> None:
     try:
         flow.received(message)
     except Exception:
-        flow.keeper.broke()
+        flow.owner.abortOnError()
 
 
 class Link:
@@ -68,7 +68,7 @@ class Link:
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isBreaking: the link is about to end: nothing else that fails is news.
-    @ivar wasHeard: the link has brought something since the group looked here.
+    @ivar hasReceived: the link has brought something since the group looked here.
     @ivar members: the connections that are bound to the link, those included that have ended for the
         application only.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
@@ -92,9 +92,9 @@ class Link:
         self.members: dict[Member, None] = {}
         self.route = ""
         self.isActive = False
-        self.wasHeard = False
+        self.hasReceived = False
         self._reactor = groups.reactor
-        self._presence = groups.presence
+        self._reactorUse = groups.reactorUse
         self._flows: dict[int, Flow] = group.flows
         self._far: FarEnd | None = None
         self.isBreaking = False
@@ -106,7 +106,7 @@ class Link:
             undo.callback(attachment.close)
             self.scheduler = SendScheduler(groups.reactor, attachment, self)
             undo.pop_all()
-        self._poster = self.scheduler.poster
+        self._queue = self.scheduler.queue
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._receives = attachment.receives
@@ -187,22 +187,22 @@ class Link:
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
-            self._poster.openLane(lane)
+            self._queue.openLane(lane)
             self._reader.lookAt(lane.takeMessages, self._taken, unread)
 
-    def keep(self) -> None:
+    def retain(self) -> None:
         """Keep what is posted from now on: another link, about to come, may have to send it again."""
-        if self._poster.kept is None:
-            self._poster.keep()
+        if self._queue.unacknowledged is None:
+            self._queue.retain()
             for stream in self.members:
                 flow = self._flows.get(stream.token)
                 if flow is not None:
-                    flow.keep()
+                    flow.retain()
 
-    def forgo(self) -> None:
+    def stopRetaining(self) -> None:
         """Keep nothing any more: there is no other link."""
-        if self._poster.kept is not None and not self.scheduler.isHasty:
-            self._poster.forgo()
+        if self._queue.unacknowledged is not None and not self.scheduler.isHasty:
+            self._queue.stopRetaining()
 
     async def prepare(self, answer: Accept | Confirm) -> None:
         """Find out how the peer's buffer is reached, so that no write has to wait for that."""
@@ -237,7 +237,7 @@ class Link:
         @raise Refused: the peer never told of that buffer.
         """
         address, rkey = self.group.target(self, named, answer)
-        return RemoteBuffer(self._poster, address, rkey)
+        return RemoteBuffer(self._queue, address, rkey)
 
     @property
     def isStopping(self) -> bool:
@@ -259,28 +259,28 @@ class Link:
     @property
     def isOver(self) -> bool:
         """The link is gone; connections that still have something to read stay."""
-        return self._poster.isOver
+        return self._queue.isOver
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
         """Let go of a connection that is over; if C{quiet}, the peer can't write to its element any more."""
         self.members.pop(stream, None)
         self.group.forget(stream, element, quiet)
         if not self.isOver:
-            self.scheduler.atEnd(self.group.trim)
+            self.scheduler.callAtEnd(self.group.trim)
         else:
             self.group.trimSoon()  # it may go on by other links
 
-    def hasten(self, stream: Member) -> None:
+    def confirmSoon(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
-        self.scheduler.hasten()
+        self.scheduler.confirmSoon()
         if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:
         """A turn has ended: see whether somebody waited for that."""
-        if not self._poster.isBusy:
-            if self._presence.isDue:
-                self._presence.settle()
+        if not self._queue.isBusy:
+            if self._reactorUse.isDue:
+                self._reactorUse.settle()
             if self.isStopping:
                 self.groups.checkStopped()
 
@@ -297,20 +297,20 @@ class Link:
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         """Take what has been received."""
-        poster = self._poster
-        wasBusy, poster.isBusy = poster.isBusy, True
+        queue = self._queue
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             self._take(batch)
             self._settle()
         finally:
-            poster.isBusy = wasBusy
-        if self._presence.isDue or self.groups.isStopping:
+            queue.isBusy = wasBusy
+        if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
     def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take the CDC messages that a direct lane brings."""
-        poster = self._poster
-        wasBusy, poster.isBusy = poster.isBusy, True
+        queue = self._queue
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             if len(messages) == 1:
                 message = messages[0]
@@ -319,21 +319,21 @@ class Link:
                     receive(flow, message)
             else:
                 self._takeSeveral(messages)
-            self.wasHeard = True
+            self.hasReceived = True
             self.scheduler.settle()
         finally:
-            poster.isBusy = wasBusy
-        if self._presence.isDue or self.groups.isStopping:
+            queue.isBusy = wasBusy
+        if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
     def _takeSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take CDC messages; see C{_take} for why what was written may go out in between."""
-        poster = self._poster
+        queue = self._queue
         clock = self.scheduler.clock
         flows = self._flows
         due = clock() + HOLD_SECONDS
         for message in messages:
-            if poster.dirty and clock() >= due:
+            if queue.dirty and clock() >= due:
                 self.scheduler.settle()
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
@@ -355,7 +355,7 @@ class Link:
         While that takes long, what was written meanwhile goes out: otherwise the peer has nothing to do until
         we are ready, and then we have not until it is.
         """
-        poster = self._poster
+        queue = self._queue
         clock = self.scheduler.clock
         flows = self._flows
         receives = self._receives
@@ -364,20 +364,20 @@ class Link:
         due = clock() + HOLD_SECONDS if len(batch) > 1 else inf
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
-                self.broken(said(status))
+                self.broken(statusText(status))
                 break
             used.append(byOffset[offset])
             message = unpackFrom(receives, offset)
             if length < CDC_LENGTH or message[0] >> 8 != CDC_TYPE:
                 self.group.control(self, bytes(receives[offset : offset + length]))
                 continue
-            if poster.dirty and clock() >= due:
+            if queue.dirty and clock() >= due:
                 self._settle()
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
                 receive(flow, message)
-        self.wasHeard = True
+        self.hasReceived = True
 
     # LLC
 
@@ -389,9 +389,9 @@ class Link:
         """
         if self.isOver or self._queuePair.state is not QPState.RTS:
             return None
-        poster = self._poster
-        request = poster.newMessage()
-        poster.number(request)
+        queue = self._queue
+        request = queue.newMessage()
+        queue.number(request)
         request.inline = (raw,)
         try:
             self._queuePair.postSend([request])
@@ -454,24 +454,24 @@ class Link:
 
     def rouse(self) -> None:
         """There is something to do in the link's rest."""
-        self._presence.rouse()
+        self._reactorUse.rouse()
 
     # The end
 
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
-        turn, poster = self.scheduler, self._poster
+        turn, queue = self.scheduler, self._queue
         self.isBreaking = True
         self.isActive = False
-        poster.end()
-        wasBusy, poster.isBusy = poster.isBusy, True
+        queue.end()
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             yield
         finally:
-            poster.isBusy = wasBusy
+            queue.isBusy = wasBusy
         if not wasBusy:
-            turn.remind()
+            turn.scheduleIfPending()
         if self.isStopping:
             turn.finish()
         self.turned()

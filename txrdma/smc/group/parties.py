@@ -40,7 +40,7 @@ class Member(Protocol):
     @property
     def connected(self) -> bool: ...
     @property
-    def hasHeardEnd(self) -> bool: ...
+    def hasReceivedEnd(self) -> bool: ...
     @property
     def hasArrived(self) -> bool: ...
     @property
@@ -76,13 +76,13 @@ class Membership(Protocol):
     The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
 
     @ivar ports: where links may begin; active ones first.
-    @ivar endings: ends of connections that are still to be told.
+    @ivar closeNotifier: ends of connections that are still to be told.
     """
 
     reactor: Any
-    endings: CloseNotifier
+    closeNotifier: CloseNotifier
     ports: tuple[Port, ...]
-    presence: ReactorUse
+    reactorUse: ReactorUse
     timing: Timing
     isStopping: bool
 
@@ -139,7 +139,7 @@ class LinkOwner(Protocol):
     def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
         """The place where the peer's ring begins on a link, and its key there."""
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Take in what links have brought whose turn it is not."""
 
     def discard(self) -> None:

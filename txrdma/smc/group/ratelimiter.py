@@ -34,7 +34,7 @@ class GroupRateLimiter:
         self._count = 0
         self._timer: IDelayedCall | None = None
 
-    def turn(self) -> Deferred[None] | None:
+    def wait(self) -> Deferred[None] | None:
         """
         Wait for a turn to begin, in order.
 

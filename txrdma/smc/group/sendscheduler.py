@@ -47,7 +47,7 @@ _MEANINGS: Final = {
 }
 
 
-def said(status: Status) -> str:
+def statusText(status: Status) -> str:
     """A failed completion in the words of who reads the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
@@ -82,15 +82,15 @@ class SendScheduler:
     """
     The turns of one link.
 
-    @ivar poster: what connections have to post.
+    @ivar queue: what connections have to post.
     @ivar isHasty: the process ends: whether messages have arrived is asked of each.
     @ivar clock: tells how long what was written waits.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
         self.isHasty = False
-        self.poster = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
-        self.poster.limit = WINDOW
+        self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
+        self.queue.limit = WINDOW
         self.placing: IPlacing | None = None
         self.clock: Callable[[], float] = reactor.seconds
         self._due = 0.0
@@ -109,20 +109,20 @@ class SendScheduler:
     @property
     def isBusy(self) -> bool:
         """Whether a turn of the link is going on."""
-        return self.poster.isBusy
+        return self.queue.isBusy
 
     # When
 
-    def soon(self, stream: FlowOwner, call: Callable[[], None]) -> None:
+    def callSoon(self, stream: FlowOwner, call: Callable[[], None]) -> None:
         """Call it for a connection, which ends if it raises, from our turn and not from the application's."""
         self._soon.append((stream, call))
-        if not self.poster.isBusy:
+        if not self.queue.isBusy:
             self.schedule()
 
-    def atEnd(self, call: Callable[[], None]) -> None:
+    def callAtEnd(self, call: Callable[[], None]) -> None:
         """Call it once at the end of a turn, when everything is posted."""
         self._last[call] = None
-        if not self.poster.isBusy:
+        if not self.queue.isBusy:
             self.schedule()
 
     def schedule(self) -> None:
@@ -137,13 +137,13 @@ class SendScheduler:
         elif self._call is None:
             self._call = self._reactor.callLater(0, self._called)
             self._due = self.clock() + HOLD_SECONDS
-        elif len(self.poster.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
+        elif len(self.queue.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
             self._postEarly()
             self._due = self.clock() + HOLD_SECONDS
 
-    def remind(self) -> None:
+    def scheduleIfPending(self) -> None:
         """Have a turn, if there is something to do in it, which was said when nobody had one made."""
-        if self._soon or self._last or self.poster.dirty:
+        if self._soon or self._last or self.queue.dirty:
             self.schedule()
 
     def _called(self) -> None:
@@ -152,17 +152,17 @@ class SendScheduler:
 
     def finish(self) -> None:
         """Run a turn at once, and hand an exception of it to the owner."""
-        poster = self.poster
-        wasBusy, poster.isBusy = poster.isBusy, True
+        queue = self.queue
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             self.run()
         except Exception:
             failure = Failure()
             self._failed(failure)
-            if self._soon or poster.dirty:
+            if self._soon or queue.dirty:
                 self.schedule()  # who waits for a link that is over is told in spite of that
         finally:
-            poster.isBusy = wasBusy
+            queue.isBusy = wasBusy
         self._owner.turned()
 
     def _failed(self, failure: Failure) -> None:
@@ -175,8 +175,8 @@ class SendScheduler:
 
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
-        poster = self.poster
-        dirty = poster.dirty
+        queue = self.queue
+        dirty = queue.dirty
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
             requests: list[SendRequest] = []
@@ -188,26 +188,26 @@ class SendScheduler:
                 self._flush()
         elif dirty and not self._soon:
             self._flush()
-        if poster.dirty or self._soon or self._last:
+        if queue.dirty or self._soon or self._last:
             self.run()
 
     def run(self) -> None:
         """Post what there is, and see what comes of it, some rounds long."""
-        poster = self.poster
+        queue = self.queue
         for _ in range(_ROUNDS):
             if self._soon:
                 self._callSoon()
-            if poster.dirty:
+            if queue.dirty:
                 self._flush()
-            if not self._soon and (not poster.dirty or self._isFull):
+            if not self._soon and (not queue.dirty or self._isFull):
                 break
         if self._last:
             last, self._last = self._last, {}
             for call in last:
                 with _log.failuresHandled("Error at the end of a turn of {link!r}", link=self._owner):
                     call()
-        isPossible = self._owner.isActive or poster.isOver
-        if self._soon or (poster.dirty and isPossible and not self._isFull):
+        isPossible = self._owner.isActive or queue.isOver
+        if self._soon or (queue.dirty and isPossible and not self._isFull):
             self.schedule()
 
     def _callSoon(self) -> None:
@@ -217,7 +217,7 @@ class SendScheduler:
         due = self.clock() + HOLD_SECONDS
         try:
             for stream, call in soon:
-                if count and self.poster.dirty and self.clock() >= due:
+                if count and self.queue.dirty and self.clock() >= due:
                     self._flush()
                     due = self.clock() + HOLD_SECONDS
                 count += 1
@@ -226,7 +226,7 @@ class SendScheduler:
                 except Exception:
                     if stream is None:
                         raise
-                    stream.broke()
+                    stream.abortOnError()
         except BaseException:
             self._soon[:0] = soon[count:]
             raise
@@ -246,7 +246,7 @@ class SendScheduler:
             self._sendReader.start()
         if self._call is not None and not self._call.active():
             self._call = None
-        self.remind()
+        self.scheduleIfPending()
 
     @property
     def isPeerGone(self) -> bool:
@@ -257,8 +257,8 @@ class SendScheduler:
     @property
     def isUnderWay(self) -> bool:
         """Whether a device that copies what it sends may still have some of it to send."""
-        poster = self.poster
-        return poster.isStaged and poster.lane is None and self._acknowledged < poster.sent
+        queue = self.queue
+        return queue.isStaged and queue.lane is None and self._acknowledged < queue.sent
 
     def drain(self) -> None:
         """Wait for a moment until all is sent that was posted: a queue pair that is closed sends no more."""
@@ -271,17 +271,17 @@ class SendScheduler:
         self.rest()
         self._isFull = self._isResting = False
         self._undelivered.clear()
-        self.poster.close()
-        self.remind()
+        self.queue.close()
+        self.scheduleIfPending()
 
     # What is posted
 
     def _flush(self) -> None:
         """Post the requests of the connections that are dirty, as far as the window of messages allows."""
-        poster = self.poster
-        dirty = poster.dirty
-        isOver = poster.isOver
-        room = poster.limit - poster.sent
+        queue = self.queue
+        dirty = queue.dirty
+        isOver = queue.isOver
+        room = queue.limit - queue.sent
         requests: list[SendRequest] = []
         flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
@@ -302,30 +302,30 @@ class SendScheduler:
                 if not room:  # a peer that has closed may take nothing for a long time
                     for flow in dirty:
                         flow.resign()
-            poster.dirty = dirty[room:]
+            queue.dirty = dirty[room:]
             self._fill(dirty[:room], requests)
             if requests:
                 self._post(requests)
                 self._posted(dirty[:room])
-        if poster.isUsed or poster.isShort or poster.kept:
+        if queue.isUsed or queue.isShort or queue.unacknowledged:
             self._afterPost()
-        if poster.flushed:
-            flushed, poster.flushed = poster.flushed, []
+        if queue.flushed:
+            flushed, queue.flushed = queue.flushed, []
             for flow in flushed:
                 try:
-                    flow.keeper.wasFlushed()
+                    flow.owner.wasFlushed()
                 except Exception:
-                    flow.keeper.broke()
+                    flow.owner.abortOnError()
 
     def _afterPost(self) -> None:
         """Free requests, and be told of completions where somebody waits for them."""
-        poster = self.poster
-        if poster.isUsed:
-            poster.clear()
-        if poster.kept and not poster.isOver:
+        queue = self.queue
+        if queue.isUsed:
+            queue.clear()
+        if queue.unacknowledged and not queue.isOver:
             self._sendReader.start()
-        if poster.isShort:
-            poster.isShort = False
+        if queue.isShort:
+            queue.isShort = False
             self._waitForSends()
 
     def _fill(self, flows: list[Flow], requests: list[SendRequest]) -> None:
@@ -339,7 +339,7 @@ class SendScheduler:
         try:
             return flow.send(requests)
         except Exception:
-            flow.keeper.broke()
+            flow.owner.abortOnError()
             return True
 
     def _fillOne(self, flow: Flow, requests: list[SendRequest]) -> None:
@@ -350,7 +350,7 @@ class SendScheduler:
             flow.fill(requests)
         except Exception:
             del requests[before:]
-            flow.keeper.broke()
+            flow.owner.abortOnError()
 
     def _posted(self, flows: list[Flow]) -> None:
         for flow in flows:
@@ -363,11 +363,11 @@ class SendScheduler:
 
         No application is called, and nothing ends, before the turn that is due.
         """
-        owner, poster = self._owner, self.poster
-        room = poster.limit - poster.sent
-        if not owner.isActive or poster.isOver or len(poster.dirty) > room:
+        owner, queue = self._owner, self.queue
+        room = queue.limit - queue.sent
+        if not owner.isActive or queue.isOver or len(queue.dirty) > room:
             return
-        flows, poster.dirty = poster.dirty[:-1], poster.dirty[-1:]
+        flows, queue.dirty = queue.dirty[:-1], queue.dirty[-1:]
         self._postInside(flows)
 
     def postNow(self, flow: Flow) -> None:
@@ -376,16 +376,16 @@ class SendScheduler:
 
         @param flow: dirty, and nobody wants to know when it is posted.
         """
-        owner, poster = self._owner, self.poster
-        if owner.isActive and not poster.isOver and poster.limit - poster.sent > 0:
-            poster.dirty.remove(flow)
+        owner, queue = self._owner, self.queue
+        if owner.isActive and not queue.isOver and queue.limit - queue.sent > 0:
+            queue.dirty.remove(flow)
             self._postInside([flow])
 
     def _postInside(self, flows: list[Flow]) -> None:
         """Post what these connections have; what goes wrong has its consequences in the next turn."""
-        owner, poster = self._owner, self.poster
+        owner, queue = self._owner, self.queue
         requests: list[SendRequest] = []
-        wasBusy, poster.isBusy = poster.isBusy, True
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             self._fill(flows, requests)
             if requests:
@@ -397,10 +397,10 @@ class SendScheduler:
         except Exception:
             self._soon.append((None, partial(self._failed, Failure())))
         finally:
-            poster.isBusy = wasBusy
+            queue.isBusy = wasBusy
 
     def _post(self, requests: list[SendRequest]) -> None:
-        if not self.poster.isOver:
+        if not self.queue.isOver:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
@@ -411,13 +411,13 @@ class SendScheduler:
         if not self._owner.isActive:
             return 0
         self.look()
-        room = self.poster.limit - self.poster.sent
+        room = self.queue.limit - self.queue.sent
         if room <= 0:
             self._waitForSends()
         return room
 
     def _waitForSends(self) -> None:
-        if not self._isFull and not self.poster.isOver:
+        if not self._isFull and not self.queue.isOver:
             self._isFull = True
             self._sendReader.start()
 
@@ -434,30 +434,30 @@ class SendScheduler:
         """These messages have arrived, and all before them."""
         for completion in batch:
             if completion.status:
-                self._owner.broken(said(completion.status))
+                self._owner.broken(statusText(completion.status))
                 return
             self._acknowledged = completion.identifier
         if batch:
-            self.poster.limit = self._acknowledged + WINDOW
-            if self.poster.isStaged or self.poster.kept:
-                self.poster.completed(self._acknowledged)
+            self.queue.limit = self._acknowledged + WINDOW
+            if self.queue.isStaged or self.queue.unacknowledged:
+                self.queue.completed(self._acknowledged)
             if self._isFull:
                 self._isFull = False
                 self.schedule()
             undelivered = self._undelivered
             while undelivered and undelivered[0][0] <= self._acknowledged:
                 _, stream = undelivered.popleft()
-                self.soon(stream, stream.delivered)
+                self.callSoon(stream, stream.delivered)
             if self.isHasty:
                 self._owner.turned()
-            elif not undelivered and not self._isFull and not self.poster.kept:
+            elif not undelivered and not self._isFull and not self.queue.unacknowledged:
                 self._sendReader.stop()
 
     def deliver(self, stream: FlowOwner, number: int) -> None:
         """Tell a connection when the peer has all up to its message of this number."""
         if self.hasArrived(number):
             stream.delivered()
-        elif not self.poster.isOver:
+        elif not self.queue.isOver:
             self._undelivered.append((number, stream))
             self._sendReader.start()
 
@@ -465,14 +465,14 @@ class SendScheduler:
         """Whether the peer has our message of this number, and all before it, whatever becomes of us."""
         if self.placing is not None and self.placing.isPlaced():
             return True
-        if number > self._acknowledged and not self.poster.isOver:
+        if number > self._acknowledged and not self.queue.isOver:
             self.look()
         return number <= self._acknowledged
 
-    def hasten(self) -> None:
+    def confirmSoon(self) -> None:
         """The process ends: hear from now on how far each message has come."""
-        if self.placing is None and not self.poster.isOver:
-            self.isHasty = self.poster.isSignaling = True
+        if self.placing is None and not self.queue.isOver:
+            self.isHasty = self.queue.isSignaling = True
             self._sendReader.start()
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
@@ -482,10 +482,10 @@ class SendScheduler:
         @return: what was posted and is not known to have arrived, by flow.
         """
         try:
-            for completion in self._sendQueue.poll(self.poster.sent + 1):
+            for completion in self._sendQueue.poll(self.queue.sent + 1):
                 if completion.status:
                     break
-                self.poster.completed(completion.identifier)
+                self.queue.completed(completion.identifier)
         except Exception:
             _log.failure(
                 "A link of SMC-R has failed, and so has its completion queue ({link!r})", link=self._owner
@@ -498,21 +498,21 @@ class SendScheduler:
         self._undelivered.clear()
         for stream in undelivered:
             other._last[partial(other._deliverLater, stream)] = None
-        self.poster.dirty.clear()
+        self.queue.dirty.clear()
         if not other.isBusy:
             other.schedule()
-        return self.poster.takeKept()
+        return self.queue.takeUnacknowledged()
 
     def _deliverLater(self, stream: FlowOwner) -> None:
         """Tell a connection that has come from another link when the peer has all that it will post."""
         if stream.isPosted:
-            self.deliver(stream, self.poster.sent)
+            self.deliver(stream, self.queue.sent)
         else:
             self._last[partial(self._deliverLater, stream)] = None
 
     def arrived(self) -> int:
         """The number of the last message that the peer has looked at, when the queue pair has failed."""
-        arrived = self.poster.sent
+        arrived = self.queue.sent
         try:
             batch = self._sendQueue.poll(arrived + 1)
         except Exception:

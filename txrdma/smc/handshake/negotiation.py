@@ -341,22 +341,22 @@ class Negotiation(Protocol):
         self._end()
         link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
-        companion = TCPMonitor(stream, self.transport, self._reactor)
-        self.transport.protocol = companion
+        monitor = TCPMonitor(stream, self.transport, self._reactor)
+        self.transport.protocol = monitor
         protocol, failure = self._built()
         kind = SMCTransport if options.autocork else PromptTransport
         transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
         if options.sndbuf != SMCTransport.bufferSize:
             transport.bufferSize = options.sndbuf
         use, self._use = self._use, None
-        callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion, use)
+        callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
         if protocol is None:
             stream.close()
             self._failed(failure)
             return
         self._succeeded(protocol)
         if self._hasEnded:
-            companion.readConnectionLost()
+            monitor.readConnectionLost()
 
     def _built(self) -> tuple[IProtocol | None, Failure]:
         """The user's protocol, or None and why there is none: its factory has declined, or raised."""

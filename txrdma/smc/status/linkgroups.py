@@ -60,7 +60,7 @@ def describeLink(link: Link) -> dict[str, object]:
         "peerGID": "" if remote is None else str(remote.gid),
         "peerMAC": "" if remote is None else str(remote.mac),
         "peerQPN": 0 if remote is None else int(remote.qpn),
-        "messagesSent": link.scheduler.poster.sent,
+        "messagesSent": link.scheduler.queue.sent,
     }
 
 

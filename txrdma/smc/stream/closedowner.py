@@ -19,19 +19,21 @@ class ClosedOwner:
     def _ignore(self, *_: object) -> None:
         """Do nothing: there is neither an application nor a peer left."""
 
-    wasFlushed = delivered = heard = violated = drained = unheard = lookBeside = blocked = unblocked = _ignore
+    wasFlushed = delivered = stateReceived = violated = drained = peerHasClosed = pollOtherLinks = blocked = (
+        unblocked
+    ) = _ignore
 
     def finish(self) -> bool:
         """Return False: there are no new state flags to send."""
         return False
 
-    def broke(self) -> None:
+    def abortOnError(self) -> None:
         """Log the exception being handled."""
         _log.failure("Error in the bookkeeping of an SMC-R connection that has ended")
 
     def blame(self, where: str) -> None:
         """Log the exception being handled."""
-        self.broke()
+        self.abortOnError()
 
 
 CLOSED_OWNER: Final = ClosedOwner()

@@ -67,7 +67,7 @@ class Stream:
 
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
-        *("_element", "_rkey", "_companion", "_use", "_front"),
+        *("_element", "_rkey", "_monitor", "_use", "_front"),
         *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed", "_isBroken"),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
@@ -79,9 +79,9 @@ class Stream:
         """
         self.link = self.named = link
         self.role = role
-        self.flow = Flow(link.scheduler.poster, element.view, link.contexts, self)
+        self.flow = Flow(link.scheduler.queue, element.view, link.contexts, self)
         self._closing = Closing()
-        self._companion: TCPMonitor | None = None
+        self._monitor: TCPMonitor | None = None
         self._use: Use | None = None
         self._front: Front | None = None
         self.host, self.peer = addresses
@@ -108,15 +108,15 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, companion: TCPMonitor, use: Use | None) -> None:
+    def start(self, front: Front, monitor: TCPMonitor, use: Use | None) -> None:
         """
         Begin to serve an application, with what watches the TCP connection.
 
         @param use: the handshake's, which ends, or is this stream's from now on.
         """
-        presence = self.link.groups.presence
+        presence = self.link.groups.reactorUse
         self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
-        self._companion = companion
+        self._monitor = monitor
         self._front = front
         flow = self.flow
         flow.isOpen = True
@@ -124,8 +124,8 @@ class Stream:
         front.begun()
         flow.begin()
         if self.wasLost:
-            companion.linkLost(mayVanish=True)
-            if self.hasHeardEnd:
+            monitor.linkLost(mayVanish=True)
+            if self.hasReceivedEnd:
                 self._closing.groupDied(flow.unread)
                 self._conclude()
 
@@ -157,7 +157,7 @@ class Stream:
         flow = self.flow
         if self.connected and not flow.isDeaf and flow.isPaused:
             flow.isPaused = False
-            self.link.scheduler.soon(self, flow.deliver)
+            self.link.scheduler.callSoon(self, flow.deliver)
 
     def abort(self) -> None:
         """End the connection at once, and forget what is not posted."""
@@ -170,7 +170,7 @@ class Stream:
         self._failure = Failure()
         self._giveUp(self.fail)
 
-    def broke(self) -> None:
+    def abortOnError(self) -> None:
         """
         Log the exception that is being handled, and abort this connection; others of the link go on.
 
@@ -189,11 +189,11 @@ class Stream:
         self.flow.drop()
         if not self.disconnected:
             self.flow.isDeaf = True
-            self.link.scheduler.soon(self, end)
+            self.link.scheduler.callSoon(self, end)
 
     # What the flow brings: see txrdma.smc.flow.owner.FlowOwner
 
-    def heard(self, state: int) -> None:
+    def stateReceived(self, state: int) -> None:
         """The peer tells how far it is with its end."""
         self._received(state)
 
@@ -233,7 +233,7 @@ class Stream:
 
     # What TCP and the link tell together: see txrdma.smc.stream.tcpmonitor
     @property
-    def hasHeardEnd(self) -> bool:
+    def hasReceivedEnd(self) -> bool:
         """The peer has said that it closes or aborts, or the application is gone."""
         return bool(self.flow.peerState & ENDS) or self._closing.over
 
@@ -277,7 +277,7 @@ class Stream:
 
     def doubt(self) -> None:
         """See of all that is posted whether it arrives: the TCP connection has ended."""
-        self.flow.isDoubtful = True
+        self.flow.confirmsEach = True
 
     def look(self) -> None:
         """Take in what the link has brought."""
@@ -288,9 +288,9 @@ class Stream:
         """Whether there is nothing to post at present."""
         return not (self.flow.backlog or self.flow.isDirty)
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Take in what other links of the group have brought."""
-        self.link.group.lookBeside()
+        self.link.group.pollOtherLinks()
 
     def rebind(self, link: Link) -> None:
         """Begin on another link of the group: the one that was named has failed during the handshake."""
@@ -313,16 +313,16 @@ class Stream:
         flow = self.flow
         isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
-        companion = self._companion
+        monitor = self._monitor
         if self.flow.isDeaf and not mayVanish:
-            if companion is not None:
-                companion.cut()  # the application has closed, and whether the peer has all nobody will say
-        elif companion is not None:
-            companion.linkLost(mayVanish)
+            if monitor is not None:
+                monitor.cut()  # the application has closed, and whether the peer has all nobody will say
+        elif monitor is not None:
+            monitor.linkLost(mayVanish)
         elif mayVanish and self.flow.early is not None:
             self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
             return
-        if companion is None or self.hasHeardEnd or (self.flow.isDeaf and not mayVanish):
+        if monitor is None or self.hasReceivedEnd or (self.flow.isDeaf and not mayVanish):
             self._closing.groupDied(self.flow.unread)
             self._conclude()
 
@@ -382,8 +382,8 @@ class Stream:
 
     def expired(self) -> None:
         """The peer did not do its part of the end."""
-        if self._companion is not None:
-            self._companion.cut()  # it may never have heard of SMC-R
+        if self._monitor is not None:
+            self._monitor.cut()  # it may never have heard of SMC-R
         self._closing.expired()
         self._happened()
 
@@ -419,7 +419,7 @@ class Stream:
         before, self.flow.flags = self.flow.flags, int(closing.flags)
         return before != self.flow.flags
 
-    def unheard(self) -> None:
+    def peerHasClosed(self) -> None:
         """There is something to write, and nobody to read it."""
         if self._isHasty:
             self.flow.drop()
@@ -438,8 +438,8 @@ class Stream:
             self._hasStoppedWriting = False
             front.writeEnded()
         self._happened()
-        if flow.isDoubtful and self._companion is not None:
-            self._companion.doubt()
+        if flow.confirmsEach and self._monitor is not None:
+            self._monitor.doubt()
         if not flow.isEnding and flow.isDeaf and not self._closing.over:
             self.link.scheduler.deliver(self, flow.last)
 
@@ -462,12 +462,12 @@ class Stream:
     def _readEnded(self) -> None:
         flow, front = self.flow, self._front
         if not flow.isDeaf and front is not None and front.knowsHalves:
-            self.link.groups.endings.add(self._tellReadEnded)
+            self.link.groups.closeNotifier.add(self._notifyReadEnded)
         elif not flow.isDeaf or flow.peerState & ENDS:
             self._isHasty = flow.isDeaf = True
             self.closeWriting()
 
-    def _tellReadEnded(self) -> None:
+    def _notifyReadEnded(self) -> None:
         """Tell the application that all is read, unless it has closed meanwhile and so reads nothing."""
         if self._front is not None and not self._hasClosed:
             self.link.contexts.append(self.flow.context)
@@ -485,7 +485,7 @@ class Stream:
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
         if self._front is not None:
-            self.link.groups.endings.add(self._tell)
+            self.link.groups.closeNotifier.add(self._tell)
 
     def _tell(self) -> None:
         """Tell the application that the connection has ended, unless nobody waits for it any more."""
@@ -541,13 +541,13 @@ class Stream:
     def _part(self) -> None:
         """When nothing is left to be told or sent, let the flow go: a circle would wait to be collected."""
         if self._element is None and self._front is None and not self.flow.isDirty:
-            self.flow.keeper = CLOSED_OWNER
+            self.flow.owner = CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Have no TCP connection any more, when all is posted that is to be said."""
-        companion, self._companion = self._companion, None
-        if companion is not None:
-            self.link.scheduler.atEnd(partial(companion.finish, inOrder))
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            self.link.scheduler.callAtEnd(partial(monitor.finish, inOrder))
 
     # What others read of it
 
@@ -559,8 +559,8 @@ class Stream:
     @property
     def tcp(self) -> Connection | None:
         """The TCP connection beside the stream; None before the handshake is done, and when it has ended."""
-        companion = self._companion
-        return None if companion is None else companion.tcp
+        monitor = self._monitor
+        return None if monitor is None else monitor.tcp
 
     @property
     def state(self) -> str:

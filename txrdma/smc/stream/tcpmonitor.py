@@ -34,7 +34,7 @@ class MonitoredStream(Shape):
     """
     The stream, as its TCP connection sees it.
 
-    @ivar hasHeardEnd: the peer has said that it closes or aborts, or the application is gone: whatever
+    @ivar hasReceivedEnd: the peer has said that it closes or aborts, or the application is gone: whatever
         becomes of TCP is no news.
     @ivar mayBeSilent: the peer has said that it writes no more, and owes us nothing.
     @ivar awaitsDelivery: the application has closed, and hears so when the peer has what was posted.
@@ -43,7 +43,7 @@ class MonitoredStream(Shape):
     """
 
     @property
-    def hasHeardEnd(self) -> bool: ...
+    def hasReceivedEnd(self) -> bool: ...
     @property
     def mayBeSilent(self) -> bool: ...
     @property
@@ -118,7 +118,7 @@ class TCPMonitor(Protocol):
             stream.stopped()
             return
         stream.look()
-        if not stream.hasHeardEnd:
+        if not stream.hasReceivedEnd:
             stream.reset()
 
     # What the link brings
@@ -131,7 +131,7 @@ class TCPMonitor(Protocol):
         """
         self._isLinkGone = True
         stream = self._stream
-        if stream is None or stream.hasHeardEnd:
+        if stream is None or stream.hasReceivedEnd:
             return
         if mayVanish:
             self._judge(stream)
@@ -143,7 +143,7 @@ class TCPMonitor(Protocol):
         stream.look()
         if self._stream is None:
             return
-        if stream.hasHeardEnd:
+        if stream.hasReceivedEnd:
             if self._hasEnded and stream.awaitsDelivery and not stream.hasArrived:
                 self._wait()  # the peer's process may be gone, and nobody acknowledges any more
         elif self._hasEnded and self._isLinkGone:
@@ -166,7 +166,7 @@ class TCPMonitor(Protocol):
         stream = self._stream
         if stream is None:
             return
-        if stream.hasHeardEnd:
+        if stream.hasReceivedEnd:
             if stream.awaitsDelivery and not stream.hasArrived:
                 stream.reset()
         elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:

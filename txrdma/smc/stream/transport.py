@@ -124,5 +124,5 @@ class PromptTransport(SMCTransport):
 
     def _hurry(self) -> None:
         flow = self._flow
-        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.isDoubtful):
+        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.confirmsEach):
             self.stream.link.scheduler.postNow(flow)

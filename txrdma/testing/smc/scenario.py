@@ -487,7 +487,7 @@ class StreamScenario:
         self.wait(LINGER_TIMEOUT + FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
-                remembered = link.members or link.scheduler.poster.dirty
+                remembered = link.members or link.scheduler.queue.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
             for group in self._linkGroups(host):
                 check(not group.core.connections, f"{group!r} still has {group.core.connections}")

@@ -52,14 +52,14 @@ class SharedOption:
 
     def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openUsual) -> None:
         self.open = open
-        self._presence = presence
+        self._reactorUse = presence
         self._carrier: OptionCarrier | None = None
 
     def _need(self) -> OptionCarrier:
         """The carrier, which is opened if need be."""
         if self._carrier is None:
             self._carrier = self.open()
-            self._presence.add(self)
+            self._reactorUse.add(self)
             if not self._carrier.isAvailable:
                 _note(self._carrier.why)
         return self._carrier
@@ -115,7 +115,7 @@ class SharedOption:
     def rest(self) -> None:
         """Close the carrier: SMC is not in use. Twice is fine."""
         carrier, self._carrier = self._carrier, None
-        self._presence.remove(self)
+        self._reactorUse.remove(self)
         if carrier is not None:
             carrier.close()
 

@@ -88,7 +88,7 @@ class RestTests(RaceTestCase):
         end = self.world.clock.seconds() + seconds
         while self.world.clock.seconds() < end:
             self.wait(0.01)
-            self.groupsOf[self.client]._attendant.look()  # type: ignore[attr-defined]  # it is ours
+            self.groupsOf[self.client]._pollThread.look()  # type: ignore[attr-defined]  # it is ours
 
     def test_leavesReactor(self) -> None:
         """With the last connection the link group leaves the reactor, and stays."""

@@ -89,7 +89,7 @@ class FailureTests(RaceTestCase):
         self.assertTrue(link.isOver)
         self.assertNotIn(link, groups.links())
         self.assertEqual(
-            (link.scheduler.isBusy, groups.isBusy, link.scheduler.poster.dirty), (False, False, [])
+            (link.scheduler.isBusy, groups.isBusy, link.scheduler.queue.dirty), (False, False, [])
         )
         self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
         self.isBroken = False
@@ -184,7 +184,7 @@ class FailureTests(RaceTestCase):
         """A message of one connection can't be taken."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream, once=True)
+        self.breakable(Stream, "stateReceived", lambda link, stream: stream is poor.stream, once=True)
         for _, there in pairs:
             there.transport.write(b"hello")
         pairs[1][1].transport.loseWriteConnection()
@@ -223,7 +223,7 @@ class FailureTests(RaceTestCase):
         self.assertTrue(link.isOver)
         self.assertEqual(self.flushLoggedErrors(), [])
         self.until(lambda: all(here.reason for here, _ in pairs))
-        self.assertEqual((link.scheduler.isBusy, link.scheduler.poster.dirty), (False, []))
+        self.assertEqual((link.scheduler.isBusy, link.scheduler.queue.dirty), (False, []))
         self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
     def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:

@@ -184,11 +184,11 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
         (link,) = linkGroups(self.client, DEVICE).links()
-        companion = here.transport.stream._companion
-        companion.linkLost = lambda mayVanish: None  # it waits
+        monitor = here.transport.stream._monitor
+        monitor.linkLost = lambda mayVanish: None  # it waits
         link.broken("for the test")
         self.assertIsNone(here.reason)
-        self.client.removeReader(companion.tcp)  # as where TCP has ended, too
+        self.client.removeReader(monitor.tcp)  # as where TCP has ended, too
         self.client.stop()
         self.assertEqual(here.reason, ConnectionLost)
 
@@ -197,7 +197,7 @@ class RaceTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
 
         class Delivering:
-            hasHeardEnd = False
+            hasReceivedEnd = False
             isAsking = False
 
             def hasDelivered(self, total: int) -> bool:

@@ -140,7 +140,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertTrue(one.transport.stream.link.scheduler.poster.isStaged)
+        self.assertTrue(one.transport.stream.link.scheduler.queue.isStaged)
 
     async def test_lastWord(self) -> None:
         """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
@@ -156,7 +156,7 @@ class TransferTests(EndsTestCase):
 
             def poll(self, limit: int) -> list[Completion]:
                 asked.append(limit)
-                latest = Completion(turn.poster.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
+                latest = Completion(turn.queue.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
                 return [latest] if len(asked) >= 3 else []
 
         one.transport.write(b"the last word")
@@ -325,7 +325,7 @@ class EndTests(EndsTestCase):
     async def test_tcpGone(self) -> None:
         """The end of the TCP connection is the end of all: an abort."""
         one, other = await self.pair()
-        other.transport.stream._companion.tcp.abortConnection()
+        other.transport.stream._monitor.tcp.abortConnection()
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionLost)
@@ -339,7 +339,7 @@ class EndTests(EndsTestCase):
         accepted = factory.next()
         two = await self.connect(f"smc:127.0.0.1:{port}")
         await accepted
-        one.transport.stream._companion.tcp.write(b"here I am")
+        one.transport.stream._monitor.tcp.write(b"here I am")
         await one.lost
         one.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")

@@ -351,7 +351,7 @@ class DistrustTests(SynchronousTestCase):
         """A message older than the last says nothing, whatever is in it."""
         for sequence in (4, 0, 0xFFFF, 5 + 0x8000):
             self.assertEqual(self.ring.received(fields(sequence=sequence, producerCount=4000000)), 0)
-        self.assertEqual(self.ring.heard, 5)
+        self.assertEqual(self.ring.receivedSequence, 5)
 
     def test_repeated(self) -> None:
         """The last message again changes nothing."""
@@ -359,7 +359,7 @@ class DistrustTests(SynchronousTestCase):
 
     def test_sequenceGoesRound(self) -> None:
         """Number 0 comes after 65535."""
-        self.ring.heard = 0xFFFF
+        self.ring.receivedSequence = 0xFFFF
         self.ring.received(fields(sequence=0, producerCount=101, consumerCount=50))
         self.assertEqual(self.ring.readable, 1)
 
