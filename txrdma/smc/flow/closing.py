@@ -1,17 +1,28 @@
 """
-The end of a connection: done writing, closed, aborted, lost, by either end, in any order.
+State machine for closing a connection, by either end, in order or not (RFC 7609, 4.8).
 
-Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
-step depends on (has the application closed, or only stopped writing?); it stands in brackets here::
+Theory of operation. Each end sends three state flags in its messages, which stay set: DONE_WRITING (half
+close), CLOSED, and ABNORMAL_CLOSE (abort). A connection is released when both ends have closed, one has
+aborted and the other answered, or there is no link any more. States have the names and numbers of Linux. Some
+of these do not tell whether an end has closed or has only stopped writing, on which the next step depends:
+the state's name then has a suffix in parentheses, such as C{PEERCLOSEWAIT1 (application closed)}.
+
+There are four groups of states. INIT and ACTIVE: open. PEERCLOSEWAIT and PEERFINCLOSEWAIT: the local end has
+sent its flag, and waits for the peer's. APPCLOSEWAIT and APPFINCLOSEWAIT: the peer has sent its flag, and the
+application may still write or close. PEERABORTWAIT: aborted locally. PROCESSABORT: aborted by the peer, or
+without a link. An input without a row in the current state changes nothing. Those in C{_OURS} raise
+C{NoTransition}, since only a bug of the caller leads there.
+
+The machine does no I/O. The caller feeds it with inputs and acts on its events::
 
     closing = Closing()
     closing.established()
     ...
     for event in closing.events():      # after each call: Send, ReadEnded, Ended, Released
 
-Two rules are TCP's. An application that closes hears so when the peer has its bytes, not before
-(L{Closing.delivered}). And what the peer does, or its death, or the link's, takes effect behind the bytes
-that have arrived: those are read first (L{Closing.drained}).
+Two rules make the result equal to TCP's. An application that has closed gets C{connectionLost} when the peer
+has received its bytes, not before (L{Closing.delivered}). And an end caused by the peer or by the link takes
+effect after all bytes received before it have been read (L{Closing.drained}).
 """
 
 from __future__ import annotations
@@ -26,7 +37,7 @@ from txrdma.kit.values import frozen
 from txrdma.smc.wire.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0
-"""Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""
+"""Seconds to wait for the peer to close after the application has ended, before C{expired()}."""
 
 
 class State(IntEnum):
@@ -46,7 +57,7 @@ class State(IntEnum):
 
 
 class Ending(Enum):
-    """The way a connection ended, as its application is told."""
+    """Reason for the end of a connection, as reported to the application."""
 
     DONE = "closed by the application"
     ABORTED = "aborted by the application"
@@ -64,19 +75,19 @@ _KNOWN: Final = _DONE_FLAG | _CLOSED_FLAG | _ABORT_FLAG
 
 @frozen
 class Send:
-    """Send a CDC message with these flags, after all that was written; every later one has them, too."""
+    """Send a CDC message with these flags after all written bytes; later messages carry them, too."""
 
     flags: int
 
 
 @frozen
 class ReadEnded:
-    """The application has read all that there will be: end of file."""
+    """The application has read everything: end of file."""
 
 
 @frozen
 class Ended:
-    """The connection is over for the application, which may neither read nor write."""
+    """The connection has ended for the application, which may neither read nor write."""
 
     how: Ending
 
@@ -84,10 +95,10 @@ class Ended:
 @frozen
 class Released:
     """
-    The connection is over: its token and its buffer are free.
+    The connection has ended on both sides: its token and its buffer are free.
 
-    @ivar quiet: the peer can't be writing into the buffer any more. If False the buffer may be used again
-        only when the peer has forgotten its key, or the link is gone.
+    @ivar quiet: the peer does not write into the buffer any more. If False, the buffer may be reused only
+        after the peer has deleted its key, or the link has ended.
     """
 
     quiet: bool
@@ -97,7 +108,7 @@ Event = Union[Send, ReadEnded, Ended, Released]
 
 
 class Inputs(Protocol):
-    """The inputs of a close state machine: all that can happen to a connection's end (RFC 7609, 4.8)."""
+    """Inputs of the close state machine (RFC 7609, 4.8)."""
 
     def established(self) -> None:
         """The CLC handshake is done: the connection carries data."""
@@ -133,19 +144,18 @@ class Inputs(Protocol):
         """There is no link any more."""
 
     def expired(self) -> None:
-        """The peer does not do its part."""
+        """The peer did not close in time."""
 
 
 class Closing:
     """
-    The end of one connection, and the data that transitions of its state machine act on.
+    The close state machine of one connection, and the data that its transitions act on.
 
-    What applications and peers can do late, twice or in the wrong order has an answer in every state.
-
-    @ivar flags: the state flags of every CDC message from now on.
-    @ivar over: the application has been told the end: nothing that arrives is for anybody.
-    @ivar _behind: what is told when all that has arrived is read: an end of file (None), then a last word.
-    @ivar _peer: the state flags that the peer has sent so far (RFC 7609, A.4).
+    @ivar flags: state flags of every CDC message from now on.
+    @ivar over: L{Ended} has been emitted; received bytes are dropped.
+    @ivar _behind: endings to report after the received bytes have been read: end of file (None), then the
+        reason.
+    @ivar _peer: state flags received from the peer so far (RFC 7609, A.4).
     """
 
     __slots__ = ("_behind", "_inputs", "_peer", "_pending", "_place", "flags", "over")
@@ -161,12 +171,12 @@ class Closing:
 
     @property
     def state(self) -> State:
-        """The state of the connection's end, by Linux's name."""
+        """The current state, by Linux's name."""
         return State[self._place.partition(" ")[0]]
 
     @property
     def readEnding(self) -> bool:
-        """Whether something waits behind what has arrived: call C{drained} when that is read."""
+        """Whether an ending waits until all received bytes are read: call C{drained} then."""
         return bool(self._behind)
 
     def events(self) -> list[Event]:
@@ -188,16 +198,20 @@ class Closing:
         """
         The application has closed, and all that it wrote is sent: L{Ended} follows C{delivered}.
 
-        What it has not read is no matter: Twisted's TCP transports send a FIN ahead of the kernel's reset.
+        Unread bytes do not matter: Twisted's TCP transports send a FIN before the kernel's reset.
         """
         self._inputs.close()
 
     def delivered(self) -> None:
-        """The peer has all that was sent, the flags included: nothing that happens later can take it away."""
+        """
+        The peer has received all that was sent, state flags included; a later failure does not change that.
+        """
         self._inputs.delivered()
 
     def stopped(self) -> None:
-        """The application can't go on: it is told of a loss, its peer of an orderly end, as with TCP."""
+        """
+        End because the application raised or the process stops: as with TCP, the peer sees an orderly end.
+        """
         self._lost()
         self._inputs.close()
 
@@ -213,22 +227,22 @@ class Closing:
         """
         There is no link any more.
 
-        @param unread: bytes that have arrived and are not read; they are, before the end is told.
+        @param unread: number of bytes received and not read; they are read before the end is reported.
         """
         self._inputs.groupDied()
         if not unread:
             self.drained()
 
     def expired(self) -> None:
-        """C{LINGER_TIMEOUT} went by since L{Ended}, without L{Released}."""
+        """C{LINGER_TIMEOUT} has passed since L{Ended}, without L{Released}."""
         self._inputs.expired()
 
     def received(self, flags: int, unread: int) -> None:
         """
-        A CDC message came; its cursors are taken in already.
+        Process the state flags of a CDC message, after its cursors.
 
-        @param flags: its state flags. They stay set, so only new ones are news.
-        @param unread: bytes that have arrived and are not read.
+        @param flags: state flags of the message; those already seen are ignored.
+        @param unread: number of bytes received and not read.
         """
         new = flags & ~self._peer & _KNOWN
         if new:
@@ -243,7 +257,7 @@ class Closing:
                 self.drained()
 
     def drained(self) -> None:
-        """All that has arrived is read: the end of file is told, or the last word; call again for both."""
+        """All received bytes are read: report end of file, or the reason of the end. Call again for both."""
         behind = self._behind
         if behind:
             if behind[0] is None:
@@ -277,7 +291,7 @@ class Closing:
         self._behind += (Ending.LOST,)
 
     def _lastWord(self) -> None:
-        """Tell the reason that came from outside (peer, link), unless that is told already."""
+        """Report the reason caused by the peer or the link, unless one has been reported."""
         for how in self._behind:
             if how is not None:
                 self._tell(how)
@@ -360,7 +374,7 @@ _NORMAL: tuple[_Row, ...] = (
     (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
     (_APP2_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
     (_PEERFIN, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
-    # Who closes hears of it when the peer has all.
+    # An application that has closed gets connectionLost when the peer has received everything.
     *((here, _In.delivered, here, (_Do._done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
 )
 
@@ -373,14 +387,14 @@ def _abnormal() -> Iterator[_Row]:
     for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
         yield here, _In.abort, _CLOSED, (_Do._sendAbort, _Do._aborted, _Do._release)
         yield here, _In.fail, _CLOSED, (_Do._sendAbort, _Do._broken, _Do._release)
-    # The application has closed, and the peer is told by "closed"; perhaps it has not got so far.
+    # The application has closed and CLOSED has been sent, but may not have arrived yet.
     for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
         yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._aborted)
         yield here, _In.fail, _CLOSED, (_Do._broken, _Do._abandon)
         yield here, _In.peerAborted, _CLOSED, (_Do._done, _Do._release)
         yield here, _In.expired, _CLOSED, (_Do._lost, _Do._abandon)
-    # What comes from outside waits until all is read that came before. An answer to an abort is more than
-    # Linux gives in some of these states; it spares the peer its wait.
+    # Endings caused by the peer or the link wait until all bytes received before are read. Linux does not
+    # answer an abort in all of these states; the answer saves the peer its timeout.
     for here in (_INIT, _ACTIVE, _PEER1):
         yield here, _In.peerAborted, _PROCESSABORT, (_Do._sendAbort, _Do._resetLast)
     for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
@@ -411,7 +425,7 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
         *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
     )
 )
-"""Transitions that only a mistake of ours can bring about: C{NoTransition}."""
+"""Inputs that only a bug of the caller can cause in these states: they raise C{NoTransition}."""
 
 
 _TABLE = Table(Inputs, Closing, _ROWS, _OURS)
@@ -419,7 +433,7 @@ _TABLE = Table(Inputs, Closing, _ROWS, _OURS)
 
 @lru_cache(1)
 def _spent() -> Inputs:
-    """The inputs of a connection that is over: they do nothing, and keep no connection's data in a circle."""
+    """Inputs shared by all ended connections: they do nothing, and break the reference cycle of each."""
     return _TABLE.begin(Closing(), _CLOSED)
 
 

@@ -1,11 +1,30 @@
 """
-The bytes of one SMC-R connection: what was written and is not posted, what has arrived and is not read.
+The bytes of one SMC-R connection, in both directions (RFC 7609, 4.7).
 
-Follows RFC 7609, 4.7 (data flow). A L{Flow} knows cursors, buffers and messages. Its link decides when it
-posts (L{txrdma.smc.group.sendscheduler}), its stream how it ends (L{txrdma.smc.stream.stream}).
+Theory of operation. Each end owns a ring buffer that the peer writes into by RDMA. A CDC message follows each
+write: it carries the producer cursor (where the written bytes end) and the consumer cursor (how far the
+sender of the message has read its own ring). L{Ring <txrdma.smc.flow.ring.Ring>} keeps these four cursors as
+totals.
 
-On a queue pair with a direct lane, bytes go straight into the peer's buffer, and messages into what both ends
-map; elsewhere they are work requests.
+Sending: C{write} only appends to C{pending} and marks the flow dirty. The send scheduler of the link
+(L{txrdma.smc.group.sendscheduler}) later asks each dirty flow for what to send. It calls C{send} first, which
+handles the common case (a few bytes, contiguous free space, shared memory), and C{fill} for all other cases.
+Both take free space from the ring, write the bytes there, and send one message. Bytes that do not fit stay in
+C{pending} until a message from the peer frees space.
+
+Receiving: the link passes each CDC message to C{received}. The common case (a few contiguous bytes, nothing
+else to do) is handled in place; C{_receivedOther} handles all messages. Bytes are copied out of the ring
+once, and the consumer cursor is reported when that is due.
+
+Ending: the flow knows only flags. The stream decides how a connection ends, as the flow's
+L{FlowOwner <txrdma.smc.flow.owner.FlowOwner>}.
+
+Failover (RFC 7609, 4.6): while a group has more than one link, the queue retains what is unacknowledged, and
+C{move} rebinds the flow to another link. The first message there asks the peer to validate the last sequence
+number that is known to have arrived; then all unacknowledged bytes are written again to the same offsets.
+
+With a direct lane (shared memory), bytes are stored in the peer's ring and messages in memory that both ends
+map. Otherwise both are work requests.
 """
 
 from __future__ import annotations
@@ -29,19 +48,19 @@ ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 """The state flags of a peer after which there is nobody to write to."""
 
 _EARLY: Final = 64
-"""Messages that may come before the handshake is over here."""
+"""Messages that are queued at most until the local handshake completes."""
 
 _NEWS: Final = SPACE | UPDATE
 _FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION) << 8
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 _INVALID: Final = memoryview(b"\0")
-"""Mark of a peer's ring that no bytes may be put into directly; that of one that takes them is 1."""
+"""Validity mark of a ring that must not be written directly. The mark of a writable ring is 1."""
 
 _EMPTY: Final = memoryview(b"")
 
 _NOTHING: Final[list[bytes | memoryview]] = []
-"""The bytes of a flow that has none to keep, which is nearly every one: nobody may change this."""
+"""Shared empty list for flows that retain no bytes, which is nearly every flow. Never modified."""
 
 
 class Flow:
@@ -49,25 +68,24 @@ class Flow:
     Both directions of one connection.
 
     @ivar ring: the cursors.
-    @ivar protocol: takes what arrives; C{context} is its logging context.
-    @ivar pending: what has been written and not yet posted, oldest first; C{backlog} is its length.
-    @ivar flags: our state flags, for every message.
-    @ivar peerState: the peer's.
-    @ivar early: messages that came before C{begin}; None when nobody waits for them.
+    @ivar protocol: receives the bytes; C{context} is its logging context.
+    @ivar pending: bytes written and not yet posted, oldest first; C{backlog} is their number.
+    @ivar flags: local state flags, sent in every message.
+    @ivar peerState: state flags of the peer.
+    @ivar early: messages received before C{begin}; None if they are not wanted.
     @ivar isOpen: the application may write.
-    @ivar isPaused: the application does not want to read at present.
-    @ivar isDeaf: the application will never read again: what arrives is dropped.
-    @ivar isEnding: nothing will be written any more; when all is posted, the owner hears it.
-    @ivar isNoticed: the owner wants to know whenever something is posted.
-    @ivar confirmsEach: see of each message whether it arrives.
+    @ivar isPaused: the application has paused reading.
+    @ivar isDeaf: the application will not read any more: received bytes are dropped.
+    @ivar isEnding: the application will not write any more; C{owner.finish} is called on each flush.
+    @ivar isNoticed: C{owner.wasFlushed} is called after each flush, because there is a producer.
+    @ivar confirmsEach: request a completion for each message.
     @ivar isDirty: the flow is in L{LinkSendQueue.dirty <txrdma.smc.flow.sendqueue.LinkSendQueue.dirty>}.
-    @ivar isBlocked: there is more to write than the peer's ring has room for.
-    @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
-    @ivar writes: how often bytes went to the peer's ring; C{wraps}: how often by two RDMA writes, as the ring
-        wraps, and not by one.
-    @ivar bearing: the way of the bytes; None before C{attach}.
-    @ivar confirmed: sequence number and bytes produced of the last message that is known to have arrived,
-        where a link keeps what has not.
+    @ivar isBlocked: the backlog exceeds the free space of the peer's ring.
+    @ivar written: number of the last message that announced new bytes; C{last}: of the last message; 0: none.
+    @ivar writes: number of writes to the peer's ring; C{wraps}: those that wrapped, and took two RDMA writes.
+    @ivar bearing: the peer's ring, and the link that leads there; None before C{attach}.
+    @ivar confirmed: sequence number and produced total of the last acknowledged message, where a link retains
+        what is unacknowledged.
     """
 
     __slots__ = (
@@ -82,8 +100,8 @@ class Flow:
 
     def __init__(self, queue: LinkSendQueue, view: memoryview, contexts: list[Any], owner: FlowOwner) -> None:
         """
-        @param view: our buffer, where the peer writes.
-        @param contexts: the stack of logging contexts of the reactor's thread.
+        @param view: local ring buffer, written by the peer.
+        @param contexts: stack of logging contexts of the reactor's thread.
         """
         self.queue = queue
         self.owner = owner
@@ -96,7 +114,7 @@ class Flow:
         self.isOpen = self.isPaused = self.isDeaf = False
         self.isEnding = self.isNoticed = self.confirmsEach = self.isDirty = self.isBlocked = False
         self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
-        # Messages that were read at once, reads besides, messages besides: no message is counted twice.
+        # Messages delivered by the fast path, other deliveries, other messages. No message is counted twice.
         self._quickReads = self._slowReads = self._others = 0
         self._view = view
         self._mask = view.nbytes - 1
@@ -104,7 +122,7 @@ class Flow:
         self._isBegun = self._isReading = self._mustSend = False
         self._address = 0
         self._rkey = RKey(0)
-        # Made when they are needed: with a direct lane that may be never.
+        # Requests are created on first use; flows with a direct lane may never need them.
         self._message: SendRequest | None = None
         self._write: SendRequest | None = None
         self._target: memoryview | None = None
@@ -117,7 +135,7 @@ class Flow:
     # Begin and end
 
     def attach(self, bearing: RemoteBuffer, size: int, token: int) -> None:
-        """The peer's buffer, of that size, and its alert token are known."""
+        """Set the peer's buffer, its size in bytes, and the peer's alert token."""
         self.ring = Ring(self._view.nbytes, size, token)
         self._bind(bearing)
 
@@ -132,10 +150,9 @@ class Flow:
 
     def move(self, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
         """
-        Go on by another link: first the peer is asked whether it has what we think that it has, then all that
-        is not known to have arrived is sent again (RFC 7609, 4.6).
+        Continue on another link: validate what the peer has received, then resend the rest (RFC 7609, 4.6).
 
-        @param kept: what the link that has failed has kept of this flow.
+        @param kept: unacknowledged messages of this flow on the failed link, oldest first.
         """
         self._bind(bearing)
         ring = self.ring
@@ -143,41 +160,41 @@ class Flow:
         for each in kept:
             again += each[4]
         again += self._posted
-        again += self._again  # where that was not the first link to fail
+        again += self._again  # not yet resent when the previous link failed
         length = sum(map(len, again))
         read = ring.peerConsumed - ring.produced + length
         if read > 0:
-            cut(again, read)
+            cut(again, read)  # the peer has consumed these, so they need not be resent
         self._again = again
         self._posted = _NOTHING
         self._isMoved = self._isNew = True
-        self.last = self.written = bearing.queue.sent + 1  # which is not posted yet
+        self.last = self.written = bearing.queue.sent + 1  # the validation message
         self.touch()
 
     def retain(self) -> None:
         """
-        Keep what is posted from now on until it has arrived, as the link does.
+        Retain posted bytes until they are acknowledged, from now on.
 
-        What was posted before has arrived by the time another link may be used: an end posts its ADD LINK
-        behind it, and the other link is confirmed later than the peer has answered that.
+        Bytes posted earlier have arrived before another link becomes usable: ADD LINK is posted behind them,
+        and the new link is confirmed only after the peer has answered it.
         """
-        if not self._isMoved:  # else there are numbers that the peer may not have had
+        if not self._isMoved:  # else the peer may not have received all messages up to this number
             self.confirmed = (self.ring.sequence, self.ring.produced)
         self._posted = _NOTHING
 
     def arrived(self, sequence: int, produced: int) -> None:
-        """The peer's adapter has our message of this number, and so many bytes."""
+        """Record the last acknowledged message: its sequence number, and the total of bytes up to it."""
         self.confirmed = (sequence, produced)
 
     def begin(self) -> None:
-        """Take messages, those first that came early."""
+        """Process messages from now on, beginning with early ones."""
         early, self.early = self.early, None
         self._isBegun = True
         for message in early or ():
             self.received(message)
 
     def drop(self) -> None:
-        """Forget what is not posted, and take no more."""
+        """Discard bytes that are not posted, and accept no more."""
         self.isOpen = False
         if self.isBlocked:
             self._unblock()
@@ -185,34 +202,41 @@ class Flow:
         self.backlog = 0
 
     def release(self) -> None:
-        """Let go of both buffers."""
+        """Release both buffers."""
         self._view = _EMPTY
         self._target = self.bearing = None
         self._valid = _INVALID
 
     @property
     def reads(self) -> int:
-        """Number of times that the application was given bytes."""
+        """Number of C{dataReceived} calls."""
         return self._quickReads + self._slowReads
 
     @property
     def messagesReceived(self) -> int:
-        """CDC messages that were taken in."""
+        """Number of CDC messages received."""
         return self._quickReads + self._others
 
     @property
     def unread(self) -> int:
-        """Bytes that arrived and were not read. To who has paused the end is as unread as data would be."""
+        """
+        Received bytes that the protocol has not read. At least 1 while paused, so end-of-file is held back,
+        too.
+        """
         return self.isPaused or self.ring.arrived - self.ring.consumed
 
-    # What arrives: always in the link's turn, never inside a call of the application
+    # Receiving: always called by the link, never inside a call of the application
 
     def received(self, message: tuple[int, ...]) -> None:
-        """Take in a CDC message, and give out what it tells of."""
+        """
+        Process a CDC message, and deliver the bytes that it announces.
+
+        The fast path handles a few contiguous bytes and an ordinary consumer cursor. It inlines
+        C{Ring.received} and C{deliver}, whose rules it must follow, and saves their calls once per message.
+        """
         if not self._isBegun:
             self._queueEarly(message)
             return
-        # All that is here is C{Ring.received}'s and C{deliver}'s: some bytes in one piece, and no other news.
         _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
         ring = self.ring
         protocol = self.protocol
@@ -221,6 +245,9 @@ class Flow:
         read = ring.ackBase + ackCount
         offset = consumed & self._mask
         end = offset + arrived - consumed
+        # Anything unusual takes the slow path, which also reports violations: changed or special flags, a
+        # cursor in another round or out of range, an old message, bytes that wrap, a blocked writer, no
+        # reader.
         if (
             flags != self.peerState
             or ring.peerFlags
@@ -243,8 +270,10 @@ class Flow:
         if read != ring.peerConsumed:
             ring.peerConsumed = read
             ring.blocked = False
-        data = self._view[offset:end].tobytes()  # quicker than bytes()
+        data = self._view[offset:end].tobytes()  # faster than bytes()
         self._quickReads += 1
+        # Consumed before the call: the application may write in dataReceived, and its message carries the
+        # cursor.
         ring.arrived = ring.consumed = arrived
         if arrived > ring.dueAbove and ring.updateDue:
             self.update()
@@ -258,7 +287,7 @@ class Flow:
             contexts.pop()
 
     def _receivedOther(self, message: tuple[int, ...]) -> None:
-        """Take in a message of any kind."""
+        """Process a CDC message of any kind."""
         self._others += 1
         flags = message[7]
         try:
@@ -281,7 +310,9 @@ class Flow:
             self.owner.stateReceived(flags & 0xFF)
 
     def _hasCaughtUp(self, message: tuple[int, ...]) -> bool:
-        """Whether what the peer, on another link now, thinks that we have had come by the old one."""
+        """
+        Poll the other links for messages that a failover message refers to; return True if they have come.
+        """
         self.owner.pollOtherLinks()
         try:
             self.ring.received(message)
@@ -290,18 +321,18 @@ class Flow:
         return True
 
     def _queueEarly(self, message: tuple[int, ...]) -> None:
-        """The peer is quicker here than over TCP."""
+        """Queue a message that overtook the end of the handshake on TCP."""
         early = self.early
         if early is not None:
             if len(early) == _EARLY:
-                early.pop()  # the next one says the same, and more
+                early.pop()  # cursors are totals, so the newer message replaces it
             early.append(message)
 
     def deliver(self) -> None:
-        """Give out what is in our buffer."""
+        """Deliver received bytes to the application, until the ring is empty or the application pauses."""
         ring = self.ring
         if self._isReading:
-            return  # the loop that runs already will see it
+            return  # called from dataReceived: the running loop continues
         view = self._view
         size = ring.size
         contexts = self._contexts
@@ -314,7 +345,7 @@ class Flow:
                 if not length:
                     break
                 protocol = self.protocol
-                if self.isDeaf or protocol is None:  # nobody wants it, but the peer needs the room
+                if self.isDeaf or protocol is None:  # drop the bytes, to free space for the peer
                     if ring.consume(length):
                         self.update()
                     break
@@ -334,17 +365,17 @@ class Flow:
             contexts.pop()
         self.owner.drained()
 
-    # What goes out
+    # Sending
 
     def write(self, data: bytes) -> int:
         """
-        Write, some time soon and in order.
+        Queue bytes for sending.
 
-        @return: the backlog.
+        @return: the backlog, in bytes.
         """
         self.pending.append(data)
         self.backlog = backlog = self.backlog + len(data)
-        if not self.isDirty:  # as in C{touch}
+        if not self.isDirty:  # inlined touch
             self.isDirty = True
             queue = self.queue
             queue.dirty.append(self)
@@ -353,20 +384,22 @@ class Flow:
         return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Write all of these chunks, some time soon and in order."""
+        """Queue several byte strings for sending."""
         self.pending += chunks
         self.backlog += sum(map(len, chunks))
         if not self.isDirty:
             self.touch()
 
     def update(self) -> None:
-        """Let the peer hear what we consumed, or how we end, with data or without."""
+        """
+        Send a message on the next flush, even without data: the consumer cursor or state flags have changed.
+        """
         self._mustSend = True
         if not self.isDirty:
             self.touch()
 
     def touch(self) -> None:
-        """There is something to do when the link posts."""
+        """Mark the flow dirty, and schedule a flush of its link."""
         self.isDirty = True
         queue = self.queue
         queue.dirty.append(self)
@@ -375,11 +408,12 @@ class Flow:
 
     def send(self, requests: list[SendRequest]) -> bool:
         """
-        Send what there is directly, where that is as it mostly is: a few bytes, room for them in one piece
-        and for a message, and nothing else to see to.
+        Send the backlog through the direct lane in the common case: a few bytes, contiguous free space for
+        them, room for a message, and nothing else to do.
 
-        @param requests: empty; the message is appended when the lane does not take it, to be posted now.
-        @return: whether that was done; then the flow is not dirty any more. Else it is for C{fill}.
+        @param requests: empty; the message is appended if the lane does not accept it, and must be posted
+            now.
+        @return: True if sent; the flow is not dirty any more. False: call C{fill}.
         """
         queue = self.queue
         lane = queue.direct
@@ -425,25 +459,33 @@ class Flow:
         return True
 
     def fill(self, requests: list[SendRequest]) -> None:
-        """Send whatever there is, directly, or append requests that have to be posted now."""
+        """
+        Send queued bytes and one message, directly or by work requests.
+
+        @param requests: requests to post at once; those of this flow are appended. Not empty if other flows
+            of the same flush came first.
+        """
         ring = self.ring
         queue = self.queue
         if self._isMoved:
             self._resend(requests)
             return
-        # Nothing overtakes what is to be posted: messages have numbers in the order in which they go out.
+        # The lane would overtake requests that are not posted yet, but completions assume that messages leave
+        # in the order of their numbers.
         lane = None if requests else queue.lane
         backlog = self.backlog
         mustSend = self._mustSend
         hasWritten = False
         if backlog:
             if self.peerState & ENDS or queue.isOver:
-                self.owner.peerHasClosed()
+                self.owner.peerHasClosed()  # drops the backlog or aborts; both end in another flush
                 return
+            # How many bytes may go out now: limited by the staging memory of adapters here, by the free space
+            # of the peer's ring in take().
             most = backlog
             if queue.isStaged:
                 most = queue.most(backlog)
-                if most < backlog:
+                if most < backlog:  # stay dirty: continue when completions free staging memory
                     queue.isShort = self.isDirty = True
                     queue.dirty.append(self)
             offset, first, second = ring.take(backlog, most)
@@ -452,6 +494,7 @@ class Flow:
                     self.wraps += 1
                     if first <= SMALL:
                         self._noteLarge(first + second)
+                # The ring is full. Its next consumer cursor unblocks the flow (see _receivedOther).
                 if first + second < most and not self.isBlocked:
                     self.isBlocked = True
                     self.owner.blocked()
@@ -460,6 +503,9 @@ class Flow:
                 self.writes += 1
                 if first > SMALL:
                     self._noteLarge(first + second)
+                # Three ways to write, cheapest first: copy into shared memory; one request that names the
+                # chunks of pending as they are (the caller clears pending after posting); or pieces, for
+                # bytes that wrap, a partial write, staging memory, or bytes retained for failover.
                 if lane is not None and self._writeDirect(lane, offset, first, second):
                     pass
                 elif first == backlog and not queue.isStaged and queue.unacknowledged is None:
@@ -469,6 +515,8 @@ class Flow:
                     requests.append(write)
                 else:
                     self._fillPieces(requests, offset, first, second)
+        # The owner may end the write side only now, since it must know whether anything is left to send. New
+        # state flags go out in the same message.
         isLast = False
         if self.isEnding:
             isLast = self.owner.finish()
@@ -484,14 +532,14 @@ class Flow:
             if hasWritten:
                 self.written = number
             message = ring.message(self.flags)
-            if queue.unacknowledged is not None:
+            if queue.unacknowledged is not None:  # a failover may have to send this again
                 queue.unacknowledged.append((number, self, ring.sequence, ring.produced, self._posted))
                 self._posted = _NOTHING
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
 
     def _request(self, requests: list[SendRequest], number: int, signaled: bool, message: bytes) -> None:
-        """Append the request for a message."""
+        """Append the request that sends a message."""
         request = self._message or self._newMessage()
         request.identifier = number
         request.signaled = signaled
@@ -501,12 +549,14 @@ class Flow:
         requests.append(request)
 
     def _newMessage(self) -> SendRequest:
-        """Make the request for messages."""
+        """Create the request that is reused for all messages."""
         self._message = message = self.queue.newMessage()
         return message
 
     def _newWrite(self) -> SendRequest:
-        """Make the request by which C{pending} goes out as it stands: its list is this one's, no other."""
+        """
+        Create the request that writes C{pending} as it is: it refers to that list, which is never replaced.
+        """
         write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, rkey=self._rkey, signaled=False)
         self._write = write
         return write
@@ -521,7 +571,9 @@ class Flow:
         self.owner.unblocked()
 
     def resign(self) -> None:
-        """There is no room for a message: end what needs none, when the peer reads no more."""
+        """
+        End the write side without sending a message, because the window is full and the peer has closed.
+        """
         if self.peerState & ENDS:
             if self.backlog:
                 self.owner.peerHasClosed()
@@ -530,7 +582,7 @@ class Flow:
                 self.queue.flushed.append(self)
 
     def _writeDirect(self, lane: Any, offset: int, first: int, second: int) -> bool:
-        """Write into the peer's buffer, where that is mapped, and still the peer's."""
+        """Copy bytes into the peer's ring; return False if it is not mapped, or not valid any more."""
         target = self._target
         if target is None:
             found = lane.targetOf(self._rkey, self._address, self.ring.peerSize)
@@ -557,7 +609,7 @@ class Flow:
         return True
 
     def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
-        """Append requests for what does not go out as it stands, in one piece."""
+        """Append write requests for one or two pieces at the front of C{pending}."""
         queue = self.queue
         pending = self.pending
         address, rkey = self._address, self._rkey
@@ -573,7 +625,9 @@ class Flow:
         self.backlog -= first + second
 
     def _resend(self, requests: list[SendRequest]) -> None:
-        """Append what goes first on another link: whether all is there, then what is sent again."""
+        """
+        Append the first requests after a failover: the validation message, then the unacknowledged bytes.
+        """
         queue, ring = self.queue, self.ring
         if self._isNew:
             self._isNew = False
@@ -581,7 +635,7 @@ class Flow:
             queue.number(message)
             message.inline = (ring.validation(self.confirmed[0]),)
             requests.append(message)
-        again = [] if self.peerState & ENDS else self._again  # nobody reads it any more
+        again = [] if self.peerState & ENDS else self._again  # the peer reads no more
         length = sum(map(len, again))
         most = queue.most(length) if queue.isStaged else length
         if most:

@@ -1,9 +1,19 @@
 """
-Two rings, one in each direction: how much may be written, what has arrived, when to tell.
+Cursors of the two ring buffers of a connection: free space, received bytes, and when to report consumption.
 
-Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it is integers only:
-totals since the connection began, from which wrap and count of a cursor follow, because sizes are powers
-of two.
+Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it has only integers:
+totals since the connection began. Sizes are powers of two, so the wrap and count of a cursor follow from a
+total.
+
+Theory of operation. A CDC cursor is a pair (wrap modulo 65536, count), where count is an offset in the ring.
+A received cursor is converted to a total relative to the previous one, and it is valid only if it advances by
+no more than was allowed: a producer cursor by the free space that the peer has been told of (C{mayArrive}), a
+consumer cursor by the bytes in flight (C{produced - peerConsumed}). Any other cursor is a protocol violation
+(C{WireError}), except after a failover, when older cursors are repeated. Most cursors stay in the same round,
+so the total at which the round began is cached with its wrap count.
+
+Consumption is reported with the next message that has data, or by a message of its own: if the peer asks for
+it, or if it is blocked (or half the ring is used) and at least a tenth of the ring has been read.
 """
 
 from __future__ import annotations
@@ -20,10 +30,10 @@ SPACE: Final = 2
 """A flag that L{Ring.received} returns: there is new room to write."""
 
 UPDATE: Final = 4
-"""A flag that L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
+"""A flag that L{Ring.received} returns: report the consumer cursor now, even without data to send."""
 
 _SMALLEST_LIMIT: Final = 2304
-"""Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
+"""Fewer consumed bytes never justify a separate message (Linux: half of the smallest send buffer)."""
 
 _BLOCKED: Final = int(ProducerFlags.WRITE_BLOCKED)
 _WE_ARE_BLOCKED: Final = _BLOCKED << 8
@@ -35,12 +45,12 @@ _pack: Final = pack
 
 
 def cursor(total: int, size: int) -> tuple[int, int]:
-    """Wrap and count of a place, as CDC carries them: a full ring is wrap + 1, count 0."""
+    """Wrap and count of a cursor, as CDC carries them: a full ring is wrap + 1, count 0."""
     return (total // size) & 0xFFFF, total % size
 
 
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
-    """The place of C{length} bytes from C{total} on: an offset in the ring, bytes there, bytes at 0."""
+    """Position of C{length} bytes from C{total} on: offset in the ring, bytes there, bytes at offset 0."""
     offset = total & (size - 1)
     first = size - offset
     return (offset, length, 0) if length <= first else (offset, first, length - first)
@@ -50,17 +60,15 @@ class Ring:
     """
     The cursors of one connection.
 
-    @ivar size: of our buffer, where the peer writes.
-    @ivar peerSize: of the peer's.
-    @ivar token: the peer's alert token, for what we send.
-    @ivar produced: bytes that we wrote into the peer's buffer, all told; C{at}: where the next ones go.
-    @ivar peerConsumed: of these, what the peer told that it read.
-    @ivar blocked: the peer hears that we have more than fits.
-    @ivar arrived: bytes that the peer wrote into ours, all told.
-    @ivar consumed: of these, what has been read.
-    @ivar reported: of these, what the peer has been told.
-    @ivar mayArrive: the total up to which the peer knows of room, and may write.
-    @ivar dueAbove: no update is due before more than this is consumed.
+    @ivar size: bytes of the local ring, written by the peer; C{peerSize}: of the peer's.
+    @ivar token: the peer's alert token, put into each message.
+    @ivar produced: total of bytes written to the peer's ring; C{at}: offset of the next byte.
+    @ivar peerConsumed: total of bytes that the peer has reported as read.
+    @ivar blocked: messages carry WRITE_BLOCKED: more is queued than fits.
+    @ivar arrived: total of bytes received.
+    @ivar consumed: total of bytes read; C{reported}: total that the peer has been told.
+    @ivar mayArrive: total up to which the peer may write.
+    @ivar dueAbove: no report is due until C{consumed} exceeds this total.
     @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.
     @ivar base: the total at which the round of the peer's producer cursor began; C{wrap}: its wrap count.
     @ivar ackBase: the total at which the round of its consumer cursor began; C{ackWrap}: its wrap count.
@@ -113,16 +121,16 @@ class Ring:
         self.urgentAt: int | None = None
         self._shift = size.bit_length() - 1
         self._peerShift = peerSize.bit_length() - 1
-        self._mask = (size << 16) - 1  # a cursor says its place modulo 65536 rounds
+        self._mask = (size << 16) - 1  # cursors are modulo 65536 rounds
         self._peerMask = (peerSize << 16) - 1
-        # Cursors mostly stay in their round, so the total at which that began is kept with its wrap count.
+        # The total at which the current round of each cursor began, with its wrap count.
         self.at = self._round = 0  # our producer cursor
         self.base = self.wrap = 0  # the peer's producer cursor
         self.ackBase = self.ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
         self.dueAbove = self._limit
-        self._hurry = False  # the peer waits for an update, whatever its size
-        self._moved = False  # the peer went to another link, and begins again further back
+        self._hurry = False  # the peer waits for a report of any size
+        self._moved = False  # the peer failed over to another link, and repeats older cursors
 
     @property
     def space(self) -> int:
@@ -131,16 +139,16 @@ class Ring:
 
     @property
     def readable(self) -> int:
-        """Bytes that have arrived and are not read."""
+        """Bytes received and not yet read."""
         return self.arrived - self.consumed
 
     def take(self, backlog: int, most: int) -> tuple[int, int, int]:
         """
-        Take room in the peer's buffer for the next bytes; the caller writes them, then sends a message.
+        Take free space in the peer's ring; the caller writes the bytes, then sends a message.
 
-        @param backlog: bytes that wait to be written.
-        @param most: bytes of these to write now, if there is room.
-        @return: an offset in the peer's buffer, how many to write there, how many to write at offset 0.
+        @param backlog: number of queued bytes.
+        @param most: number of these to write now at most.
+        @return: offset in the peer's ring, number of bytes to write there, number to write at offset 0.
         """
         size = self.peerSize
         produced = self.produced
@@ -160,9 +168,9 @@ class Ring:
 
     def message(self, state: int = 0) -> bytes:
         """
-        The next CDC message, to be sent after what has been written.
+        Encode the next CDC message, to be sent after the bytes that it announces.
 
-        @param state: the state flags, which stay once they are set.
+        @param state: state flags, which stay set in all later messages.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
@@ -183,11 +191,11 @@ class Ring:
 
     def received(self, message: tuple[int, ...]) -> int:
         """
-        Take in a message of the peer.
+        Process a message from the peer.
 
-        @param message: as L{txrdma.smc.wire.cdc.unpackFrom} gives it.
-        @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for one that is older than the last.
-        @raise WireError: a cursor is where it can't be.
+        @param message: as L{txrdma.smc.wire.cdc.unpackFrom} returns it.
+        @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for a message older than the last.
+        @raise WireError: a cursor is out of range.
         """
         _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
         flags >>= 8
@@ -226,27 +234,27 @@ class Ring:
 
     def consume(self, length: int) -> bool:
         """
-        Advance the consumer cursor by that many bytes, which have been read.
+        Advance the consumer cursor by the number of bytes read.
 
-        @return: tell the peer now, even without data to send.
+        @return: True if it must be reported now, even without data to send.
         """
         self.consumed = consumed = self.consumed + length
         return consumed > self.dueAbove and self.updateDue
 
     def validation(self, sequence: int) -> bytes:
         """
-        The CDC message by which the peer sees whether it has all that we think it has (RFC 7609, 4.6).
+        Encode the CDC message that asks the peer to validate a failover (RFC 7609, 4.6).
 
-        @param sequence: of the last message that is known to have arrived.
+        @param sequence: number of the last message known to have arrived.
         """
         return _pack(_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8)
 
     @property
     def updateDue(self) -> bool:
         """
-        Whether the peer should hear what we consumed (RFC 7609, 4.5.1 and 4.7.3).
+        Whether consumption must be reported now (RFC 7609, 4.5.1 and 4.7.3).
 
-        When it waits for that; else when it is worth a message, and the peer is short of room.
+        True if the peer waits for it, or if enough has been read and the peer is short of space.
         """
         unreported = self.consumed - self.reported
         if self._hurry and unreported:
@@ -273,7 +281,7 @@ class Ring:
             self.dueAbove = -1
 
     def _unusual(self, sequence: int, flags: int) -> int:
-        """An old message; or the peer moved to another link: have we all that it thinks (RFC 7609, 4.6)?"""
+        """Ignore an old message; check that nothing is lost if the peer has failed over (RFC 7609, 4.6)."""
         if flags & _FAILOVER:
             if 0 < (sequence - self.receivedSequence) & 0xFFFF < 0x8000:
                 raise WireError("CDC", 2, f"failover lost messages {self.receivedSequence + 1} to {sequence}")
@@ -281,7 +289,7 @@ class Ring:
         return 0
 
     def _arrival(self, wrap: int, count: int) -> int:
-        """The total that a producer cursor means that is in another round, or out of place."""
+        """Total of a producer cursor that is in another round, or invalid."""
         arrived, size = self.arrived, self.size
         new = (wrap << self._shift) + count - arrived & self._mask
         if count >= size or new > self.mayArrive - arrived:
@@ -290,7 +298,7 @@ class Ring:
         return arrived + new
 
     def _reading(self, wrap: int, count: int) -> int:
-        """The total that a consumer cursor means that is in another round, or out of place."""
+        """Total of a consumer cursor that is in another round, or invalid."""
         peerConsumed, size = self.peerConsumed, self.peerSize
         read = (wrap << self._peerShift) + count - peerConsumed & self._peerMask
         if count >= size or read > self.produced - peerConsumed:
@@ -299,7 +307,7 @@ class Ring:
         return peerConsumed + read
 
     def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> None:
-        """Say what is wrong with a cursor; after a failover, old places are no news."""
+        """Raise L{WireError} for an invalid cursor; older cursors are allowed after a failover."""
         if count >= size:
             raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
         back = (size << 16) - step

@@ -1,8 +1,9 @@
 """
-Send requests for the data path: made once, used again and again.
+The send queue of a link: flows with something to send, reusable work requests, staging memory, retention.
 
-Where a queue pair takes everything inline (software devices), what the application wrote is named as it is.
-Elsewhere it is copied into registered memory first, and stays there until the peer has it.
+Software devices accept any number of inline bytes, so requests refer to the application's bytes directly.
+Adapters need registered memory: the bytes are copied to a staging ring first, and stay there until they are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ if TYPE_CHECKING:
     from txrdma.interfaces import IDirectLane, IMemoryRegion, IProtectionDomain
 
 SIGNAL_EVERY: Final = 8
-"""Every so many SENDs make a completion: it says that those before have arrived, too."""
+"""Every eighth SEND requests a completion, which acknowledges all earlier ones, too."""
 
 STAGE: Final = 1 << 20
-"""Bytes of registered memory for what waits to be read by a device that takes little inline."""
+"""Bytes of the staging ring, for devices that accept few inline bytes."""
 
 _UNLIMITED: Final = 1 << 30
 
 Unacknowledged = tuple[int, Any, int, int, list[bytes | memoryview]]
 """
-A message that is posted: its number, its flow, its sequence number there, how many bytes were produced with
-it, and those of them that were new.
+A posted message: its number on the link, flow, CDC sequence number, the flow's produced total, and the new
+bytes that it announced.
 """
 
 
 class LinkSendQueue:
     """
-    The queue of all that the connections of one link have to post, and the requests for it.
+    The send queue that all connections of one link share.
 
-    @ivar dirty: flows with something to post.
-    @ivar flushed: flows whose owners want to know when it is posted.
-    @ivar schedule: to be called with something dirty while the link is not C{isBusy}.
-    @ivar isBusy: a turn of the link goes on: flows will be flushed at its end.
-    @ivar isOver: the link is gone: nothing can be posted any more.
-    @ivar isShort: a flow has more to post than could be copied.
-    @ivar lane: takes bytes and messages without requests, where the queue pair has such a lane; C{direct}:
-        the same, as long as the link is not over and nothing is C{unacknowledged}.
-    @ivar sent: SENDs that were made so far; a signaled one has this number.
-    @ivar limit: the number of the last SEND for which the peer has room, as far as we know.
-    @ivar isStaged: bytes are copied first.
-    @ivar isSignaling: each message makes a completion.
-    @ivar isUsed: there is something to C{clear}.
-    @ivar kept: what is posted and not known to have arrived, by reference: another link may have to send it
-        again; None where there is none that could.
+    @ivar dirty: flows with something to send.
+    @ivar flushed: flows whose owners are notified after the flush.
+    @ivar schedule: called when a flow becomes dirty while the link is not C{isBusy}.
+    @ivar isBusy: the link is processing, and flushes dirty flows at the end.
+    @ivar isOver: the link has ended: nothing is posted any more.
+    @ivar isShort: a flow has more to send than the staging ring has room for.
+    @ivar lane: accepts bytes and messages without requests, if the queue pair has a direct lane; C{direct}:
+        the same, except after the link has ended, and while posted bytes are retained.
+    @ivar sent: number of SENDs so far, which identifies the last one.
+    @ivar limit: number of the last SEND that the peer has a receive for.
+    @ivar isStaged: bytes are copied to the staging ring.
+    @ivar isSignaling: every message requests a completion.
+    @ivar isUsed: requests have been created since the last C{clear}.
+    @ivar unacknowledged: messages posted and not acknowledged, which another link may have to resend; None if
+        they are not retained.
     """
 
     def __init__(self, domain: IProtectionDomain, capacity: Capacity, schedule: Callable[[], None]) -> None:
@@ -72,18 +73,18 @@ class LinkSendQueue:
         self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
 
     def openLane(self, lane: IDirectLane) -> None:
-        """From now on this lane takes bytes and messages."""
+        """Use this direct lane from now on."""
         self.lane = lane
         if self.unacknowledged is None and not self.isOver:
             self.direct = lane
 
     def end(self) -> None:
-        """Note that the link is gone: nothing can be posted any more."""
+        """Post nothing any more: the link has ended."""
         self.isOver = True
         self.direct = None
 
     def write(self, address: int, rkey: RKey, chunks: Sequence[Buffer], length: int) -> SendRequest:
-        """An RDMA WRITE of these bytes, good until C{clear}."""
+        """Create an RDMA WRITE of these bytes, valid until C{clear}."""
         at = self._used
         if at == len(self._writes):
             self._writes.append(SendRequest(0, Operation.RDMA_WRITE, signaled=False))
@@ -101,18 +102,18 @@ class LinkSendQueue:
         return request
 
     def clear(self) -> None:
-        """Free the requests made by C{write} for use again: they are posted."""
+        """Recycle the requests created by C{write}, after they were posted."""
         for request in self._writes[: self._used]:
             request.inline = ()
         self._used = 0
         self.isUsed = False
 
     def newMessage(self) -> SendRequest:
-        """A SEND of a message, whose bytes are still to be named."""
+        """Create a SEND without bytes."""
         return SendRequest(0, Operation.SEND, solicited=True)
 
     def number(self, request: SendRequest) -> None:
-        """Give a SEND the next number, and have its completion signaled when one is due."""
+        """Assign the next number to a SEND, and request a completion if one is due."""
         self.sent = sent = self.sent + 1
         request.identifier = sent
         request.signaled = self.isSignaling or not sent % SIGNAL_EVERY
@@ -122,19 +123,19 @@ class LinkSendQueue:
     # Retention
 
     def retain(self) -> None:
-        """Keep what is posted from now on until it has arrived."""
+        """Retain posted messages until they are acknowledged."""
         self.unacknowledged = deque()
         self.direct = None
         self.isSignaling = True
 
     def stopRetaining(self) -> None:
-        """Keep nothing any more: there is no other link that could send it again."""
+        """Retain nothing any more: no other link could resend it."""
         self.unacknowledged = None
         self.direct = None if self.isOver else self.lane
         self.isSignaling = self.isStaged
 
     def takeUnacknowledged(self) -> dict[Any, list[Unacknowledged]]:
-        """Take what has not arrived, of each flow; nothing is kept from now on."""
+        """Remove and return the unacknowledged messages, by flow; retain nothing any more."""
         found: dict[Any, list[Unacknowledged]] = {}
         for each in self.unacknowledged or ():
             found.setdefault(each[1], []).append(each)
@@ -144,15 +145,15 @@ class LinkSendQueue:
     # Staging
 
     def mark(self) -> None:
-        """Note that all is free which is copied by now as soon as the latest SEND has arrived."""
+        """Record that the completion of the latest SEND frees all bytes staged so far."""
         self._marks.append((self.sent, self._staged))
 
     def most(self, backlog: int) -> int:
-        """The number of bytes of a backlog that may be written now."""
+        """Number of bytes of a backlog that fit into the staging ring now."""
         return min(backlog, STAGE - self._staged + self._freed)
 
     def completed(self, identifier: int) -> None:
-        """The SEND with this number has arrived, and all that was before it."""
+        """Process the acknowledgement of the SEND with this number, and of all before it."""
         marks = self._marks
         while marks and marks[0][0] <= identifier:
             self._freed = marks.popleft()[1]
@@ -162,7 +163,7 @@ class LinkSendQueue:
             flow.arrived(sequence, produced)
 
     def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:
-        """Into the stage, which is a ring: in one piece or in two."""
+        """Copy bytes into the staging ring, as one segment or two."""
         begin = self._staged % STAGE
         at = begin
         for chunk in chunks:
@@ -180,17 +181,18 @@ class LinkSendQueue:
         return segments
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the staging ring."""
         if self._stage is not None:
             self._stage.close()
 
 
 class RemoteBuffer(NamedTuple):
     """
-    The way of a flow's bytes: what posts them, on which link, and where they go at its other end.
+    The ring of a peer, and the link that leads there.
 
-    @ivar address: where the peer's ring begins.
-    @ivar rkey: of the peer's buffer, on that link.
+    @ivar queue: send queue of the link.
+    @ivar address: first address of the peer's ring.
+    @ivar rkey: remote key of the peer's buffer on that link.
     """
 
     queue: LinkSendQueue
@@ -199,7 +201,7 @@ class RemoteBuffer(NamedTuple):
 
 
 def cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:
-    """Take that many bytes, more than none, from the front."""
+    """Remove and return the first C{length} bytes, at least one."""
     count = 0
     while len(chunks[count]) < length:
         length -= len(chunks[count])

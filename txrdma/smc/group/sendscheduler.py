@@ -1,9 +1,23 @@
 """
-Turns of a link: when the requests of its connections are posted.
+The send scheduler of a link: when the bytes of its connections are sent.
 
-Connections are flushed once for each batch of completions, or once for a turn of the reactor, within the
-window of messages that the peer can take. Calls into applications happen in such turns, never inside one
-another.
+Theory of operation. C{Flow.write} only queues bytes and marks its flow dirty. Dirty flows are flushed
+together:
+
+- after each batch of received messages (C{settle}), so that answers leave at once;
+- otherwise in the next reactor iteration (C{schedule}, C{finish}, C{run}).
+
+Flushing many flows at once means one C{postSend}, and so one doorbell. If processing takes longer than
+C{HOLD_SECONDS}, flows are flushed in between, so that the peer does not wait for bytes that are ready.
+
+Flow control: the peer has a fixed number of receives, so at most C{WINDOW} messages may be unacknowledged.
+When the window is full, dirty flows stay dirty, the send completion queue is watched, and a completion
+schedules the next flush.
+
+Applications are called from here in two ways: C{callSoon} (before the flush) and C{callAtEnd} (after
+everything has been posted). While C{isBusy} is set, nothing is scheduled, since a flush follows anyway. So
+calls into applications are never nested. An exception of one connection ends that connection; one of the
+device ends the link.
 """
 
 from __future__ import annotations
@@ -29,36 +43,35 @@ from txrdma.smc.group.attachment import Attachment, WINDOW
 _log = Logger()
 
 HOLD_SECONDS: Final = 20e-6
-"""Seconds after which writes are flushed, though there is more to do: a flush costs less."""
+"""Seconds after which queued bytes are flushed even if more work is pending: a flush costs less."""
 
 _DRAIN_SECONDS: Final = 0.1
-"""Seconds that an end of a link waits, at most, until its device has sent the last messages."""
+"""Longest time in seconds that closing a link waits until its device has sent the last messages."""
 
 _ROUNDS: Final = 8
-"""How often producers may write before the others on the reactor get their turn."""
-
+"""Rounds of calls and flushes in one reactor iteration, before other work on the reactor gets its time."""
 
 _MEANINGS: Final = {
-    Status.RETRY_EXC_ERR: "the peer has not answered for too long, or is gone",
-    Status.RNR_RETRY_EXC_ERR: "the peer takes no messages",
-    Status.REM_ACCESS_ERR: "the peer does not let us write where it said that we may",
-    Status.REM_INV_REQ_ERR: "the peer does not understand what we send",
-    Status.WR_FLUSH_ERR: "the peer is gone, or the device has failed",
+    Status.RETRY_EXC_ERR: "the peer does not respond",
+    Status.RNR_RETRY_EXC_ERR: "the peer does not accept messages",
+    Status.REM_ACCESS_ERR: "the peer denies access to memory that it offered",
+    Status.REM_INV_REQ_ERR: "the peer rejects a request as invalid",
+    Status.WR_FLUSH_ERR: "the peer has disconnected, or the device has failed",
 }
 
 
 def statusText(status: Status) -> str:
-    """A failed completion in the words of who reads the log."""
+    """Describe the status of a failed completion for the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 
 def _refused(error: RDMAError) -> str:
-    return f"the device refused what was to be sent: {error}"
+    return f"the device refused a send request: {error}"
 
 
 class Owner(Protocol):
     """
-    The link, as its turns see it.
+    The link of a scheduler.
 
     @ivar isActive: connections may use it.
     """
@@ -66,25 +79,25 @@ class Owner(Protocol):
     isActive: bool
 
     def broken(self, text: str) -> None:
-        """The queue pair is of no more use."""
+        """Handle a failure of the queue pair."""
 
     def failed(self, failure: Failure) -> None:
-        """Hear that a call in a turn has raised an exception."""
+        """Handle an exception raised while sending."""
 
     def turned(self) -> None:
-        """Hear that a turn of the link has ended."""
+        """Handle the end of a flush."""
 
     def rouse(self) -> None:
-        """The link rests, and there is something to do: it calls L{SendScheduler.wake}."""
+        """Return to the reactor, because something was queued; calls L{SendScheduler.wake}."""
 
 
 class SendScheduler:
     """
-    The turns of one link.
+    Sends the queued bytes of one link's connections.
 
-    @ivar queue: what connections have to post.
-    @ivar isHasty: the process ends: whether messages have arrived is asked of each.
-    @ivar clock: tells how long what was written waits.
+    @ivar queue: the link's send queue.
+    @ivar isHasty: the process stops, and each message requests a completion.
+    @ivar clock: returns the reactor's time, in seconds.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
@@ -108,29 +121,29 @@ class SendScheduler:
 
     @property
     def isBusy(self) -> bool:
-        """Whether a turn of the link is going on."""
+        """Whether the link is processing, at the end of which dirty flows are flushed."""
         return self.queue.isBusy
 
     # When
 
     def callSoon(self, stream: FlowOwner, call: Callable[[], None]) -> None:
-        """Call it for a connection, which ends if it raises, from our turn and not from the application's."""
+        """Call a function before the next flush; if it raises, its connection is aborted."""
         self._soon.append((stream, call))
         if not self.queue.isBusy:
             self.schedule()
 
     def callAtEnd(self, call: Callable[[], None]) -> None:
-        """Call it once at the end of a turn, when everything is posted."""
+        """Call a function once, after the next flush."""
         self._last[call] = None
         if not self.queue.isBusy:
             self.schedule()
 
     def schedule(self) -> None:
         """
-        Have a turn when what is being done is done; if the link rests, it wakes for that.
+        Schedule a flush for the next reactor iteration; a link that is off the reactor returns to it.
 
-        When something takes long, and connections write one after the other, those before the last need not
-        wait for its end.
+        If the current iteration takes long, and several connections write in it, flush all but the last at
+        once.
         """
         if self._isResting:
             self._owner.rouse()
@@ -142,7 +155,7 @@ class SendScheduler:
             self._due = self.clock() + HOLD_SECONDS
 
     def scheduleIfPending(self) -> None:
-        """Have a turn, if there is something to do in it, which was said when nobody had one made."""
+        """Schedule a flush if work was queued while the link was off the reactor."""
         if self._soon or self._last or self.queue.dirty:
             self.schedule()
 
@@ -151,7 +164,7 @@ class SendScheduler:
         self.finish()
 
     def finish(self) -> None:
-        """Run a turn at once, and hand an exception of it to the owner."""
+        """Flush now, and report an exception to the link."""
         queue = self.queue
         wasBusy, queue.isBusy = queue.isBusy, True
         try:
@@ -160,27 +173,27 @@ class SendScheduler:
             failure = Failure()
             self._failed(failure)
             if self._soon or queue.dirty:
-                self.schedule()  # who waits for a link that is over is told in spite of that
+                self.schedule()  # pending calls still report the end of the link
         finally:
             queue.isBusy = wasBusy
         self._owner.turned()
 
     def _failed(self, failure: Failure) -> None:
         _log.failure(
-            "A link of SMC-R ends by an error while it sent for its connections ({link!r})",
+            "An SMC-R link ends because of an error while sending ({link!r})",
             failure,
             link=self._owner,
         )
         self._owner.failed(failure)
 
     def settle(self) -> None:
-        """Flush what there is, inside a turn."""
+        """Flush dirty flows while the link is busy, such as after received messages."""
         queue = self.queue
         dirty = queue.dirty
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
             requests: list[SendRequest] = []
-            if self._send(flow, requests):  # as mostly: then that is all
+            if self._send(flow, requests):  # fast path: one flow, one small message
                 dirty.pop()
                 if requests:
                     self._post(requests)
@@ -192,7 +205,7 @@ class SendScheduler:
             self.run()
 
     def run(self) -> None:
-        """Post what there is, and see what comes of it, some rounds long."""
+        """Make pending calls and flush, repeatedly, since both may queue more work."""
         queue = self.queue
         for _ in range(_ROUNDS):
             if self._soon:
@@ -204,14 +217,14 @@ class SendScheduler:
         if self._last:
             last, self._last = self._last, {}
             for call in last:
-                with _log.failuresHandled("Error at the end of a turn of {link!r}", link=self._owner):
+                with _log.failuresHandled("Error after a flush of {link!r}", link=self._owner):
                     call()
         isPossible = self._owner.isActive or queue.isOver
         if self._soon or (queue.dirty and isPossible and not self._isFull):
             self.schedule()
 
     def _callSoon(self) -> None:
-        """Call what waits; when one raises, the others still wait."""
+        """Make pending calls; if the link fails in one, the others remain pending."""
         soon, self._soon = self._soon, []
         count = 0
         due = self.clock() + HOLD_SECONDS
@@ -232,7 +245,7 @@ class SendScheduler:
             raise
 
     def rest(self) -> None:
-        """Leave the reactor; C{wake} comes back."""
+        """Leave the reactor until C{wake}."""
         self._isResting = True
         self._sendReader.stop()
         call, self._call = self._call, None
@@ -240,7 +253,7 @@ class SendScheduler:
             call.cancel()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still: somebody may have cancelled our calls, and told nobody."""
+        """Return to the reactor; delayed calls may have been cancelled by other code, as trial does."""
         self._isResting = False
         if self._isFull or self._undelivered:
             self._sendReader.start()
@@ -250,24 +263,24 @@ class SendScheduler:
 
     @property
     def isPeerGone(self) -> bool:
-        """Whether the peer is known to be no more, and all is here that it has sent."""
+        """Whether the peer is known to be gone, and all that it sent has arrived."""
         placing = self.placing
         return placing is not None and placing.isPeerGone()
 
     @property
     def isUnderWay(self) -> bool:
-        """Whether a device that copies what it sends may still have some of it to send."""
+        """Whether the device may still have staged bytes to send."""
         queue = self.queue
         return queue.isStaged and queue.lane is None and self._acknowledged < queue.sent
 
     def drain(self) -> None:
-        """Wait for a moment until all is sent that was posted: a queue pair that is closed sends no more."""
-        until = monotonic() + _DRAIN_SECONDS  # not the reactor's time, which stands still meanwhile
+        """Wait, at most 0.1 s, until all posted requests are sent: closing the queue pair discards them."""
+        until = monotonic() + _DRAIN_SECONDS  # the reactor's time does not advance in this loop
         while self.isUnderWay and monotonic() < until:
             self.look()
 
     def end(self) -> None:
-        """The link is over: nothing is posted any more, but what was to be called is."""
+        """Stop posting, as the link has ended; pending calls are still made."""
         self.rest()
         self._isFull = self._isResting = False
         self._undelivered.clear()
@@ -277,14 +290,19 @@ class SendScheduler:
     # What is posted
 
     def _flush(self) -> None:
-        """Post the requests of the connections that are dirty, as far as the window of messages allows."""
+        """
+        Send what dirty flows have queued, as far as the window allows, by one C{postSend}.
+
+        Each flow sends at most one message. Flows that do not fit into the window stay dirty.
+        """
         queue = self.queue
         dirty = queue.dirty
         isOver = queue.isOver
         room = queue.limit - queue.sent
         requests: list[SendRequest] = []
         flow: Flow
-        if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
+        if len(dirty) == 1 and (room > 0 or isOver):
+            # One flow, the common case: saves the copies of the list (as in settle).
             flow = dirty[0]
             hasSent = self._send(flow, requests)
             dirty.pop()
@@ -292,16 +310,22 @@ class SendScheduler:
                 self._fillOne(flow, requests)
             if requests:
                 self._post(requests)
+                # A request refers to the list itself (Flow._newWrite), so it is cleared only after posting.
                 if not flow.backlog:
-                    flow.pending.clear()  # it is posted
+                    flow.pending.clear()
         else:
+            # After the link has ended, every flow is asked, so that all notice it. Otherwise read completions
+            # only if the window seems full: that costs a poll.
             if isOver:
                 room = len(dirty)
             elif len(dirty) > room:
                 room = max(self._makeRoom(room), 0)
-                if not room:  # a peer that has closed may take nothing for a long time
+                if not room:
+                    # A peer that has closed may not free its window for a long time, and is owed nothing: let
+                    # its connections end without a message.
                     for flow in dirty:
                         flow.resign()
+            # Set first: a flow that has more to send than fits appends itself again in fill().
             queue.dirty = dirty[room:]
             self._fill(dirty[:room], requests)
             if requests:
@@ -309,6 +333,7 @@ class SendScheduler:
                 self._posted(dirty[:room])
         if queue.isUsed or queue.isShort or queue.unacknowledged:
             self._afterPost()
+        # Owners are notified last: they may call the application, which may write and make flows dirty again.
         if queue.flushed:
             flushed, queue.flushed = queue.flushed, []
             for flow in flushed:
@@ -318,7 +343,7 @@ class SendScheduler:
                     flow.owner.abortOnError()
 
     def _afterPost(self) -> None:
-        """Free requests, and be told of completions where somebody waits for them."""
+        """Recycle requests, and watch for completions if one is needed."""
         queue = self.queue
         if queue.isUsed:
             queue.clear()
@@ -335,7 +360,7 @@ class SendScheduler:
                 self._fillOne(flow, requests)
 
     def _send(self, flow: Flow, requests: list[SendRequest]) -> bool:
-        """Let a connection send directly, if it can; an error ends this connection only."""
+        """Call C{Flow.send}; an error ends this connection only."""
         try:
             return flow.send(requests)
         except Exception:
@@ -343,7 +368,7 @@ class SendScheduler:
             return True
 
     def _fillOne(self, flow: Flow, requests: list[SendRequest]) -> None:
-        """Take the requests of one connection; an error ends this connection only."""
+        """Call C{Flow.fill}; an error ends this connection only."""
         before = len(requests)
         flow.isDirty = False
         try:
@@ -359,9 +384,9 @@ class SendScheduler:
 
     def _postEarly(self) -> None:
         """
-        Post what all connections have but the last that has written, from within an application's call.
+        Flush all dirty flows but the last one, during a call of an application.
 
-        No application is called, and nothing ends, before the turn that is due.
+        No application is called, and no connection ends, before the scheduled flush.
         """
         owner, queue = self._owner, self.queue
         room = queue.limit - queue.sent
@@ -372,9 +397,9 @@ class SendScheduler:
 
     def postNow(self, flow: Flow) -> None:
         """
-        Post what one connection has, where there is room for its message, from within an application's call.
+        Flush one flow during a call of an application, if the window has room.
 
-        @param flow: dirty, and nobody wants to know when it is posted.
+        @param flow: a dirty flow that neither ends nor has a producer.
         """
         owner, queue = self._owner, self.queue
         if owner.isActive and not queue.isOver and queue.limit - queue.sent > 0:
@@ -382,7 +407,7 @@ class SendScheduler:
             self._postInside([flow])
 
     def _postInside(self, flows: list[Flow]) -> None:
-        """Post what these connections have; what goes wrong has its consequences in the next turn."""
+        """Flush these flows during a call of an application; errors are handled in the scheduled flush."""
         owner, queue = self._owner, self.queue
         requests: list[SendRequest] = []
         wasBusy, queue.isBusy = queue.isBusy, True
@@ -407,7 +432,7 @@ class SendScheduler:
                 self._owner.broken(_refused(error))
 
     def _makeRoom(self, room: int) -> int:
-        """See which messages have arrived; if these are too few, be told of the next."""
+        """Poll for acknowledged messages, and return the free window; watch for completions if it is full."""
         if not self._owner.isActive:
             return 0
         self.look()
@@ -421,17 +446,17 @@ class SendScheduler:
             self._isFull = True
             self._sendReader.start()
 
-    # What has arrived
+    # Acknowledgements
 
     def look(self) -> None:
-        """See which messages have arrived."""
+        """Poll the send completion queue."""
         try:
             self.completed(self._sendQueue.poll(WINDOW))
         except Exception:
             self._failed(Failure())
 
     def completed(self, batch: Sequence[Completion]) -> None:
-        """These messages have arrived, and all before them."""
+        """Process completions: they acknowledge their messages, and all before them."""
         for completion in batch:
             if completion.status:
                 self._owner.broken(statusText(completion.status))
@@ -454,7 +479,7 @@ class SendScheduler:
                 self._sendReader.stop()
 
     def deliver(self, stream: FlowOwner, number: int) -> None:
-        """Tell a connection when the peer has all up to its message of this number."""
+        """Call C{stream.delivered} when the message of this number is acknowledged."""
         if self.hasArrived(number):
             stream.delivered()
         elif not self.queue.isOver:
@@ -462,7 +487,7 @@ class SendScheduler:
             self._sendReader.start()
 
     def hasArrived(self, number: int) -> bool:
-        """Whether the peer has our message of this number, and all before it, whatever becomes of us."""
+        """Whether the peer has received the message of this number, and all before it."""
         if self.placing is not None and self.placing.isPlaced():
             return True
         if number > self._acknowledged and not self.queue.isOver:
@@ -470,16 +495,16 @@ class SendScheduler:
         return number <= self._acknowledged
 
     def confirmSoon(self) -> None:
-        """The process ends: hear from now on how far each message has come."""
+        """Request a completion for each message from now on, because the process stops."""
         if self.placing is None and not self.queue.isOver:
             self.isHasty = self.queue.isSignaling = True
             self._sendReader.start()
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
         """
-        Let the turn of another link do what this one, whose link has failed, would have done.
+        Move pending calls to the scheduler of another link, because this link has failed.
 
-        @return: what was posted and is not known to have arrived, by flow.
+        @return: unacknowledged messages, by flow.
         """
         try:
             for completion in self._sendQueue.poll(self.queue.sent + 1):
@@ -488,7 +513,7 @@ class SendScheduler:
                 self.queue.completed(completion.identifier)
         except Exception:
             _log.failure(
-                "A link of SMC-R has failed, and so has its completion queue ({link!r})", link=self._owner
+                "The completion queue of a failed SMC-R link has failed, too ({link!r})", link=self._owner
             )
         soon, self._soon = self._soon, []
         other._soon += soon
@@ -504,19 +529,19 @@ class SendScheduler:
         return self.queue.takeUnacknowledged()
 
     def _deliverLater(self, stream: FlowOwner) -> None:
-        """Tell a connection that has come from another link when the peer has all that it will post."""
+        """Call C{stream.delivered} for a connection moved here, after what it resends is acknowledged."""
         if stream.isPosted:
             self.deliver(stream, self.queue.sent)
         else:
             self._last[partial(self._deliverLater, stream)] = None
 
     def arrived(self) -> int:
-        """The number of the last message that the peer has looked at, when the queue pair has failed."""
+        """Number of the last message that the peer has received, after the queue pair has failed."""
         arrived = self.queue.sent
         try:
             batch = self._sendQueue.poll(arrived + 1)
         except Exception:
-            return self._acknowledged  # the queue has failed, which its reader tells: this is for sure
+            return self._acknowledged  # the queue has failed (its reader logs that): return what is certain
         for completion in batch:
             if completion.status and completion.identifier:
                 arrived = min(arrived, completion.identifier - 1)
