@@ -56,17 +56,17 @@ class _ServerFactory(AcceptingFactory):
         self._options = options
         self._reception = reception
         self.outcomes = Outcomes("connection to us")  # until it is known where we listen
-        self._crowd = HandshakeCount()
+        self._count = HandshakeCount()
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """Begin a handshake on the connection, or run the user's protocol at once."""
         options = self._options
         arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
-        if arrival is not None and self._crowd.present >= options.handshakes and arrival.refuse():
+        if arrival is not None and self._count.present >= options.handshakes and arrival.refuse():
             arrival, reason = None, Diagnosis.MEM
         if arrival is not None:
             negotiation = ServerNegotiation(
-                self._reactor, options, self.outcomes, build, arrival, self._crowd
+                self._reactor, options, self.outcomes, build, arrival, self._count
             )
             transport.protocol = negotiation
             negotiation.makeConnection(transport)

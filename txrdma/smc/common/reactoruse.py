@@ -1,10 +1,10 @@
 """
-The presence of SMC on a reactor: when no part of it is in use, no part of it stays there.
+Use of a reactor by SMC: readers and delayed calls of SMC stay on a reactor only while SMC is in use.
 
-Ports that listen, handshakes and connections hold the presence of their reactor. When the last of these has
-gone, link groups rest: they leave the reactor with all readers and delayed calls, so that a test suite that
-is clean over TCP is clean over SMC. The next use wakes them, also when somebody has removed everything from
-the reactor meanwhile.
+Listening ports, handshakes and connections each hold a L{Use}. When the last one is released, link groups are
+suspended: they leave the reactor with all readers and delayed calls, so that a test suite that is clean over
+TCP is clean over SMC. The next use resumes them, even if other code has removed everything from the reactor
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ _seldom = Seldom(Logger())
 
 _FEW: Final = 8
 """
-The uses that a test may leave: up to so many, each new one makes sure that all is on the reactor.
+Number of uses up to which each new one checks that the readers are still on the reactor.
 
-A suite has few connections, and may remove everything between two of them.
+A test suite has few connections, and may remove all readers between two of them.
 """
 
 _LOOK_SECONDS: Final = 1e-3
-"""With more uses that is done so often, for each of them: a service has many, and removes nothing."""
+"""
+Seconds between checks, for each existing use, if there are more: a service has many, and removes nothing.
+"""
 
 
 class Suspendable(Protocol):
     """
-    A part of SMC that is on the reactor only while SMC is in use there, such as a link group.
+    A part of SMC that is on the reactor only while SMC is in use there: link groups, the TCP option.
 
-    @ivar isBusy: it is in a turn of its own, at whose end it calls L{ReactorUse.settle}.
+    @ivar isBusy: it is processing, and calls L{ReactorUse.settle} at the end.
     """
 
     @property
     def isBusy(self) -> bool: ...
 
     def rest(self) -> None:
-        """Leave the reactor. Twice is fine."""
+        """Leave the reactor. Idempotent."""
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still."""
+        """Return to the reactor. Idempotent."""
 
 
 class Use:
     """
-    A use of SMC on a reactor: a port, a handshake, a connection.
+    One use of SMC on a reactor: a port, a handshake, or a connection.
 
-    @ivar swept: called when somebody has removed everything from the reactor, and told nobody.
+    @ivar swept: called when other code has removed all readers from the reactor.
     """
 
     __slots__ = ("_reactorUse", "swept")
@@ -69,10 +71,10 @@ class Use:
 
     def passOn(self, swept: Callable[[], None]) -> Use:
         """
-        Go on as the use of something else, for which a new use would begin where this one ends.
+        Pass this use on to another owner, instead of releasing it and holding a new one.
 
-        @param swept: of the other.
-        @return: this use; a new one where somebody has removed everything from the reactor since.
+        @param swept: callback of the new owner.
+        @return: this use, or a new one if all readers have been removed from the reactor since.
         """
         if not self._reactorUse.has(self):
             return self._reactorUse.hold(swept)
@@ -80,7 +82,7 @@ class Use:
         return self
 
     def release(self) -> None:
-        """End the use. Twice is fine."""
+        """End the use. Idempotent."""
         self._reactorUse.release(self)
 
 
@@ -89,8 +91,8 @@ class Sentinel:
     """
     A reader that is never ready, on the reactor as long as SMC is in use there.
 
-    If it is missing, somebody has removed everything. Readers of connections and ports tell nothing of that:
-    they leave the reactor when a peer has closed, or a program pauses.
+    If it is missing, other code has removed all readers. Other readers can't show that, since they also leave
+    the reactor when a peer closes or a program pauses.
     """
 
     def __init__(self, reactor: IReactorFDSet) -> None:
@@ -99,7 +101,7 @@ class Sentinel:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor of an event that never happens; -1 when the sentinel is closed."""
+        """Descriptor that never becomes readable; -1 after C{close}."""
         return self._descriptor
 
     def logPrefix(self) -> str:
@@ -107,10 +109,10 @@ class Sentinel:
         return "smc"
 
     def doRead(self) -> None:
-        """There is never anything to read."""
+        """Do nothing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor has ended: it has no more need of the sentinel."""
+        """Close, because the reactor has stopped."""
         self.close()
 
     def isOnDuty(self) -> bool:
@@ -118,7 +120,7 @@ class Sentinel:
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
-        """Leave the reactor. Twice is fine."""
+        """Leave the reactor. Idempotent."""
         descriptor = self._descriptor
         if descriptor >= 0:
             self._reactor.removeReader(self)
@@ -130,9 +132,9 @@ class ReactorUse:
     """
     The uses of SMC on one reactor.
 
-    @ivar isIdle: nobody uses it.
-    @ivar isDue: nobody uses it any more, and some sleepers do not rest yet.
-    @ivar isEnding: the process ends, and so its reactor itself removes everything.
+    @ivar isIdle: there are no uses.
+    @ivar isDue: there are no uses any more, and some parts are not suspended yet.
+    @ivar isEnding: the process stops, so the reactor itself removes everything.
     """
 
     def __init__(self, reactor: object) -> None:
@@ -148,9 +150,9 @@ class ReactorUse:
 
     def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
         """
-        Use SMC from now on, until C{release}.
+        Begin a use of SMC, until C{release}.
 
-        @param swept: called when somebody has removed everything from the reactor, and told nobody.
+        @param swept: called when other code has removed all readers from the reactor.
         """
         use = Use(self, swept)
         now = self._seconds()
@@ -165,7 +167,7 @@ class ReactorUse:
         return use
 
     def _seconds(self) -> float:
-        """The reactor's time, so that what is simulated repeats itself."""
+        """The reactor's time, so that simulations are repeatable."""
         reactor = self._reactor()
         return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
 
@@ -174,7 +176,7 @@ class ReactorUse:
         return use in self._uses
 
     def release(self, use: Use) -> None:
-        """End a use. Twice is fine."""
+        """End a use. Idempotent."""
         if use in self._uses:
             del self._uses[use]
             self.isIdle = self.isDue = not self._uses
@@ -183,7 +185,7 @@ class ReactorUse:
             self.settle()
 
     def rouse(self) -> None:
-        """A sleeper has something to do though nobody uses SMC: all are awake until it is done."""
+        """Resume all parts until pending work is done, although there are no uses."""
         if self.isIdle and not self.isEnding:
             self.isDue = True
             for sleeper in list(self._sleepers):
@@ -191,9 +193,9 @@ class ReactorUse:
 
     def _sweep(self) -> None:
         """
-        See whether somebody has removed everything from the reactor: nothing of that is in use now.
+        Detect whether other code has removed all readers from the reactor, and end the uses in that case.
 
-        A sentinel sees to it from now on.
+        Install a sentinel for the next check.
         """
         sentinel = self._sentinel
         if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
@@ -208,7 +210,7 @@ class ReactorUse:
             try:
                 self._sentinel = Sentinel(IReactorFDSet(reactor))
             except OSError as error:
-                _seldom.warn("sentinel", "can't watch for what removes our readers: {error}", error=error)
+                _seldom.warn("sentinel", "can't detect removed readers: {error}", error=error)
 
     def _dismiss(self) -> None:
         """Close the sentinel, if there is one."""
@@ -217,15 +219,15 @@ class ReactorUse:
             sentinel.close()
 
     def add(self, sleeper: Suspendable) -> None:
-        """A sleeper has woken up. Twice is fine."""
+        """Add a part. Idempotent."""
         self._sleepers[sleeper] = None
 
     def remove(self, sleeper: Suspendable) -> None:
-        """A sleeper is gone. Unknown ones are ignored."""
+        """Remove a part; unknown ones are ignored."""
         self._sleepers.pop(sleeper, None)
 
     def settle(self) -> None:
-        """If nobody uses SMC, all rest, as soon as none is in the middle of something."""
+        """Suspend all parts if there are no uses, as soon as no part is busy."""
         if self.isDue and not any(sleeper.isBusy for sleeper in self._sleepers):
             self.isDue = False
             for sleeper in list(self._sleepers):
@@ -236,7 +238,7 @@ _presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
 
 
 def reactorUse(reactor: object) -> ReactorUse:
-    """The presence of SMC on a reactor."""
+    """Return the L{ReactorUse} of a reactor."""
     presence = _presences.get(reactor)
     if presence is None:
         presence = _presences[reactor] = ReactorUse(reactor)

@@ -1,10 +1,10 @@
 """
-Ends of connections, told to their applications in the reactor's next look at its descriptors.
+Calls C{connectionLost} of applications when the reactor polls its descriptors next, as for TCP.
 
-A TCP transport that is to close is asked by that look, and one read brings data or an end, not both. So
-calls that a protocol delays by no time while it asks for the end, or is given the last data, run before it
-hears C{connectionLost}. Here data, its end and our own close may be one turn of a link. That may be
-a delayed call itself, and those come before the look: so the reader is added by another one.
+A TCP transport reports its end from C{doRead} or C{doWrite}, and one read returns either data or the end. So
+C{callLater(0)} calls that a protocol makes in C{loseConnection} or with its last data run before
+C{connectionLost}. A link may process data, the end and a local close at once, even in a delayed call. Delayed
+calls run before descriptors are polled, so an always-ready reader is added by another delayed call.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _log = Logger()
 
 
 class NotifierReactor(IReactorFDSet, IReactorTime):
-    """The interfaces of a reactor that ends are told by."""
+    """Interfaces of the reactor that a notifier needs."""
 
 
 @implementer(IReadDescriptor)
 class CloseNotifier:
     """
-    The ends on one reactor that are still to be told: a reader that is always ready, while there are any.
+    Pending notifications on one reactor: an always-ready reader, while there are any.
 
-    @ivar isPrompt: the process ends, and its reactor looks at no descriptor any more: each is told at once.
+    @ivar isPrompt: the reactor is stopping and polls no more: notifications are made at once.
     """
 
     def __init__(self, reactor: NotifierReactor) -> None:
@@ -41,17 +41,17 @@ class CloseNotifier:
         self._descriptor = -1
         self._call: IDelayedCall | None = None
 
-    def add(self, tell: Callable[[], None]) -> None:
-        """Call it in the reactor's next look at its descriptors; it never raises."""
-        self._waiting.append(tell)
+    def add(self, notify: Callable[[], None]) -> None:
+        """Call a function when the reactor polls its descriptors next; exceptions of it are logged."""
+        self._waiting.append(notify)
         if self.isPrompt or not self._isOpen():
-            self.tell()
-        elif self._call is None or not self._call.active():  # somebody may have cancelled all calls
+            self.notify()
+        elif self._call is None or not self._call.active():  # other code may have cancelled all calls
             self._call = self._reactor.callLater(0, self._watch)
 
     def _watch(self) -> None:
         self._call = None
-        self._reactor.addReader(self)  # again: somebody may have removed everything
+        self._reactor.addReader(self)  # again: other code may have removed all readers
 
     def _isOpen(self) -> bool:
         if self._descriptor < 0:
@@ -61,8 +61,8 @@ class CloseNotifier:
                 return False  # the process has no descriptor left
         return True
 
-    def tell(self) -> None:
-        """Tell all ends that wait, now."""
+    def notify(self) -> None:
+        """Make all pending notifications now; those queued meanwhile wait for the next poll."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
         call, self._call = self._call, None
@@ -70,12 +70,12 @@ class CloseNotifier:
             call.cancel()
         waiting, self._waiting = self._waiting, deque()
         while waiting:
-            with _log.failuresHandled("Error while an SMC-R connection ended"):
+            with _log.failuresHandled("Error while reporting the end of an SMC-R connection"):
                 waiting.popleft()()
 
     def close(self) -> None:
-        """Tell all ends, and let go of the descriptor. Twice is fine."""
-        self.tell()
+        """Make all pending notifications, and close the descriptor. Idempotent."""
+        self.notify()
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -83,18 +83,18 @@ class CloseNotifier:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The descriptor of an event that has always happened; -1 when there is none."""
+        """Descriptor that is always readable; -1 when there is none."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """The log prefix of the ends."""
+        """The log prefix."""
         return "smc"
 
     def doRead(self) -> None:
-        """Tell all ends that there are; those that come of it are told in the next look."""
-        self.tell()
+        """Deliver pending C{connectionLost} calls."""
+        self.notify()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor has ended: nobody looks at descriptors any more."""
+        """Notify at once from now on, because the reactor has stopped."""
         self.isPrompt = True
-        self.tell()
+        self.notify()

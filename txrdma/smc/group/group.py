@@ -432,7 +432,7 @@ class Group:
         """Take in what links have brought whose turn it is not."""
         for link in list(self.links):
             if not link.scheduler.isBusy:
-                link.look()
+                link.poll()
 
     # Time
 
@@ -474,7 +474,7 @@ class Group:
     def _pass(self) -> None:
         """Time has passed: do what is due."""
         for link in list(self.links):
-            link.look()
+            link.poll()
         now = self._reactor.seconds()
         for link in self.links:
             if link.hasReceived:

@@ -411,7 +411,7 @@ class LinkGroups:
         self._isAtRest = True
         for group in self.groups():
             for link in list(group.links):
-                link.look()  # a peer whose window is full could not say its last word while we rest
+                link.poll()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
         for device in self._resting:
@@ -475,7 +475,7 @@ class LinkGroups:
         @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
         """
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
-        self.closeNotifier.tell()
+        self.closeNotifier.notify()
         del self._triggers[0]
         for link in self.links():
             link.scheduler.finish()

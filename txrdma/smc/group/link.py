@@ -41,7 +41,7 @@ _AnyAnswer = TypeVar("_AnyAnswer", Accept, Confirm)
 _REPOST: Final = 16
 """Receives are reposted in batches of 16, so that at least 48 are posted, as on Linux."""
 
-_LOOKS: Final = 64
+_POLL_BATCHES: Final = 64
 """Batches of completions processed by one poll, at most."""
 
 _START: Final = CDC_START
@@ -288,9 +288,9 @@ class Link:
 
     # Completions
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll for received messages."""
-        for _ in range(_LOOKS):
+        for _ in range(_POLL_BATCHES):
             if self.isOver or not self._reader.poll():
                 break
 
@@ -410,7 +410,7 @@ class Link:
         """End the link because its queue pair has failed, after processing what was received."""
         if not self.isOver and not self.isBreaking:
             self.isBreaking = True
-            self.look()
+            self.poll()
             self.group.linkBroken(self, text)
 
     def failed(self, failure: Failure) -> None:
@@ -451,7 +451,7 @@ class Link:
         if not self.isOver and self._far is not None:
             self._reader.attend()
             if not self.isOver:
-                self.scheduler.look()
+                self.scheduler.poll()
 
     def rouse(self) -> None:
         """Return to the reactor, because something was queued."""

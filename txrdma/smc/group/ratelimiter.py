@@ -1,8 +1,8 @@
 """
-The pace at which groups are made for new peers.
+Rate limit of new link groups.
 
-Making a group takes milliseconds: whoever connects under ever new names must not take the reactor from the
-connections that there are.
+Creating a group takes milliseconds, so peers that connect under ever new identities must not starve existing
+connections.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from txrdma.error import Refused
 from txrdma.smc.wire.clc import Diagnosis
 
 AT_ONCE: Final = 4
-"""Groups that are made without waiting, in each span of time."""
+"""Groups that may be created in each interval."""
 
 SPAN: Final = 0.01
-"""Seconds of that span: 400 groups a second, for which the processor is busy most of the time."""
+"""Seconds of an interval: 400 groups a second, which keep the processor busy most of the time."""
 
 
 class GroupRateLimiter:
-    """Lets some begin at once, and the others wait for their turn, in order."""
+    """Admits some callers at once, and queues the others."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -36,9 +36,9 @@ class GroupRateLimiter:
 
     def wait(self) -> Deferred[None] | None:
         """
-        Wait for a turn to begin, in order.
+        Ask for admission.
 
-        @return: fires when it has come; None: it has come already.
+        @return: None if admitted at once; otherwise fires on admission, in order.
         """
         now = self._reactor.seconds()
         if not self._waiting and now >= self._began + SPAN:
@@ -48,12 +48,12 @@ class GroupRateLimiter:
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        if self._timer is None or not self._timer.active():  # somebody may have cancelled all calls
+        if self._timer is None or not self._timer.active():  # other code may have cancelled all calls
             self._timer = self._reactor.callLater(self._began + SPAN - now, self._next)
         return waiting
 
     def _next(self) -> None:
-        """Begin another span, for those who wait longest."""
+        """Begin the next interval, and admit the callers that have waited longest."""
         self._timer = None
         self._began = self._reactor.seconds()
         self._count = min(AT_ONCE, len(self._waiting))
@@ -64,7 +64,7 @@ class GroupRateLimiter:
             each.callback(None)
 
     def close(self) -> None:
-        """Let nobody wait any more: no group can be made."""
+        """Fail all waiting callers, because the device is closed."""
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()

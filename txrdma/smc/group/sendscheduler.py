@@ -277,7 +277,7 @@ class SendScheduler:
         """Wait, at most 0.1 s, until all posted requests are sent: closing the queue pair discards them."""
         until = monotonic() + _DRAIN_SECONDS  # the reactor's time does not advance in this loop
         while self.isUnderWay and monotonic() < until:
-            self.look()
+            self.poll()
 
     def end(self) -> None:
         """Stop posting, as the link has ended; pending calls are still made."""
@@ -435,7 +435,7 @@ class SendScheduler:
         """Poll for acknowledged messages, and return the free window; watch for completions if it is full."""
         if not self._owner.isActive:
             return 0
-        self.look()
+        self.poll()
         room = self.queue.limit - self.queue.sent
         if room <= 0:
             self._waitForSends()
@@ -448,7 +448,7 @@ class SendScheduler:
 
     # Acknowledgements
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the send completion queue."""
         try:
             self.completed(self._sendQueue.poll(WINDOW))
@@ -491,7 +491,7 @@ class SendScheduler:
         if self.placing is not None and self.placing.isPlaced():
             return True
         if number > self._acknowledged and not self.queue.isOver:
-            self.look()
+            self.poll()
         return number <= self._acknowledged
 
     def confirmSoon(self) -> None:

@@ -1,5 +1,5 @@
 """
-Outcomes of an endpoint's connections, logged and counted: SMC-R, plain TCP, or neither.
+Logs and counts whether connections use SMC-R or plain TCP, or are refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _seldom = Seldom(_log, seconds=3600.0)
 
 class NotSMC(Refused, ConnectError):
     """
-    The connection would have to run plain TCP, which was forbidden by C{fallback=no}.
+    The connection can't use SMC-R, and C{fallback=no} forbids plain TCP.
 
-    @ivar reason: why.
-    @ivar peerDiagnosis: why the peer declined, if it did.
+    @ivar reason: the reason.
+    @ivar peerDiagnosis: the peer's reason, if it declined.
     """
 
     def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
@@ -41,19 +41,19 @@ class NotSMC(Refused, ConnectError):
 
 class Outcomes:
     """
-    Logs what became of the connections of an endpoint: the first of each kind, then once an hour how many.
+    Logs the outcome of an endpoint's connections: the first of each kind, then a count once an hour.
 
-    Endpoints of one name share that, so one for each connection is no noisier than one for all.
+    The limit is per name, so it does not matter whether connections share an instance.
     """
 
     def __init__(self, where: str) -> None:
         """
-        @param where: which connections, as C{"connection to 127.0.0.1:80"}.
+        @param where: name of the connections, such as C{"connection to 127.0.0.1:80"}.
         """
         self._where = where
 
     def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
-        """A connection runs on TCP, or has ended because it may not."""
+        """Record that a connection uses TCP, or has been dropped because it must not."""
         if not allowed:
             counting.refused[diagnosisName(reason) or ""] += 1
         _seldom.info(
@@ -66,7 +66,7 @@ class Outcomes:
         )
 
     def established(self, version: int, device: str, route: str) -> None:
-        """A connection runs on SMC-R, of that version; 0 when that is not known."""
+        """Record that a connection uses this version of SMC-R; 0: unknown."""
         _seldom.info(
             (self._where, version, device, route),
             "{where}: {what} by {device}, {route}",

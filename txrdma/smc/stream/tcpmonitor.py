@@ -1,9 +1,9 @@
 """
-The TCP connection beside an SMC-R connection: silent, until it tells how the peer ended.
+Monitor of the TCP connection beside an SMC-R connection: detects how the peer ended.
 
-While a connection lives on SMC-R its TCP connection carries nothing (RFC 7609, 4.8.2), but the kernel closes
-it with the process that owns it, by FIN, and resets it where an application would be reset. So it knows what
-the application would be told by plain TCP; what the link still has to say comes first.
+While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8.2). But the kernel closes it
+with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end tells which
+reason plain TCP would report. Messages that the link still has to deliver take precedence.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _log = Logger()
 
 GRACE: Final = 0.5
 """
-Seconds between the end of TCP and that of the link, or the last messages that are under way there.
+Seconds to wait between the end of TCP and the end, or the last messages, of the link.
 
-A process that dies ends both, in no particular order.
+A process that dies ends both, in any order.
 """
 
 
 class MonitoredStream(Shape):
     """
-    The stream, as its TCP connection sees it.
+    The stream whose TCP connection is monitored.
 
-    @ivar hasReceivedEnd: the peer has said that it closes or aborts, or the application is gone: whatever
-        becomes of TCP is no news.
-    @ivar mayBeSilent: the peer has said that it writes no more, and owes us nothing.
-    @ivar awaitsDelivery: the application has closed, and hears so when the peer has what was posted.
-    @ivar hasArrived: the peer has all that was posted.
-    @ivar isStopping: this process ends.
+    @ivar hasReceivedEnd: the peer has closed or aborted, or the application has been told the end: the end of
+        TCP does not matter.
+    @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
+    @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
+    @ivar hasArrived: the peer has received all that was posted.
+    @ivar isStopping: this process stops.
     """
 
     @property
@@ -54,28 +54,28 @@ class MonitoredStream(Shape):
     def hasArrived(self) -> bool: ...
 
     def doubt(self) -> None:
-        """See of all that is posted whether it arrives (L{TCPMonitor.doubt}), since TCP has ended."""
+        """Request an acknowledgement of each message, then call L{TCPMonitor.doubt}."""
 
-    def look(self) -> None:
-        """Take in what the link has brought."""
+    def poll(self) -> None:
+        """Poll the link."""
 
     def violated(self, what: str) -> None:
-        """The peer does what it must not."""
+        """Close the connection: the peer violated the protocol."""
 
     def vanished(self) -> None:
-        """The peer's process is gone, and its kernel has closed TCP in order."""
+        """Handle the end of the peer's process, whose kernel has closed TCP in order."""
 
     def reset(self) -> None:
-        """The peer is lost, without a word; what has arrived is read first."""
+        """Handle the loss of the peer."""
 
     def stopped(self) -> None:
-        """The process ends: take leave of the peer."""
+        """Close, because this process stops."""
 
 
 @implementer(IHalfCloseableProtocol)
 class TCPMonitor(Protocol):
     """
-    Watches the TCP connection of one stream.
+    Protocol of the TCP connection of one stream.
 
     @ivar tcp: the connection.
     """
@@ -87,17 +87,17 @@ class TCPMonitor(Protocol):
         self._grace: IDelayedCall | None = None
         self._hasEnded = self._isLinkGone = self._isCut = False
 
-    # What TCP brings
+    # Called by TCP
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes where none may be: the peer has lost its way, or fell back and must hear of the end."""
+        """Close the connection: data on TCP is a violation, or the peer has fallen back to TCP."""
         stream = self._stream
         if stream is not None:
             self.cut()  # first: a peer that fell back to TCP would take a FIN for an end in order
             stream.violated("bytes on the TCP connection")
 
     def readConnectionLost(self) -> None:
-        """A FIN: the peer's process is gone, or (Linux) it has closed its writing half here, too."""
+        """Handle a FIN: the peer's process has ended, or (Linux) it has closed its write side."""
         self._hasEnded = True
         stream = self._stream
         if stream is None:
@@ -107,27 +107,27 @@ class TCPMonitor(Protocol):
             self._judge(stream)
 
     def writeConnectionLost(self) -> None:
-        """Our half of TCP was closed, which only the end does."""
+        """Do nothing: the local half is closed only at the end."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """A reset, or the end of this process's reactor."""
+        """Handle a reset, or the end of this process's reactor."""
         stream = self._stream
         if stream is None:
             return
         if stream.isStopping:
             stream.stopped()
             return
-        stream.look()
+        stream.poll()
         if not stream.hasReceivedEnd:
             stream.reset()
 
-    # What the link brings
+    # Called by the stream
 
     def linkLost(self, mayVanish: bool) -> None:
         """
-        There is no link any more; all that it had brought is taken in.
+        Handle the end of the link, after its last messages were processed.
 
-        @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
+        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
         """
         self._isLinkGone = True
         stream = self._stream
@@ -139,20 +139,23 @@ class TCPMonitor(Protocol):
             self._giveUp(stream)
 
     def _judge(self, stream: MonitoredStream) -> None:
-        """Do what both together mean; wait for the second a while."""
-        stream.look()
+        """
+        Decide how the peer ended from the ends of TCP and the link; if only one has ended, wait for the
+        other.
+        """
+        stream.poll()
         if self._stream is None:
             return
         if stream.hasReceivedEnd:
             if self._hasEnded and stream.awaitsDelivery and not stream.hasArrived:
-                self._wait()  # the peer's process may be gone, and nobody acknowledges any more
+                self._wait()  # the peer's process may have died without acknowledging
         elif self._hasEnded and self._isLinkGone:
             stream.vanished()
         elif self._isLinkGone or not stream.mayBeSilent:
             self._wait()
 
     def doubt(self) -> None:
-        """See whether there is somebody to take what was posted after the end of TCP."""
+        """Wait for an acknowledgement of what was posted after the end of TCP."""
         stream = self._stream
         if stream is not None and not stream.hasArrived:
             self._wait()
@@ -178,7 +181,7 @@ class TCPMonitor(Protocol):
         stream.reset()
 
     def cut(self) -> None:
-        """Reset TCP: the peer may be alive, and hears by no other way that there is no link any more."""
+        """Reset TCP: a living peer has no other way to notice that the link has ended."""
         self._isCut = True
         self.tcp.abortConnection()
 
@@ -186,12 +189,13 @@ class TCPMonitor(Protocol):
 
     def finish(self, inOrder: bool) -> None:
         """
-        Close TCP: the stream is over, for its application at least.
+        Close TCP, because the stream has ended, for its application at least.
 
-        In order that is done at once, not in the reactor's next turn: an application that has heard of the
-        end may look what is left in the reactor, as trial does.
+        An orderly close happens at once, not in the next reactor iteration, since an application that got
+        C{connectionLost} may check that the reactor is clean, as trial does.
 
-        @param inOrder: by FIN; otherwise by a reset, so that a peer that does not know yet hears of it.
+        @param inOrder: close by FIN; otherwise by a reset, which a peer notices even if it is in its
+            handshake.
         """
         self._stream = None
         grace, self._grace = self._grace, None
@@ -213,5 +217,5 @@ class TCPMonitor(Protocol):
             why = tcp.doWrite()
             if why is not None:
                 tcp.connectionLost(Failure(why))
-        else:  # that comes to the same, by five system calls more
+        else:  # saves five system calls compared with loseConnection
             tcp.connectionLost(Failure(CONNECTION_DONE))

@@ -24,7 +24,7 @@ class Stream:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """There is nothing to take in."""
 
     def doubt(self) -> None:
