@@ -24,7 +24,7 @@ from txrdma.mad.layouts.attributes import Attribute, ManagementClass, plain
 from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
 from txrdma.mad.layouts.sa import Record
-from txrdma.smc.explaining._words import ofCLC
+from txrdma.smc.dissect.words import ofCLC
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.clc import Message, SMCD, SMCR
 
