@@ -1,7 +1,7 @@
 """
-A wheel of deadlines: thousands of timeouts for the price of one timer.
+A timer wheel: thousands of deadlines on one timer.
 
-A deadline is rounded up to the next notch, so it comes at most one notch late, and never early.
+A deadline is rounded up to the next slot, so it expires at most one slot late and never early.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Notch = dict[int, T]
-"""What comes back at the same time, by a number of its own."""
+"""Entries that expire together, by key."""
 
 
 class Wheel(Generic[T]):
-    """Things with deadlines."""
+    """Entries with deadlines."""
 
     __slots__ = ("_notchSeconds", "_notches", "_order")
 
@@ -27,9 +27,9 @@ class Wheel(Generic[T]):
 
     def add(self, key: int, thing: T, deadline: float) -> Notch[T]:
         """
-        Bring it back when the time has come.
+        Add an entry that L{expired} returns after its deadline.
 
-        @return: where it is until then: who is done with it takes it out by its key.
+        @return: its slot; delete the key from it to cancel the deadline.
         """
         number = int(deadline / self._notchSeconds) + 1
         notch = self._notches.get(number)
@@ -40,17 +40,17 @@ class Wheel(Generic[T]):
         return notch
 
     def deadline(self) -> float | None:
-        """When L{expired} may have something next; None for never."""
+        """The time of the next slot; None if there are no entries."""
         return self._order[0] * self._notchSeconds if self._order else None
 
     def expired(self, now: float) -> list[T]:
-        """What was to come back by now, oldest notch first."""
+        """Remove and return the expired entries, earliest slot first."""
         due: list[T] = []
         while self._order and self._order[0] * self._notchSeconds <= now:
             due += self._notches.pop(heappop(self._order)).values()
         return due
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Remove all entries."""
         self._notches.clear()
         self._order.clear()

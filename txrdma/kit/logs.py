@@ -1,5 +1,5 @@
 """
-Log entries that others can cause as often as they please: one a minute about each of them.
+Rate-limited logging of events that a peer can cause at will: one entry per subject and minute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.logger import Logger, LogLevel
 MINUTE: Final = 60.0
 
 _MOST: Final = 64
-"""Subjects that are told apart; all others of that minute are one."""
+"""Subjects that are distinguished; all others share one."""
 
 _OTHERS: Final = object()
 
@@ -25,17 +25,17 @@ _ADVICE: Final = {
 
 
 def advised(error: OSError) -> str:
-    """The text of an error of the system; where no descriptor is left, with what to do about it."""
+    """The text of an L{OSError}, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0)
     return f"{error}: {advice}" if advice else str(error)
 
 
 class Seldom:
     """
-    Writes to a log what a peer or a stranger can make happen again and again.
+    Logs events that a peer can cause again and again.
 
-    The first entry about a subject is written at once, later ones once a minute; such a one tells how many
-    were left out since. A subject is whatever keeps two of those others apart: a user, an address, a reason.
+    The first entry about a subject is written at once, later ones once a minute, with the number of entries
+    that were suppressed in between. A subject identifies the cause: a user, an address, a reason.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Seldom:
         self._log = log
         self._seconds = seconds
         self._clock = clock
-        self._entries: dict[Hashable, tuple[float, int]] = {}  # when the last was written, how many since
+        self._entries: dict[Hashable, tuple[float, int]] = {}  # time of the last entry, suppressed since
 
     def info(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """Write an entry of the level I{info}, unless there was one about this subject within a minute."""
+        """L{emit} at level I{info}."""
         self.emit(LogLevel.info, subject, text, **fields)
 
     def warn(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """Write an entry of the level I{warn}, unless there was one about this subject within a minute."""
+        """L{emit} at level I{warn}."""
         self.emit(LogLevel.warn, subject, text, **fields)
 
     def emit(self, level: Any, subject: Hashable, text: str, **fields: Any) -> None:
@@ -75,7 +75,7 @@ class Seldom:
         self._log.emit(level, text, leftOut=leftOut, **fields)
 
     def _forget(self, now: float) -> None:
-        """Drop the subjects that are quiet; what was left out about them is told with the others."""
+        """Remove subjects without recent entries; their suppressed entries count for the shared one."""
         written, total = self._entries.pop(_OTHERS, (now - self._seconds, 0))
         for subject, (when, leftOut) in list(self._entries.items()):
             if now - when >= self._seconds:

@@ -1,8 +1,8 @@
 """
-Strings that name things to open: C{"soft:192.0.2.1:pcap=trace.pcap"}, C{"sim:fattree:128"}.
+Device and port strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
-Written as Twisted's endpoint strings are: colons between arguments, C{key=value} for named ones, a backslash
-before a colon, an equals sign or a backslash that is meant itself.
+The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
+and a backslash to escape a colon, an equals sign or a backslash.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 def parseString(description: str, what: str = "device") -> tuple[list[str], dict[str, str]]:
     """
-    Take a string apart.
+    Split a string into positional and named arguments.
 
-    @param what: it names, for errors.
-    @raise ValueError: a key comes twice, or a backslash stands before nothing, or there is no first argument.
+    @param what: the kind of object that it names, for error messages.
+    @raise ValueError: a key is given twice, the string ends with a backslash, or has no positional argument.
     """
     args: list[str] = []
     kwargs: dict[str, str] = {}
@@ -32,7 +32,7 @@ def parseString(description: str, what: str = "device") -> tuple[list[str], dict
 
 
 def splitString(description: str, separator: str) -> list[str]:
-    """The strings that stand in one, with a separator between them; behind a backslash it is none."""
+    """Split at each separator that is not escaped by a backslash."""
     parts = [""]
     characters = iter(description)
     for character in characters:
@@ -44,7 +44,7 @@ def splitString(description: str, separator: str) -> list[str]:
 
 
 def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
-    """The parts between colons: each a key, if it has one, and a value."""
+    """The arguments: key (None for positional ones) and value."""
     key: str | None = None
     value = ""
     characters = iter(description)
@@ -57,7 +57,7 @@ def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
         elif character == "\\":
             following = next(characters, None)
             if following is None:
-                raise ValueError(f"{what} {description!r}: there is nothing behind the last backslash")
+                raise ValueError(f"{what} {description!r}: nothing follows the last backslash")
             value += following
         else:
             value += character

@@ -1,9 +1,9 @@
 """
-Ends of streams over connections that carry messages: what protocols hear of them, and when.
+Streams over message connections: when bytes are delivered and posted, and how a stream ends.
 
-What is written waits for the end of the reactor's turn, or of a batch of completions. How connections end is
-what TCP would tell: who closes hears C{ConnectionDone} when the peer's memory has all that was written, and
-what has come before the peer's end is delivered before the protocol hears of that.
+Written bytes are posted at the end of the reactor iteration, or of a batch of completions. A connection ends
+as over TCP: C{ConnectionDone} means that all written bytes are in the peer's memory, and bytes that arrived
+before the peer closed are delivered before C{connectionLost}.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ _log = Logger()
 
 
 STOPPING_SECONDS: Final = 1.0
-"""The time that a process which ends has for handing over what was written, and again for saying goodbye."""
+"""
+Time that a stopping reactor waits for written bytes to be sent, and again for the close of the connection.
+"""
 
 
 class Declining(StreamProtocol):
-    """The protocol of a connection that a factory declines: it ends in order and at once, as TCP's does."""
+    """The protocol of a connection whose factory returned None: it closes at once, in order, as over TCP."""
 
     def connectionMade(self) -> None:
         """End the connection."""
@@ -42,12 +44,12 @@ class Declining(StreamProtocol):
 
 class Core(Protocol):
     """
-    The bytes of a stream both ways, and what each end has said of its own end.
+    The bytes of a stream in both directions, and which directions each end has closed.
 
-    @ivar isReadable: the peer may send more bytes; C{isWritable}: so may this end.
-    @ivar isOver: the peer has ended the connection, or both ends have ended their half of it.
-    @ivar wasCut: the peer has ended the connection before it had all bytes that were written here.
-    @ivar hasParted: the peer has had our word that the connection ends.
+    @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
+    @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
+    @ivar wasCut: the peer has closed the connection before it had all bytes that were written here.
+    @ivar hasParted: the peer has received our close.
     """
 
     isReadable: bool
@@ -58,40 +60,40 @@ class Core(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Bytes that were written and are not posted yet."""
+        """Number of written bytes that are not posted yet."""
 
     @property
     def isDelivered(self) -> bool:
-        """Whether all that was written is in the peer's memory."""
+        """Whether all written bytes are in the peer's memory."""
 
     @property
     def unread(self) -> int:
-        """Bytes that have come and are not read yet."""
+        """Number of received bytes that are not read yet."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes, as soon as there is room for them; after the end of writing they are dropped."""
+        """Queue bytes until the peer has room for them; drop them if the write side is closed."""
 
     def drop(self) -> None:
-        """Forget all that is not posted."""
+        """Drop what is not posted."""
 
     def read(self) -> bytes:
-        """Read some of the bytes that have come; empty if there are none."""
+        """Take some received bytes; empty if there are none."""
 
     def closeWriting(self) -> None:
-        """Write no more, and tell the peer so behind all that was written."""
+        """Close the write side, after all written bytes."""
 
     def close(self) -> None:
-        """Neither write nor read any more, and tell the peer so behind all that was written."""
+        """Close both sides, after all written bytes."""
 
 
 class Beneath(Protocol):
-    """The connection beneath a stream."""
+    """The message connection that carries a stream."""
 
     def loseConnection(self) -> None:
-        """End the connection, when all that was sent is in the peer's memory."""
+        """Close when all sent messages are in the peer's memory."""
 
     def abortConnection(self) -> None:
-        """End the connection now, whatever waits."""
+        """Close at once."""
 
 
 CoreT = TypeVar("CoreT", bound=Core)
@@ -101,11 +103,12 @@ BeneathT = TypeVar("BeneathT", bound=Beneath)
 @implementer(IParting)
 class StreamEnd(Generic[CoreT, BeneathT]):
     """
-    One end of a stream: an L{End<txrdma.streams.transport.End>} on a connection whose kind a subclass knows.
+    A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
 
-    A subclass calls C{_begun}, C{_turn} when something has come or can be sent, and C{_lost}.
+    A subclass knows the kind of message connection. It calls C{_begun}, C{_turn} when bytes have arrived or
+    can be sent, and C{_lost}.
 
-    @ivar host: the address of this end; C{peer}: the peer's.
+    @ivar host: the local address; C{peer}: the peer's.
     """
 
     host: Address
@@ -119,8 +122,8 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param dress: makes the transport of this end, with the protocol.
-        @param ended: called when the protocol has heard of the end.
+        @param dress: makes the transport, with the protocol.
+        @param ended: called after C{connectionLost}.
         """
         self.isClient = isClient
         self.context: dict[Any, Any] = {}
@@ -138,14 +141,14 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._later: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
 
-    # What a subclass knows
+    # For subclasses
 
     def _send(self, core: CoreT, transport: BeneathT) -> None:
-        """Post what the core has to send."""
+        """Post what the core has queued."""
         raise NotImplementedError
 
     def _begun(self, transport: BeneathT) -> None:
-        """Begin: the connection beneath is established, and the core is there."""
+        """Start, since the message connection is established and C{_core} is set."""
         self._transport = transport
         self._front = front = self._dress(self)
         self.isOpen = True
@@ -155,35 +158,35 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._isBusy = False
 
     def _lost(self, reason: Failure) -> None:
-        """End, by what the connection beneath says and by what the peer has said before."""
+        """End, since the message connection is lost; the peer may have closed in order before."""
         core, self._core = self._core, None
         self._isGone, self._transport = True, None
-        if core is not None:  # nothing more comes or goes
+        if core is not None:  # nothing more is sent or received
             self._wasCut = self._wasCut or core.wasCut
             hasSaid = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = core.isOver or core.hasParted or (self.isDeaf and hasSaid and core.isDelivered)
         self._soon()
 
     def _keepRest(self) -> None:
-        """Keep what has come and is not read."""
+        """Copy unread bytes, before the buffers are released."""
         core = self._core
         while core is not None and core.unread:
             self._rest += core.read()
 
-    # What the application wants: see txrdma.streams.transport
+    # Calls of the transport: txrdma.streams.transport.End
 
     @property
     def connected(self) -> bool:
-        """Whether there is an application that has not heard of the end."""
+        """Whether C{connectionLost} has not been called."""
         return self._front is not None
 
     @property
     def backlog(self) -> int:
-        """Bytes that are not posted yet."""
+        """Number of bytes that are not posted yet."""
         return 0 if self._core is None else self._core.backlog
 
     def write(self, data: bytes) -> int:
-        """Take bytes to be sent; the length of the backlog."""
+        """Queue bytes; return the length of the backlog."""
         if self._core is None or self._isLeaving:
             self._wasCut = True
         else:
@@ -193,33 +196,35 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         return self.backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Take several byte strings to be sent."""
+        """Queue several byte strings."""
         self.write(b"".join(chunks))
 
     def close(self) -> None:
-        """End the connection when all is posted that was written, and a producer is done."""
+        """Close the connection when all written bytes are posted and the producer is done."""
         if self.connected and not self.isDeaf:
             self.isDeaf = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
-        """Write nothing any more when all is posted that was written, and a producer is done."""
+        """Close the write side when all written bytes are posted and the producer is done."""
         self.isEnding = True
         self._soon()
 
     def abort(self) -> None:
-        """End the connection at once, and forget what is not posted."""
+        """Close the connection at once and drop what is not posted."""
         if self.connected and self._failure is None:
             self._giveUp(Failure(ConnectionAborted()))
 
     def resume(self) -> None:
-        """Deliver again what arrives, soon."""
+        """Resume delivery in a later reactor iteration."""
         if self.isPaused:
             self.isPaused = False
             self._soon()
 
     def blame(self, where: str) -> None:
-        """End the connection because the application has raised: for its peer in order, as with TCP."""
+        """
+        Close the connection because the application raised; for the peer it closes in order, as over TCP.
+        """
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = self._failure or Failure()
         self.isDeaf, self.isOpen = True, False
@@ -229,7 +234,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._soon()
 
     def _violated(self, what: str) -> None:
-        _log.warn("{end} ends, as the peer breaks the rules: {what}", end=self, what=what)
+        _log.warn("{end}: the peer violated the protocol, closing: {what}", end=self, what=what)
         self._giveUp(Failure(ConnectionLost(what)))
 
     def _giveUp(self, failure: Failure) -> None:
@@ -246,10 +251,10 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         else:
             self._turn()
 
-    # A turn
+    # Delivering and posting
 
     def _soon(self) -> None:
-        """Have a turn when the reactor is done with what it does."""
+        """Schedule L{_turn}."""
         if not self._isBusy and self._later is None and self.connected:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
@@ -258,7 +263,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         self._turn()
 
     def _turn(self) -> None:
-        """Deliver what has come, post what can be posted, and do what follows for the end."""
+        """Deliver received bytes, post written ones, and close if that is due."""
         if self._isBusy:
             return
         self._isBusy = True
@@ -287,7 +292,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
                 self.blame("dataReceived")
 
     def _post(self) -> None:
-        """Post what can be posted, and let a producer have its turn when all is."""
+        """Post written bytes, and resume the producer when all are posted."""
         core, transport = self._core, self._transport
         if core is None or transport is None or self._isLeaving:
             return
@@ -298,11 +303,11 @@ class StreamEnd(Generic[CoreT, BeneathT]):
             self._mustFlush = False
             if self.isOpen:
                 callWithContext(self.context, front.flushed)
-                self._maybeEndWriting(core)  # the producer may have been the last to wait for
+                self._maybeEndWriting(core)  # unless the producer has unregistered
                 self._send(core, transport)
 
     def _maybeEndWriting(self, core: CoreT) -> None:
-        """End writing if that was asked for, all is posted that was written, and no producer has more."""
+        """Close the write side if that was requested, all bytes are posted and there is no producer."""
         if not self.isEnding or not self.isOpen or core.backlog or self.isNoticed:
             return
         self.isOpen = False
@@ -314,7 +319,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
             callWithContext(self.context, self._front.writeEnded)
 
     def _conclude(self) -> bool:
-        """Do what follows for the end; whether there is something to deliver or to post after that."""
+        """Close what is due; return whether there is something to deliver or to post after that."""
         core = self._core
         if core is not None and core.isReadable and not (core.isOver or core.hasParted):
             return False  # the usual case
@@ -335,14 +340,14 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         return False
 
     def _leave(self) -> None:
-        """End the connection beneath: both ends have said all that they have to say."""
+        """Close the message connection, since both ends have closed the stream."""
         if not self._isLeaving:
             self._isLeaving = True
             if self._transport is not None:
                 self._transport.loseConnection()
 
     def _readEnded(self) -> None:
-        """Tell the protocol that all is read; who does not close by halves closes by that."""
+        """Report the end of input; a protocol without half-close is closed."""
         front = self._front
         if self.isDeaf or front is None:
             return
@@ -356,7 +361,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
             self._core.close()
 
     def _maybeEnd(self) -> None:
-        """Tell the protocol of the end, if there is nothing to come before."""
+        """Report the end of the connection, unless bytes have to be delivered first."""
         if not self._isGone or (self._rest and not self.isDeaf and self._failure is None):
             return
         if self._failure is not None:
@@ -383,7 +388,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
             stopping.callback(None)
 
     def reactorStops(self) -> Deferred[None] | None:
-        """Hand over what was written, as the process is about to end."""
+        """Send written bytes and close, since the process is about to end."""
         if not self.connected:
             return None
         if not self.isDeaf and self._failure is None:
@@ -405,7 +410,7 @@ class StreamEnd(Generic[CoreT, BeneathT]):
         return stopped.addBoth(cancel)
 
     def _hurry(self) -> None:
-        """Say goodbye without what the peer has no room for, as Twisted's TCP does."""
+        """Close without the bytes for which the peer has no room, as Twisted's TCP does."""
         if self._core is not None:
             self._core.drop()
         self._turn()

@@ -1,5 +1,5 @@
 """
-Attempts at streams, and ports that accept them, above endpoints of messages: what such streams share.
+Client attempts and listening ports of streams that run over message connections.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _log = Logger()
 
 class Connecting:
     """
-    One attempt of a client, whose factory is started, and is stopped at the end of what comes of it.
+    One attempt of a client: starts its factory, and stops it after the connection or the failure.
 
-    @ivar protocol: from C{make} on.
+    @ivar protocol: available after L{make}.
     """
 
     protocol: IProtocol
@@ -36,7 +36,7 @@ class Connecting:
         """
         Make the protocol.
 
-        @raise NoProtocol: the factory has none.
+        @raise NoProtocol: the factory returned None.
         """
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
@@ -44,11 +44,11 @@ class Connecting:
         self.protocol = protocol
 
     def ended(self) -> None:
-        """Stop the factory: the protocol has heard of the end."""
+        """Stop the factory, since the connection is closed."""
         self._factory.doStop()
 
     def failed(self, failure: Failure) -> Failure:
-        """Stop the factory; answer the error as TCP's endpoints have it."""
+        """Stop the factory; return the failure as the TCP endpoints report it."""
         self._factory.doStop()
         error = failure.value
         known = None if error is None else self.known(error)
@@ -57,17 +57,17 @@ class Connecting:
         return failure if known is None else Failure(known)
 
     def known(self, error: BaseException) -> BaseException | None:
-        """Translate an error that TCP has a name for; None is any other."""
+        """Return the TCP error that corresponds to an error; None if there is none."""
         return None
 
 
 @implementer(IListeningPort)
 class StreamPort:
-    """A port that accepts streams, above one that accepts connections for messages."""
+    """A listening port of streams, on top of one of message connections."""
 
     def __init__(self, port: IListeningPort, factory: IProtocolFactory, kind: str) -> None:
         """
-        @param kind: the first word of its endpoint strings.
+        @param kind: the prefix of its endpoint strings.
         """
         self._port, self._factory, self._kind = port, factory, kind
         self._isListening = True
@@ -83,22 +83,22 @@ class StreamPort:
         return f"<StreamPort {self._kind} {self._port!r}>"
 
     def startListening(self) -> None:
-        """Listen from now on; the endpoint has done so."""
+        """Do nothing: the endpoint has started to listen."""
 
     def stopListening(self) -> Deferred[None] | None:
-        """Listen no more; connections stay. Twice is fine."""
+        """Stop listening. Connections stay open. Idempotent."""
         stopped = self._port.stopListening()  # first: the factory may raise
         if self._isListening:
-            self._isListening = False
-            with _log.failuresHandled("doStop of {factory!r} failed; its port stops", factory=self._factory):
+            self._isListening = False with _log.failuresHandled("doStop of {factory!r} failed; its port is
+            closed", factory=self._factory):
                 self._factory.doStop()
         return stopped
 
     def getHost(self) -> Address:
-        """The address that is listened to."""
+        """The address of the port."""
         return self.addressOf(self._port.getHost())
 
     def addressOf(self, host: Any) -> Address:
-        """The address of the port beneath, as Twisted has it for TCP."""
+        """The TCP address that corresponds to the address of the message port."""
         found: Address = host
         return found

@@ -1,8 +1,8 @@
 """
-Connections whose reactor stops: what was sent may still arrive, and the peer hears of the end.
+Closing connections in order before the reactor stops.
 
-The system does that for TCP's connections, and a kernel for those of its communication manager; here nobody
-but the process itself can.
+For TCP the kernel delivers what was sent and tells the peer that the process has ended. Connections that live
+in this process have to do both before it ends.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from twisted.logger import Logger
 _log = Logger()
 
 LEAVING_SECONDS: Final = 5.0
-"""The time that all that was sent has to arrive."""
+"""Time for sent messages to be acknowledged; after that a connection is aborted."""
 
 
 class Leaver(Protocol):
-    """Somebody who has something to do before a reactor stops."""
+    """An object that is called before a reactor stops."""
 
     def reactorStops(self) -> Deferred[None] | None:
-        """Do it, and tell when it is done; called once."""
+        """Shut down; called once. The reactor waits for the Deferred."""
 
 
 class _Stop:
     """
-    The end of one reactor, and who has something to do before it.
+    One shutdown trigger for all listeners of a reactor.
 
-    Twisted's triggers are a list: with one for each of ten thousand connections their ends would take long.
+    Twisted keeps triggers in a list, so removing one for each of ten thousand connections would be quadratic.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -43,7 +43,7 @@ class _Stop:
         self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._stops)
 
     def forget(self, leaver: Leaver) -> None:
-        """Do without somebody."""
+        """Remove a listener, and with the last one the trigger."""
         self.leavers.pop(leaver, None)
         if not (self.leavers or self._hasBegun):
             del _stops[self._reactor]
@@ -52,13 +52,13 @@ class _Stop:
     def _stops(self) -> Deferred[Any]:
         self._hasBegun = True
         waiting = []
-        while self.leavers:  # the end of one may be that of another, or the beginning
+        while self.leavers:  # a listener may remove or add others
             leaver = next(iter(self.leavers))
             del self.leavers[leaver]
             try:
                 done = leaver.reactorStops()
             except Exception:
-                _log.failure("{leaver} fails as the reactor stops", leaver=leaver)
+                _log.failure("{leaver} failed to shut down before the reactor stops", leaver=leaver)
             else:
                 if done is not None:
                     waiting.append(done)
@@ -70,7 +70,7 @@ _stops: dict[Any, _Stop] = {}
 
 
 def beforeStop(reactor: Any, leaver: Leaver) -> None:
-    """Have somebody leave before a reactor stops, unless it is a clock, which never does."""
+    """Call a listener before a reactor stops. A C{Clock} never stops."""
     if IReactorCore.providedBy(reactor):
         stop = _stops.get(reactor)
         if stop is None:
@@ -79,18 +79,18 @@ def beforeStop(reactor: Any, leaver: Leaver) -> None:
 
 
 def hasLeft(reactor: Any, leaver: Leaver) -> None:
-    """Forget somebody who has nothing to do any more. Twice is fine."""
+    """Remove a listener, if it is still registered."""
     stop = _stops.get(reactor)
     if stop is not None and leaver in stop.leavers:
         stop.forget(leaver)
 
 
 class IParting(Interface):
-    """A protocol of messages that ends its connection by itself when the reactor stops."""
+    """A message protocol that closes its own connection when the reactor stops."""
 
 
 class Stopping:
-    """The last moments of one connection for messages, whose reactor stops; until C{ended}."""
+    """Closes one message connection when the reactor stops, unless L{ended} was called before."""
 
     __slots__ = ("_abort", "_late", "_leave", "_reactor", "_stopped")
 
@@ -98,9 +98,9 @@ class Stopping:
         self, reactor: Any, protocol: object, leave: Callable[[], None], abort: Callable[[], None]
     ) -> None:
         """
-        @param protocol: nothing happens to one that is L{IParting}.
-        @param leave: ends the connection when all that was sent has arrived.
-        @param abort: ends it at once; called when C{leave} has not done it in L{LEAVING_SECONDS}.
+        @param protocol: ignored if it provides L{IParting}.
+        @param leave: closes the connection after all sent messages were acknowledged.
+        @param abort: closes it at once; called if C{leave} takes longer than L{LEAVING_SECONDS}.
         """
         self._reactor, self._leave, self._abort = reactor, leave, abort
         self._stopped: Deferred[None] | None = None
@@ -109,7 +109,7 @@ class Stopping:
             beforeStop(reactor, self)
 
     def ended(self) -> None:
-        """Hear that the connection has ended, and its protocol knows."""
+        """Unregister, since the connection has ended and its protocol was told."""
         hasLeft(self._reactor, self)
         late, self._late = self._late, None
         if late is not None and late.active():
@@ -119,7 +119,7 @@ class Stopping:
             stopped.callback(None)
 
     def reactorStops(self) -> Deferred[None]:
-        """End the connection."""
+        """Close the connection."""
         stopped = self._stopped = Deferred()
         self._late = self._reactor.callLater(LEAVING_SECONDS, self._abort)
         self._leave()

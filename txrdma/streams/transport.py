@@ -1,7 +1,8 @@
 """
-Transports of streams, as far as protocols and producers see them: what all of ours have of Twisted's TCP.
+The transport that protocols and producers use, the same for all streams: Twisted's TCP interfaces.
 
-Bytes, and when the connection ends, are the business of an L{End}, which tells its transport what happens.
+The connection (L{End}) moves the bytes and decides when it ends; it reports events to its transport
+(L{Front}).
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
 Address = IPv4Address | IPv6Address
-"""The address of an end, as TCP has it."""
+"""A TCP address."""
 
 _log = Logger()
 
 _PULLS: Final = 16
-"""How often a pull producer is asked before what it gave is posted."""
+"""Most calls of a pull producer before its bytes are posted."""
 
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
 
 
 class Bytes(Protocol):
     """
-    The bytes of a stream, and what its end and its transport know of each other.
+    The bytes of a stream, with the flags that its connection and its transport share.
 
     @ivar context: the logging context of the protocol.
-    @ivar isOpen: the application may write; C{isEnding}: it closes when all is posted.
-    @ivar isDeaf: nothing is delivered any more; C{isPaused}: not at present.
-    @ivar isNoticed: there is a producer.
-    @ivar backlog: bytes that are not posted yet.
+    @ivar isOpen: the application may write; C{isEnding}: the connection closes when all bytes are posted.
+    @ivar isDeaf: received bytes are discarded; C{isPaused}: they are held back.
+    @ivar isNoticed: a producer is registered.
+    @ivar backlog: number of bytes that are not posted yet.
     """
 
     context: dict[Any, Any]
@@ -59,17 +60,15 @@ class Bytes(Protocol):
     def backlog(self) -> int: ...
 
     def write(self, data: bytes) -> int:
-        """Take bytes to be sent; the length of the backlog."""
+        """Queue bytes; return the length of the backlog."""
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Take several byte strings to be sent."""
+        """Queue several byte strings."""
 
 
 class End(Protocol):
     """
-    The end of a connection, as its transport sees it.
-
-    It calls the methods of the transport that a L{Front} has.
+    The connection, as its transport uses it. It reports events to the methods of L{Front}.
     """
 
     @property
@@ -85,44 +84,44 @@ class End(Protocol):
     def peer(self) -> Address: ...
 
     def close(self) -> None:
-        """End the connection when all is posted that was written, and a producer is done."""
+        """Close the connection when all written bytes are posted and the producer is done."""
 
     def closeWriting(self) -> None:
-        """Write nothing any more when all is posted that was written, and a producer is done."""
+        """Close the write side when all written bytes are posted and the producer is done."""
 
     def abort(self) -> None:
-        """End the connection at once, and forget what is not posted."""
+        """Close the connection at once and drop what is not posted."""
 
     def resume(self) -> None:
-        """Deliver again what arrives, soon."""
+        """Resume delivery in a later reactor iteration."""
 
     def blame(self, where: str) -> None:
-        """End the connection because the application has raised, in the method of that name."""
+        """Close the connection because the named method of the application raised."""
 
 
 class Front(Protocol):
-    """The application's side of a stream, as its end sees it: a transport, which keeps exceptions off."""
+    """The transport, as its connection uses it. Its methods handle exceptions of the application."""
 
     def begun(self) -> None:
-        """Connect the protocol, which may write from now on."""
+        """Connect the protocol, which may write from then on."""
 
     def flushed(self) -> None:
-        """Let a producer go on: all that was written is posted."""
+        """Resume the producer, since all written bytes are posted."""
 
     def writeEnded(self) -> None:
-        """Tell a protocol that closes by halves that its own half is closed."""
+        """Call C{writeConnectionLost} of an C{IHalfCloseableProtocol}."""
 
     @property
     def knowsHalves(self) -> bool: ...
 
     def readEnded(self) -> None:
-        """Tell a protocol that closes by halves that all is read."""
+        """Call C{readConnectionLost} of an C{IHalfCloseableProtocol}."""
 
     def dismiss(self) -> None:
-        """Stop the producer: nothing that it writes is sent any more."""
+        """Stop the producer, since nothing more is sent."""
 
     def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+        """Call C{connectionLost} with the reason; None disconnects the protocol without a call."""
 
 
 EndT = TypeVar("EndT", bound=End)
@@ -136,12 +135,12 @@ def _mustBeBytes(data: object) -> None:
 @implementer(IConsumer, IPushProducer, ILoggingContext)
 class StreamTransport(Generic[EndT]):
     """
-    The transport that a protocol sees of a stream: Twisted's interfaces to an L{End}.
+    The transport of a stream: Twisted's interfaces to an L{End}.
 
-    What is written waits until the end of the connection flushes. (C{__dict__} is for TLS, which needs to
-    replace methods; it takes no room otherwise.)
+    Written bytes wait until the connection flushes them. (C{__dict__} is for TLS, which replaces methods; it
+    is allocated on first use.)
 
-    @ivar stream: the end of the connection.
+    @ivar stream: the connection.
     """
 
     __slots__ = (
@@ -154,7 +153,7 @@ class StreamTransport(Generic[EndT]):
 
     def __init__(self, stream: EndT, flow: Bytes, protocol: IProtocol, system: str) -> None:
         """
-        @param system: the prefix of what the protocol logs.
+        @param system: the log prefix of the protocol.
         """
         self.stream = stream
         self._flow = flow
@@ -165,7 +164,7 @@ class StreamTransport(Generic[EndT]):
 
     @property
     def protocol(self) -> IProtocol | None:
-        """The protocol that is served; TLS puts itself in its place."""
+        """The protocol. TLS replaces it by its own."""
         return cast("IProtocol | None", self._flow.protocol)
 
     @protocol.setter
@@ -174,31 +173,31 @@ class StreamTransport(Generic[EndT]):
 
     @property
     def connected(self) -> bool:
-        """Whether the protocol has not heard of the connection's end."""
+        """Whether C{connectionLost} has not been called."""
         return self.stream.connected
 
     @property
     def disconnected(self) -> bool:
-        """Whether the protocol has heard of the connection's end."""
+        """Whether C{connectionLost} has been called."""
         return self.stream.disconnected
 
     @property
     def disconnecting(self) -> bool:
-        """Whether the connection is being closed, so that nothing is delivered any more."""
+        """Whether the connection is being closed, and received bytes are discarded."""
         return self._flow.isDeaf
 
     # ITransport
 
     def write(self, data: bytes) -> None:
-        """Write, some time soon and in order."""
+        """Queue bytes to be sent in order."""
         if data.__class__ is not bytes:
             _mustBeBytes(data)
         flow = self._flow
         if data and (not flow.isOpen or flow.write(data) > self.bufferSize) and self.producer is not None:
-            self._pauseProducer()  # also where the end is not told yet: it would write, and never hear of it
+            self._pauseProducer()  # also after the end: nobody else would pause it
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Write a sequence of byte strings, in order."""
+        """Queue byte strings to be sent in order."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
@@ -211,20 +210,20 @@ class StreamTransport(Generic[EndT]):
             self._pauseProducer()  # as in C{write}
 
     def loseConnection(self) -> None:
-        """Write what was written, wait for the producer, then close."""
+        """Close after all written bytes are sent and the producer is done."""
         self.stream.close()
 
     def loseWriteConnection(self) -> None:
-        """Write what was written, then say that this is all."""
+        """Close the write side after all written bytes are sent."""
         if self._flow.isOpen:
             self.stream.closeWriting()
 
     def abortConnection(self) -> None:
-        """Close at once, and forget what is not posted."""
+        """Close at once and drop what is not posted."""
         self.stream.abort()
 
     def getHost(self) -> Address:
-        """The address of this end."""
+        """The local address."""
         return self.stream.host
 
     def getPeer(self) -> Address:
@@ -233,13 +232,13 @@ class StreamTransport(Generic[EndT]):
 
     @property
     def client(self) -> tuple[str, int]:
-        """Host and port of the peer, which no interface has, but servers of TCP in Twisted."""
+        """Host and port of the peer, an attribute that Twisted's TCP server transports have."""
         peer = self.stream.peer
         return peer.host, peer.port
 
     @property
     def hostname(self) -> str:
-        """Host of the peer, for programs, as C{client} is."""
+        """Host of the peer, an attribute like C{client}."""
         return self.stream.peer.host
 
     # IConsumer
@@ -271,7 +270,7 @@ class StreamTransport(Generic[EndT]):
             self.stream.closeWriting()
 
     def stopConsuming(self) -> None:
-        """The producer has lost interest."""
+        """Unregister the producer and close."""
         self.unregisterProducer()
         self.loseConnection()
 
@@ -287,20 +286,20 @@ class StreamTransport(Generic[EndT]):
         self._flow.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Resume C{dataReceived}, some time soon."""
+        """Resume C{dataReceived} in a later reactor iteration."""
         self.stream.resume()
 
     def stopProducing(self) -> None:
-        """Lose the connection, because the consumer of its data is gone."""
+        """Close the connection, because the consumer of its data is gone."""
         self.loseConnection()
 
     startReading = resumeProducing
     stopReading = pauseProducing
 
-    # ITLSTransport, but for what the class of the transport has to say
+    # ITLSTransport; subclasses declare the interface
 
     def startTLS(self, contextFactory: object, normal: bool = True) -> None:
-        """Go on with TLS over this connection."""
+        """Start TLS on this connection."""
         from twisted.internet import _newtls
 
         producer, streaming = self.producer, self.streamingProducer
@@ -312,17 +311,17 @@ class StreamTransport(Generic[EndT]):
         if producer is not None:
             self.registerProducer(producer, streaming)
 
-    # What the end of the connection tells
+    # Events of the connection: L{Front}
 
     def begun(self) -> None:
-        """Connect the protocol, which may write from now on."""
+        """Connect the protocol, which may write from then on."""
         try:
             cast(IProtocol, self.protocol).makeConnection(cast(ITransport, self))
         except BaseException:
             self.stream.blame("makeConnection")
 
     def flushed(self) -> None:
-        """Let a producer go on: all that was written is posted."""
+        """Resume the producer, since all written bytes are posted."""
         producer = self.producer
         try:
             if producer is None:
@@ -336,7 +335,7 @@ class StreamTransport(Generic[EndT]):
             self.stream.blame("resumeProducing")
 
     def _pull(self) -> None:
-        """Let a pull producer fill the buffer somewhat, as long as it gives something."""
+        """Call a pull producer until it writes nothing, or the buffer is full."""
         flow = self._flow
         for _ in range(_PULLS):
             before = flow.backlog
@@ -345,7 +344,7 @@ class StreamTransport(Generic[EndT]):
                 break
 
     def writeEnded(self) -> None:
-        """Tell a protocol that closes by halves that its own half is closed."""
+        """Call C{writeConnectionLost} of an C{IHalfCloseableProtocol}."""
         half = IHalfCloseableProtocol(self.protocol, None)
         if half is not None:
             try:
@@ -355,11 +354,11 @@ class StreamTransport(Generic[EndT]):
 
     @property
     def knowsHalves(self) -> bool:
-        """Whether the protocol closes by halves."""
+        """Whether the protocol is an C{IHalfCloseableProtocol}."""
         return IHalfCloseableProtocol(self.protocol, None) is not None
 
     def readEnded(self) -> None:
-        """Tell a protocol that closes by halves that all is read."""
+        """Call C{readConnectionLost} of an C{IHalfCloseableProtocol}."""
         half = IHalfCloseableProtocol(self.protocol, None)
         if half is not None:
             try:
@@ -368,9 +367,9 @@ class StreamTransport(Generic[EndT]):
                 self.stream.blame("readConnectionLost")
 
     def ended(self, reason: Failure | None) -> None:
-        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+        """Call C{connectionLost} with the reason; None disconnects the protocol without a call."""
         if self.TLS:
-            for name in _TLS_METHODS:  # they hold on to the protocol
+            for name in _TLS_METHODS:  # they refer to the protocol
                 self.__dict__.pop(name, None)
         protocol, self.protocol = self.protocol, None
         if reason is None:
@@ -385,7 +384,7 @@ class StreamTransport(Generic[EndT]):
             _log.failure("Unhandled error in connectionLost")
 
     def dismiss(self) -> None:
-        """Stop the producer: nothing that it writes is sent any more."""
+        """Stop the producer, since nothing more is sent."""
         producer, self.producer = self.producer, None
         self._flow.isNoticed = False
         try:
@@ -397,6 +396,6 @@ class StreamTransport(Generic[EndT]):
     # ILoggingContext
 
     def logPrefix(self) -> str:
-        """The log prefix of the connection: as on a TCP transport."""
+        """The log prefix of the protocol, as for TCP."""
         context = self._flow.context.get(ILogContext, {})
         return str(context.get("system", "-"))

@@ -1,9 +1,9 @@
 r"""
-Processes that tell tools of the same user what they are doing, each by an abstract UNIX socket.
+Status of running processes for tools of the same user, over an abstract UNIX socket per process.
 
-A name is C{\0NAMESPACE/UID/PID}; whoever connects gets one line of JSON. Both sides look at SO_PEERCRED: a
-name in that space can be taken by anybody. The sockets are found in C{/proc/net/unix}; there is no file that
-could outlive its process.
+The name of the socket is C{\0NAMESPACE/UID/PID}. A client that connects receives one line of JSON. Both ends
+check SO_PEERCRED, since any process can bind such a name. Tools find the sockets in C{/proc/net/unix}; no
+file can outlive its process.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ PROC_NET_UNIX: Final = Path("/proc/net/unix")
 
 
 class IReactor(IReactorUNIX, IReactorTime):
-    """The interfaces of a reactor that asking other processes needs: UNIX sockets and time."""
+    """What a client needs of the reactor: UNIX sockets and time."""
 
 
 def nameIn(namespace: str, pid: int) -> str:
-    """The abstract name on which a process of our user answers."""
+    """The abstract name of the status socket of a process of this user."""
     return f"\0{namespace}/{os.geteuid()}/{pid}"
 
 
 class Answering(LocalListener):
     """
-    Answers whoever connects, and has the right to know.
+    A status socket, which answers processes of the same user.
 
-    The reactor only accepts: an answer that the socket's buffer can't hold is sent by a thread, so that who
-    asks and does not listen holds up nobody.
+    A status that does not fit into the socket's buffer is sent by a thread, so that a client that does not
+    read blocks nothing.
 
-    @ivar owner: the process and the user by whose name it answers.
+    @ivar owner: the process and the user in its name.
     """
 
     def __init__(
         self, reactor: Reactor, namespace: str, report: Callable[[], dict[str, Any]], purpose: str
     ) -> None:
         """
-        @param report: gives what JSON can carry; the process and its command line are added.
+        @param report: returns the status for JSON; the PID and the command line are added.
         @raise OSError: the name is taken.
         """
         self._report = report
@@ -77,7 +77,7 @@ class Answering(LocalListener):
         try:
             sent = asker.send(answer)
         except OSError:
-            sent = len(answer)  # nobody listens any more
+            sent = len(answer)  # the client is gone
         if sent == len(answer):
             asker.close()
         else:
@@ -90,22 +90,22 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
         try:
             asker.sendall(answer)
         except OSError:
-            pass  # it has gone, or does not listen
+            pass  # the client is gone, or does not read
 
 
 class Disclosure(Generic[T]):
     """
-    The parts of this process that tools of one kind are told of, and the socket that answers these tools.
+    The objects of one kind whose status this process reports, and their status socket.
 
-    A process answers under a namespace as long as it has such a part on a running reactor.
+    There is a status socket as long as such an object exists on a running reactor.
 
-    @ivar parts: those that there are, each with its reactor.
+    @ivar parts: the objects, each with its reactor.
     """
 
     def __init__(self, namespace: str, command: str, report: Callable[[], dict[str, Any]]) -> None:
         """
-        @param command: the tool, as users call it.
-        @param report: gives what there is to tell; see L{Answering}.
+        @param command: the command line of the tool, for the log.
+        @param report: returns the status; see L{Answering}.
         """
         self.parts: dict[T, Any] = {}
         self._namespace, self._command, self._report = namespace, command, report
@@ -113,9 +113,10 @@ class Disclosure(Generic[T]):
 
     def appear(self, reactor: Any, part: T) -> None:
         """
-        Tell of a part from now on; whoever asks is answered once the reactor runs.
+        Add an object. The status socket is opened when the reactor runs.
 
-        The socket is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
+        The socket is an internal reader of the reactor, like its waker, so it does not make trial's reactor
+        dirty.
         """
         self.parts[part] = reactor
         if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
@@ -123,9 +124,9 @@ class Disclosure(Generic[T]):
 
     def leave(self, part: T) -> bool:
         """
-        Tell of a part no more; with the last one nobody is answered any more.
+        Remove an object, and close the status socket with the last one.
 
-        @return: False for a part that has never appeared, or has left.
+        @return: False if the object was not there.
         """
         reactor = self.parts.pop(part, None)
         if reactor is None:
@@ -152,13 +153,13 @@ class Disclosure(Generic[T]):
 
 def processesIn(namespace: str, listing: str | None = None) -> list[int]:
     """
-    The processes of our user that would answer, or say so.
+    The PIDs in the status sockets of this user.
 
-    @param listing: as C{/proc/net/unix} has it, which is read otherwise.
+    @param listing: the contents of C{/proc/net/unix}, which is read by default.
     """
     if listing is None:
         listing = PROC_NET_UNIX.read_text(errors="replace")
-    # The zero at the beginning of an abstract name is shown as an @.
+    # /proc/net/unix shows the leading zero byte as @.
     form = re.compile(
         r"^[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ (?P<flags>[0-9A-F]+) .* "
         rf"@{re.escape(namespace)}/{os.geteuid()}/(?P<pid>[0-9]+)$"
@@ -168,7 +169,7 @@ def processesIn(namespace: str, listing: str | None = None) -> list[int]:
 
 
 class _Asking(Protocol):
-    """The asking end of a UNIX connection: it reads one answer."""
+    """Reads one status."""
 
     def __init__(self) -> None:
         self.answered: Deferred[bytes] = Deferred(lambda _: self._abort())
@@ -187,10 +188,10 @@ class _Asking(Protocol):
         if data.endswith(b"\n"):
             self._finish(b"".join(self._chunks))
         elif self._length > _LONGEST_ANSWER:
-            self._finish(Failure(ValueError("the answer does not end")))
+            self._finish(Failure(ValueError("the answer is too long")))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._finish(Failure(ConnectionError("the process hung up")))
+        self._finish(Failure(ConnectionError("the process closed the connection")))
 
     def _finish(self, result: bytes | Failure) -> None:
         if not self.answered.called:
@@ -204,9 +205,9 @@ class _Asking(Protocol):
 
 async def askProcess(reactor: IReactor, namespace: str, pid: int, timeoutSeconds: float) -> dict[str, Any]:
     """
-    Ask one process; what it says is JSON's dictionary, whatever is in it.
+    Get the status of one process: a dictionary from JSON, not validated.
 
-    @raise Exception: it did not answer in time, or belongs to another user, or talks nonsense.
+    @raise Exception: no answer in time, the process belongs to another user, or the answer is not JSON.
     """
     asking = _Asking()
     endpoint = UNIXClientEndpoint(reactor, nameIn(namespace, pid), timeout=timeoutSeconds)

@@ -1,8 +1,8 @@
 """
-Lines between two processes of a host, by a UNIX socket.
+Lines of text between two processes of a host, over a UNIX socket.
 
-What is said in one turn of the reactor goes out together, at the end of that turn, or when it is much: many
-conversations may share the socket, and each of them would cost a system call here and another one there.
+Lines of one reactor iteration are sent together, at its end or when L{MUCH} bytes are queued, since many
+exchanges may share the socket.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from twisted.python.failure import Failure
 from txrdma.unix.sockets import Reactor
 
 _READ: Final = 1 << 16
-"""Bytes that are read before others on the reactor get their turn."""
+"""Most bytes that are read in one reactor iteration."""
 
 LONGEST: Final = 256
-"""Bytes of a line; who sends more has lost its way."""
+"""Most bytes of a line; the connection is closed if the peer sends a longer one."""
 
 MUCH: Final = 1024
-"""Bytes that are sent before the turn ends: the other process can begin with them meanwhile."""
+"""Number of queued bytes that are sent at once, so that the peer can start on them."""
 
 MOST_UNREAD: Final = 1 << 20
-"""Bytes that the other process may leave unread."""
+"""Most bytes that the peer may leave unread; the connection is closed if there are more."""
 
 
 @implementer(IReadWriteDescriptor)
 class Lines:
     """
-    One end of the conversation.
+    One end of a connection that carries lines.
 
-    @ivar isOpen: lines may come, and be sent.
+    @ivar isOpen: lines can be sent and received.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Lines:
         ended: Callable[[], None],
     ) -> None:
         """
-        @param connection: connected, not blocking; it is closed with this.
-        @param heard: takes what has come at once; it may close the conversation in the middle of that.
-        @param ended: called once when the conversation is over, by whomever.
+        @param connection: a connected, non-blocking socket, which this object closes.
+        @param heard: called with the lines received at once; it may close the connection.
+        @param ended: called once when the connection is closed by either end.
         """
         self._reactor = reactor
         self._socket = connection
@@ -57,7 +57,7 @@ class Lines:
         self._ended = ended
         self._rest = b""
         self._unsent = b""
-        self._isSlow = False  # the other process has not read all that was sent in this turn
+        self._isSlow = False  # the socket was full in this iteration
         self._call: IDelayedCall | None = None
         self.isOpen = True
         reactor.addReader(self)
@@ -67,27 +67,27 @@ class Lines:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The log prefix of these conversations."""
+        """The log prefix."""
         return "txrdma.unix.lines"
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still: somebody may have removed everything, and told nobody."""
+        """Add this to the reactor again, after C{removeAll}."""
         self._reactor.addReader(self)
         if self._unsent:
             self._send()
 
     def say(self, line: bytes) -> None:
-        """Send a line, without its end, when this turn of the reactor is over."""
+        """Send a line (without newline) at the end of this reactor iteration."""
         if self.isOpen:
             self._unsent += line + b"\n"
             call = self._call
-            if call is None or not call.active():  # somebody may have cancelled it
+            if call is None or not call.active():  # removeAll may have cancelled it
                 self._call = self._reactor.callLater(0, self._send)
             if len(self._unsent) >= MUCH and not self._isSlow:
                 self._sendEarly()
 
     def _sendEarly(self) -> None:
-        """Send what there is, if it can be sent; what goes wrong is met at the end of the turn."""
+        """Send queued lines now, as far as possible; L{_send} handles errors."""
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except OSError:
@@ -117,11 +117,11 @@ class Lines:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Go on sending."""
+        """Send more queued lines."""
         self._send()
 
     def doRead(self) -> None:
-        """Hear what has come."""
+        """Receive lines."""
         try:
             data = self._socket.recv(_READ)
         except BlockingIOError:
@@ -138,31 +138,31 @@ class Lines:
             self.close()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor is torn down."""
+        """Close, since the reactor disconnects all descriptors."""
         self.close()
 
     def release(self) -> socket.socket:
         """
-        Leave the reactor, and give the socket to whoever goes on with it.
+        Leave the reactor and hand over the socket.
 
-        @raise ValueError: somebody has begun to say something that would be lost.
+        @raise ValueError: the connection is closed, or a line is only partly sent or received.
         """
         if not self.isOpen or self._rest or self._unsent:
-            raise ValueError("the conversation is over, or in the middle of a line")
+            raise ValueError("the connection is closed, or a line is incomplete")
         self.isOpen = False
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         return self._socket
 
     def close(self) -> None:
-        """Send what is left, if it can be sent at once; leave the reactor, then close. Twice is fine."""
+        """Send queued lines if the socket has room, then close. Idempotent."""
         if not self.isOpen:
             return
         if self._unsent:
             try:
                 self._socket.send(self._unsent)
             except OSError:
-                pass  # the other process does not listen, or is gone
+                pass  # the peer does not read, or is gone
         self.isOpen = False
         self._unsent = b""
         call, self._call = self._call, None

@@ -1,9 +1,10 @@
 """
-Directories in which processes of one host meet by UNIX sockets, whatever network namespaces they are in.
+Directories of UNIX sockets, by which processes of one host find each other across network namespaces.
 
-See unix(7): an abstract name ends at a network namespace, a socket in a directory does not. Who may come is
-said by the directory's mode: processes of one user meet there; with the set-group-ID bit and all rights for
-the group (mode 2770), processes of all users of that group. SO_PEERCRED and SO_PEERGROUPS tell who came.
+See unix(7): an abstract name is valid in one network namespace, a socket in a directory is not limited to
+one. The directory's mode decides who may connect: processes of the same user; with the set-group-ID bit and
+all rights for the group (mode 2770), processes of all users of that group. Peers are identified by
+SO_PEERCRED and SO_PEERGROUPS.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _seldom = Seldom(_log)
 _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
 _MOST_GROUPS: Final = 256
-"""Groups of a process that can be asked for: Python takes answers of up to 1024 bytes."""
+"""Most groups of a peer that are read: getsockopt of Python returns at most 1024 bytes."""
 
 _GROUP: Final = struct.Struct("=I")
 
@@ -50,14 +51,14 @@ def _effectiveGroup(connected: socket.socket) -> int:
 
 class MeetingPlace:
     """
-    A directory that processes of this host meet in.
+    A directory of UNIX sockets of processes of this host.
 
     @ivar path: the directory.
     """
 
     def __init__(self, path: str) -> None:
         """
-        @param path: the directory, which need not be there yet.
+        @param path: the directory, which need not exist yet.
         """
         self.path = path
 
@@ -65,7 +66,7 @@ class MeetingPlace:
         return f"<MeetingPlace {self.path}>"
 
     def _sharedGroup(self) -> int | None:
-        """The group whose users may all come; None when it is one user alone."""
+        """The group whose users may connect; None if only the same user may."""
         try:
             told = os.stat(self.path)
         except OSError:
@@ -73,7 +74,7 @@ class MeetingPlace:
         return told.st_gid if told.st_mode & _SHARED == _SHARED else None
 
     def admits(self, connected: socket.socket) -> bool:
-        """Whether the process at the other end of a UNIX socket may come, by the kernel's word."""
+        """Whether the peer of a UNIX socket may connect, by its credentials."""
         user = peerOf(connected).user
         if user == os.geteuid():
             return isOurs(user)
@@ -83,21 +84,21 @@ class MeetingPlace:
         return group == _effectiveGroup(connected) or group in _groupsOf(connected)
 
     def names(self, prefix: str) -> list[str]:
-        """The names there that begin so, in no order; none when the directory is not to be read."""
+        """The names with a prefix, in no order; none if the directory cannot be read."""
         try:
             return [name for name in os.listdir(self.path) if name.startswith(prefix)]
         except OSError as error:
             _seldom.warn(
-                self.path, "can't look for other processes in {path}: {error}", path=self.path, error=error
+                self.path, "cannot list the processes in {path}: {error}", path=self.path, error=error
             )
             return []
 
     def publish(self, kind: int, name: str, backlog: int) -> socket.socket:
         """
-        Be found under a name: by a socket that listens, and was never seen there when it did not.
+        Create a listening socket with a name. It is linked only after it listens, so no client is refused.
 
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
-        @raise OSError: the name is taken, or one may not make it here.
+        @raise OSError: the name is in use, or the directory is not writable.
         """
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         made = self._in(f".{secrets.token_hex(8)}")
@@ -119,23 +120,21 @@ class MeetingPlace:
         return listening
 
     def withdraw(self, name: str) -> None:
-        """Be found no more under a name. Twice is fine."""
+        """Remove a name. Idempotent."""
         with suppress(OSError):
             os.unlink(self._in(name))
 
     def _removeDead(self, kind: int, name: str) -> None:
-        """Remove the name of a process that is gone; one that is there, or may not be looked at, keeps it."""
+        """Remove a name if its process is gone."""
         connected = self.connect(kind, name)
         if connected is not None:
             connected.close()
 
     def connect(self, kind: int, name: str) -> socket.socket | None:
         """
-        Connect to the process of that name.
+        Connect to the process with a name. If the process is gone, its name is removed.
 
-        The name of one that is gone is removed: nobody will ever listen there again.
-
-        @return: a socket that does not block; None when there is nobody, or nobody who may come.
+        @return: a non-blocking socket; None if there is no process, or one that is not permitted.
         """
         try:
             connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -148,7 +147,7 @@ class MeetingPlace:
                 return connected
             _seldom.warn(
                 (self.path, peerOf(connected).user),
-                "user {user} listens in {path}, and may not: ignored",
+                "ignoring a socket of user {user} in {path}, who is not permitted",
                 user=peerOf(connected).user,
                 path=self.path,
             )
@@ -159,7 +158,7 @@ class MeetingPlace:
         return None
 
     def _numberOf(self, name: str) -> int | None:
-        """The inode of the socket that has a name; None for a file that is none, which refuses, too."""
+        """The inode of a socket by name; None if there is none, or it is another kind of file."""
         try:
             told = os.lstat(self._in(name))
         except OSError:
@@ -171,7 +170,7 @@ class MeetingPlace:
 
 
 class PlaceListener(LocalListener):
-    """Accepts in a directory those who may come there; others are closed at once."""
+    """Listens in a directory; connections that are not permitted are closed at once."""
 
     def __init__(
         self,
@@ -184,9 +183,9 @@ class PlaceListener(LocalListener):
         backlog: int = 1024,
     ) -> None:
         """
-        Be found under a name; parameters are those of L{LocalListener}.
+        Listen under a name. The parameters are those of L{LocalListener}.
 
-        @raise OSError: the name is taken, or one may not make it here.
+        @raise OSError: the name is in use, or the directory is not writable.
         """
         self._place = place
         self._name = name
@@ -199,7 +198,7 @@ class PlaceListener(LocalListener):
         return self._place.admits(connected)
 
     def close(self) -> None:
-        """Take the name back, leave the reactor, then close. Twice is fine."""
+        """Remove the name and close. Idempotent."""
         if self.fileno() >= 0:
             self._place.withdraw(self._name)
         super().close()

@@ -1,8 +1,8 @@
 """
-UNIX sockets between the processes of one host: who is at the other end, and who may open one.
+UNIX sockets between processes of one host: the peer's credentials, and listeners that check them.
 
-See unix(7): abstract names, SO_PEERCRED. A name in that space can be taken by anybody and proves nothing; the
-kernel's word about the process at the other end does.
+See unix(7): abstract names, SO_PEERCRED. Any process can bind an abstract name, so a name proves nothing; the
+credentials of the peer, which the kernel reports, do.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _seldom = Seldom(_log)
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _AT_ONCE: Final = 32
-"""Connections that are accepted before others on the reactor get their turn."""
+"""Most connections that are accepted in one reactor iteration."""
 
 _GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
-"""Errors of accept that concern one connection; the next one may be had."""
+"""Errors of accept that concern one connection only."""
 
 ASIDE: Final = 1.0
-"""Seconds for which a listener does not look, after the system had no descriptor for what it would accept."""
+"""Seconds for which a listener pauses when accept fails for lack of descriptors or memory."""
 
 
 class Reactor(IReactorFDSet, IReactorTime):
-    """The reactor, as listeners use it."""
+    """What listeners need of the reactor."""
 
 
 _unknown = itertools.count(1)
 
 
 class Credentials(NamedTuple):
-    """A process, and its effective user."""
+    """A process and its effective user."""
 
     pid: int
     user: int
 
 
 def peerOf(connected: socket.socket) -> Credentials:
-    """The process at the other end of a connected UNIX socket, by the kernel's word (SO_PEERCRED)."""
+    """The process at the other end of a connected UNIX socket (SO_PEERCRED)."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _group = _CREDENTIALS.unpack(told)
     return Credentials(pid, user)
@@ -62,11 +62,11 @@ def peerOf(connected: socket.socket) -> Credentials:
 
 def processAt(connected: socket.socket) -> Credentials:
     """
-    The process at the other end of a connected UNIX socket, which equals that at another socket only if the
-    kernel knows that it is the same.
+    The process at the other end of a connected UNIX socket, as an identity: two are equal only if the kernel
+    knows that they are the same process.
 
-    All processes that our PID namespace does not contain have the number 0. Each socket of theirs counts as a
-    process of its own here, with a negative number.
+    Processes outside of our PID namespace have PID 0. Each of their sockets counts as a separate process
+    here, with a negative number.
     """
     found = peerOf(connected)
     return found if found.pid else found._replace(pid=-next(_unknown))
@@ -74,7 +74,7 @@ def processAt(connected: socket.socket) -> Credentials:
 
 @lru_cache(1)
 def unmapped() -> frozenset[int]:
-    """The numbers that stand for every user or group without one here, in a user namespace of our own."""
+    """In a user namespace, the IDs that stand for all users and groups that are not mapped into it."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return frozenset()
@@ -85,9 +85,9 @@ def unmapped() -> frozenset[int]:
 
 def isOurs(user: int) -> bool:
     """
-    Whether a user is the one that this process runs as.
+    Whether a user ID is the effective one of this process.
 
-    In a user namespace, all users of the host without a number there have the same one, which names nobody.
+    In a user namespace, all users that are not mapped share one ID, which identifies nobody.
     """
     return user == os.geteuid() and user not in unmapped()
 
@@ -95,9 +95,9 @@ def isOurs(user: int) -> bool:
 @implementer(IReadDescriptor)
 class LocalListener:
     """
-    Accepts at an abstract name what processes of certain users open; what others open is closed at once.
+    Listens on an abstract name for processes of certain users; connections of others are closed at once.
 
-    When the system has no descriptor left it steps aside for a moment: the reactor would call it without end.
+    When no descriptor is left it pauses for L{ASIDE} seconds, since the reactor would call it in a busy loop.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class LocalListener:
     ) -> None:
         """
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
-        @param accepted: takes each connection, as a socket that does not block, and closes it.
-        @param purpose: for the log, what a process wants that connects.
-        @param welcome: tells whether processes of a user may connect.
+        @param accepted: called with each connection, a non-blocking socket, which it has to close.
+        @param purpose: what connecting processes want, for the log.
+        @param welcome: returns whether processes of a user may connect.
         @param backlog: connections that may wait to be accepted; the kernel refuses more.
-        @raise OSError: the name is taken.
+        @raise OSError: the name is in use.
         """
         self._reactor = reactor
         self._accepted = accepted
@@ -127,7 +127,7 @@ class LocalListener:
         reactor.addReader(self)
 
     def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
-        """A socket that listens at the name."""
+        """Create the listening socket."""
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             listening.bind(name)
@@ -138,19 +138,19 @@ class LocalListener:
         return listening
 
     def _mayCome(self, connected: socket.socket, user: int) -> bool:
-        """Whether the user's process at the other end may connect."""
+        """Whether the peer may connect."""
         return self._welcome(user)
 
     def fileno(self) -> int:
-        """The socket's; -1 when closed."""
+        """The descriptor of the socket; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The log prefix."""
         return "txrdma.unix.sockets"
 
     def doRead(self) -> None:
-        """Accept some."""
+        """Accept connections."""
         for _ in range(_AT_ONCE):
             try:
                 sock, _address = self._socket.accept()
@@ -169,13 +169,13 @@ class LocalListener:
                 except Exception:
                     sock.close()
                     _log.failure(
-                        "An error cost a process its connection that wants {purpose}", purpose=self._purpose
+                        "Unhandled error; closed the connection of a process that wants {purpose}", purpose=self._purpose
                     )
             else:
                 sock.close()
                 _seldom.warn(
                     (self._purpose, user),
-                    "process {pid} of user {user} wants {purpose}: refused",
+                    "refused process {pid} of user {user}, which wants {purpose}",
                     pid=pid,
                     user=user,
                     purpose=self._purpose,
@@ -184,7 +184,7 @@ class LocalListener:
     def _stepAside(self, error: OSError) -> None:
         _seldom.warn(
             (self._purpose, error.errno),
-            "can't accept a process that wants {purpose}, the next try is in {seconds:g} s: {error}",
+            "cannot accept a process that wants {purpose}, retrying in {seconds:g} s: {error}",
             purpose=self._purpose,
             seconds=ASIDE,
             error=advised(error),
@@ -197,7 +197,7 @@ class LocalListener:
         self._reactor.addReader(self)
 
     def setReading(self, isReading: bool) -> None:
-        """Accept nobody for now, or again; who came meanwhile is accepted then."""
+        """Stop or resume accepting; connections wait in the backlog meanwhile."""
         aside, self._aside = self._aside, None
         if aside is not None and aside.active():
             aside.cancel()
@@ -208,10 +208,10 @@ class LocalListener:
                 self._reactor.removeReader(self)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor is torn down."""
+        """Close, since the reactor disconnects all descriptors."""
         self.close()
 
     def close(self) -> None:
-        """Leave the reactor, then close. Twice is fine."""
+        """Leave the reactor and close. Idempotent."""
         self.setReading(False)
         self._socket.close()
