@@ -17,8 +17,7 @@ from txrdma.iba.headers import AETH, AETHKind, NAKCode, Opcode, RETH
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID
 from txrdma.kit.values import frozen
-from txrdma.smc.carriers.option._program import OPTION
-from txrdma.smc.carriers.option._synoptions import optionsOf, TCPHeader
+from txrdma.smc.carriers.option._synoptions import OPTION, optionsOf, TCPHeader
 from txrdma.smc.explaining._words import amount, joined, ofCLC, ofLLC
 from txrdma.smc.wire import clc, llc
 from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, CDC_TYPE, ProducerFlags, StateFlags

@@ -12,13 +12,15 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.internet import IPv4, IPv6
 from txrdma.kit.wire import bits, Layout, wire
-from txrdma.smc.carriers.option._program import OPTION
 
 _TCP: Final = 6
 _HEADERS_BEFORE: Final = frozenset((0, 43, 60))
 """Extension headers of IPv6 that may stand before TCP in a whole packet: hop-by-hop, routing, destination."""
 
 _END, _NOTHING = 0, 1
+
+OPTION: Final = bytes.fromhex("fe06e2d4c3d9")
+"""SMC's TCP option: kind 254, 6 bytes, the identifier "SMCR" in EBCDIC (RFC 7609, appendix A; RFC 6994)."""
 
 
 @wire(20)
@@ -88,15 +90,3 @@ def optionsOf(segment: bytes) -> Iterator[bytes]:
             return
         yield segment[at : at + length]
         at += length
-
-
-def hasOption(packet: bytes) -> bool:
-    """
-    Whether an IP packet is a TCP segment with SMC's option. False for whatever is malformed.
-
-    @param packet: from its IP header on, as C{TCP_SAVED_SYN} has it.
-    """
-    try:
-        return OPTION in optionsOf(segmentIn(packet))
-    except WireError:
-        return False

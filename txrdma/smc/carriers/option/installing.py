@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from txrdma.smc.carriers.option import bpf
-from txrdma.smc.carriers.option._program import COUNTERS
 from txrdma.smc.carriers.option.carrier import openCarrier, SOCKETS
-from txrdma.smc.carriers.option.loading import load, Loaded
 from txrdma.smc.carriers.option.places import cgroupByNumber, isBPF, mountBPF, needCgroup, unmount
+from txrdma.smc.carriers.option.program import COUNTERS, load, LoadedProgram
 from txrdma.smc.carriers.option.reasons import OptionUnavailable
 
 _LINK: Final = "link"
@@ -71,7 +70,7 @@ def install(pins: Path, cgroup: Path, users: Users) -> None:
         loaded.close()
 
 
-def _keep(loaded: Loaded, pins: Path, users: Users) -> None:
+def _keep(loaded: LoadedProgram, pins: Path, users: Users) -> None:
     if not isBPF(pins):
         try:
             mountBPF(pins)

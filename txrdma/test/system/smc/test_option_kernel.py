@@ -130,7 +130,7 @@ class InstalledTests(WorldCase):
         self.assertIn("--group", facts["stranger"]["why"])
         self.assertIn("lacks CAP_BPF and CAP_NET_ADMIN", facts["stranger"]["why"])
         self.assertIn("something is installed at", facts["again"])
-        self.assertIn("not attached to a cgroup that this process is in", facts["outside"])
+        self.assertIn("not attached to a cgroup of this process", facts["outside"])
 
     def test_after(self) -> None:
         """After it is removed, who still has it open gets connections without the option."""
