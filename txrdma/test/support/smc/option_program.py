@@ -8,8 +8,8 @@ import runpy
 import socket
 from typing import Any
 
+from txrdma.commands.dissect.tcp import OPTION, optionsOf, segmentIn
 from txrdma.error import WireError
-from txrdma.smc.carriers.option._synoptions import OPTION, optionsOf, segmentIn
 from txrdma.smc.carriers.option.carrier import takeSYN
 from txrdma.test.support import CHECKOUT
 

@@ -28,9 +28,9 @@ from typing import Any, cast, NamedTuple
 
 from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
+from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
 from txrdma.smc.carriers.option import bpf
-from txrdma.smc.carriers.option._synoptions import segmentIn, TCPHeader
 from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
 from txrdma.smc.carriers.option.installing import countersIn, install, look, remove, Users
 from txrdma.smc.carriers.option.places import mountBPF, ownCgroup, unmount

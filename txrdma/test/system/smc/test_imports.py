@@ -36,7 +36,7 @@ SELDOM: Final = [
     "txrdma.smc.carriers.neighbours",
     "txrdma.smc.carriers.option",
     "txrdma.smc.carriers.seeking",
-    "txrdma.smc.explaining",
+    "txrdma.commands.dissect",
     "txrdma.smc.kernel",
     "txrdma.soft.rc.peers",
     "txrdma.soft.rc.roce",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.dissect.tcp import OPTION, optionsOf, segmentIn, TCPHeader
 from txrdma.error import WireError
-from txrdma.smc.carriers.option._synoptions import OPTION, optionsOf, segmentIn, TCPHeader
 from txrdma.test.support.smc.option_program import hasOption
 
 RECORDED = bytes.fromhex(
