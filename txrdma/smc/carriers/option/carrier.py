@@ -183,10 +183,10 @@ def _pinned(pins: Path) -> BPFMap:
     try:
         return BPFMap.pinned(pins / SOCKETS)
     except OSError as error:
-        raise OptionUnavailable(explainPinned(error, pins)) from error
+        raise OptionUnavailable(pinnedError(error, pins)) from error
 
 
-def explainPinned(error: OSError, pins: Path) -> str:
+def pinnedError(error: OSError, pins: Path) -> str:
     """Return why an installed map can't be opened, and what to do."""
     if error.errno == errno.ENOENT:
         return f"nothing is installed at {pins}: run txrdma smc-option install as root"

@@ -32,7 +32,7 @@ from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
 from txrdma.smc.carriers.option import bpf
 from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
-from txrdma.smc.carriers.option.installing import countersIn, install, look, remove, Users
+from txrdma.smc.carriers.option.installing import countersIn, inspect, install, remove, Users
 from txrdma.smc.carriers.option.places import mountBPF, ownCgroup, unmount
 from txrdma.smc.carriers.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
 from txrdma.smc.carriers.option.reasons import OptionUnavailable
@@ -579,11 +579,11 @@ def places(cgroup: Path) -> Facts:
     try:
         install(pins, part, Users())
         part.rmdir()
-        facts: Facts = {"gone": look(pins).why}
+        facts: Facts = {"gone": inspect(pins).why}
         remove(pins)
         before = set(mounted.iterdir())
         install(within, cgroup, Users(isEveryone=True))
-        facts["stranger"] = asUser([], lambda: {"usable": look(within).isUsable})["usable"]
+        facts["stranger"] = asUser([], lambda: {"usable": inspect(within).isUsable})["usable"]
         remove(within)
         left = [*(set(mounted.iterdir()) - before), *(set(folder.iterdir()) - {mounted})]
         return {**facts, "left": [str(each) for each in left], "stays": os.path.ismount(mounted)}
