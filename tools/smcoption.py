@@ -2,7 +2,7 @@
 """
 Assemble the eBPF program that sets SMC's TCP option, and print the instructions in base 85.
 
-The output is the value of C{CODE} in C{txrdma/smc/carriers/option/program.py}.
+The output is the value of C{CODE} in C{txrdma/smc/signalling/option/program.py}.
 
 The source is in LLVM's syntax for eBPF, so that C{llvm-mc} can check it. The instruction set is that of RFC
 9669; offsets and helper numbers are those of C{linux/bpf.h} for C{BPF_PROG_TYPE_SOCK_OPS}.

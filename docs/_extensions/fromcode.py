@@ -153,7 +153,7 @@ def handshakeGraph(isServer: bool) -> str:
 
 def closingGraph(isAbnormal: bool) -> str:
     """What is to be drawn of the close state machine, in the DOT language."""
-    from txrdma.smc.stream._closing import diagram
+    from txrdma.smc.flow.closing import diagram
 
     places: dict[str, str] = {}
     edges = []

@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, size
 from txrdma.commands.common.watching import watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll
+from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:

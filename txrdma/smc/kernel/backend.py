@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
 
 from txrdma.smc.dialing import cancellable, endpointTo
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.transports import dial, EndpointPolicy, listen
-from txrdma.smc.options import Options
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.report import report
+from txrdma.smc.terms.options import Options
 
 
 @implementer(ISMCBackend)
@@ -31,7 +31,7 @@ class KernelBackend:
         Connect to a host and a port. The Deferred fires after the SMC handshake.
 
         Fails like TCP, with C{ConnectBindError} if the kernel has no SMC sockets, and with
-        L{txrdma.smc.insight.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
+        L{txrdma.smc.handshake.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
         """
         introspection.appear(reactor, report)
         policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)

@@ -22,14 +22,14 @@ from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
-from txrdma.smc.carriers.owners import placeOf
-from txrdma.smc.common.presence import presenceOn, Use
-from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.insight.status import forget, register
+from txrdma.smc.common.reactoruse import reactorUse, Use
+from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.kernel.sockets import hasFallenBack, smcSocket, unsent
 from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.stepping import AcceptingFactory, Build
+from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.stream.connectionstatus import forget, register
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wrapping import AcceptingFactory, Build
 
 _MIN_POLL: Final = 1e-3
 _MAX_POLL: Final = 0.1
@@ -91,7 +91,7 @@ class KernelConnection(Connection):
 
     def _established(self, role: str, policy: EndpointPolicy) -> None:
         self.smc = KernelStatus(self, role)
-        self._use = presenceOn(self.reactor).hold()
+        self._use = reactorUse(self.reactor).hold()
         register(self)
         policy.log(self.smc)
 
@@ -229,7 +229,7 @@ class KernelPort(Port):
     def startListening(self) -> None:
         """Listen; fail like TCP if the kernel has no SMC sockets."""
         super().startListening()
-        self._use = presenceOn(self.reactor).hold()
+        self._use = reactorUse(self.reactor).hold()
 
     def connectionLost(self, reason: Failure) -> None:
         """Stop listening; connections are not affected."""
@@ -242,7 +242,7 @@ class KernelPort(Port):
 class SMCOnly(AcceptingFactory):
     """Wraps the factory of a server that does not allow a fallback to TCP."""
 
-    def met(self, transport: Connection, build: Build) -> None:
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """Connect the user's protocol, or close the connection if it has fallen back."""
         protocol = None if cast(KernelServer, transport).smc.isTCP else build()
         if protocol is None:

@@ -24,7 +24,7 @@ from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
-from txrdma.smc.insight.control import Answer
+from txrdma.smc.status.control import Answer
 
 WITHOUT_TLS = """
 import sys

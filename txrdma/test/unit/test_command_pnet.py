@@ -23,7 +23,7 @@ from txrdma.error import InvalidRequest
 from txrdma.ports._pnet import Entry, RDMAPort, Table
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
-from txrdma.smc.options import LOCAL_DEVICE
+from txrdma.smc.terms.options import LOCAL_DEVICE
 
 LOOPBACK = NetworkInterface(
     1, "lo", 65536, True, True, True, b"", (InterfaceAddress("127.0.0.1", 8), InterfaceAddress("::1", 128))

@@ -10,7 +10,7 @@ from typing import Any
 
 from txrdma.commands.dissect.tcp import OPTION, optionsOf, segmentIn
 from txrdma.error import WireError
-from txrdma.smc.carriers.option.carrier import takeSYN
+from txrdma.smc.signalling.option.carrier import takeSYN
 from txrdma.test.support import CHECKOUT
 
 TOOL = CHECKOUT / "tools" / "smcoption.py"

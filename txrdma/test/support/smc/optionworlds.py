@@ -30,12 +30,12 @@ from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
-from txrdma.smc.carriers.option import bpf
-from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
-from txrdma.smc.carriers.option.installing import countersIn, inspect, install, remove, Users
-from txrdma.smc.carriers.option.places import mountBPF, ownCgroup, unmount
-from txrdma.smc.carriers.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
-from txrdma.smc.carriers.option.reasons import OptionUnavailable
+from txrdma.smc.signalling.option import bpf
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
+from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
+from txrdma.smc.signalling.option.places import mountBPF, ownCgroup, unmount
+from txrdma.smc.signalling.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
+from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import hasOption, sawOption, tool
 
 Facts = dict[str, Any]

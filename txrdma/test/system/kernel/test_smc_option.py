@@ -11,9 +11,9 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier, SAVE_SYN
-from txrdma.smc.carriers.option.places import ownCgroup
-from txrdma.smc.carriers.option.reasons import OptionUnavailable
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN
+from txrdma.smc.signalling.option.places import ownCgroup
+from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import sawOption
 from txrdma.test.support.smc.optionworlds import commands
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness

@@ -10,7 +10,7 @@ import subprocess
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option.program import CODE
+from txrdma.smc.signalling.option.program import CODE
 from txrdma.test.support.smc.option_program import NO_TOOL, tool
 
 

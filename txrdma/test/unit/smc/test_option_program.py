@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option.program import CODE, relocate
+from txrdma.smc.signalling.option.program import CODE, relocate
 from txrdma.test.support.smc.option_program import NO_TOOL, tool
 
 

@@ -1,0 +1,143 @@
+"""
+The option carrier of a reactor's sockets. It is opened on first use, and closed when SMC is idle.
+
+That the option can't be used is no error: the reason is logged once, and other carriers are used.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from twisted.logger import Logger
+
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
+from txrdma.smc.signalling.option.reasons import OptionUnavailable
+
+if TYPE_CHECKING:
+    from txrdma.smc.signalling.option.carrier import OptionCarrier
+
+_log = Logger()
+
+VARIABLE: Final = "TXRDMA_SMC_OPTION"
+"""
+An environment variable; with the value C{installed} a process never loads the program.
+
+It uses the one that C{txrdma smc-option install} has installed, or none.
+"""
+
+_logged: set[str] = set()
+"""Reasons that this process has logged."""
+
+
+def openByEnvironment() -> OptionCarrier:
+    """Open the carrier as the environment allows; its modules are imported here to save time at start-up."""
+    from txrdma.smc.signalling.option.carrier import openCarrier
+
+    return openCarrier(mayLoad=os.environ.get(VARIABLE) != "installed")
+
+
+class SharedOption:
+    """
+    The option carrier of a reactor's sockets, while SMC is in use there (L{txrdma.smc.common.reactoruse}).
+
+    @ivar open: opens the carrier, which may not be available.
+    """
+
+    isBusy: Final = False
+
+    def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openByEnvironment) -> None:
+        self.open = open
+        self._reactorUse = presence
+        self._carrier: OptionCarrier | None = None
+
+    def _opened(self) -> OptionCarrier:
+        """Return the carrier, and open it if it is closed."""
+        if self._carrier is None:
+            self._carrier = self.open()
+            self._reactorUse.add(self)
+            if not self._carrier.isAvailable:
+                _logOnce(self._carrier.why)
+        return self._carrier
+
+    @property
+    def isAvailable(self) -> bool:
+        """Whether sockets can use the option."""
+        return self._opened().isAvailable
+
+    def markClient(self, unconnected: socket.socket) -> bool:
+        """
+        Add the option to the SYN of a client's socket.
+
+        @return: whether this succeeded.
+        """
+        return self._mark(self._opened().markBeforeConnect, unconnected)
+
+    def markListener(self, listener: socket.socket) -> bool:
+        """
+        Add the option to the SYN-ACKs of a socket that is going to listen.
+
+        @return: whether this succeeded.
+        """
+        return self._mark(self._opened().markBeforeListen, listener)
+
+    def _mark(self, mark: Callable[[socket.socket], None], unused: socket.socket) -> bool:
+        if not self.isAvailable:
+            return False
+        try:
+            mark(unused)
+        except OptionUnavailable as error:
+            _logOnce(str(error))
+            return False
+        return True
+
+    def wasExchanged(self, connection: socket.socket) -> bool:
+        """
+        Return whether both ends of a connection have sent the option, and free the kernel's record of it.
+
+        False also if the record can't be read.
+        """
+        carrier = self._opened()
+        if not carrier.isAvailable:
+            return False
+        try:
+            isExchanged = carrier.peerHasOption(connection)
+            carrier.forget(connection)
+        except OptionUnavailable as error:
+            _logOnce(str(error))
+            return False
+        return isExchanged
+
+    def rest(self) -> None:
+        """Close the carrier: SMC is not in use. Calling this again has no effect."""
+        carrier, self._carrier = self._carrier, None
+        self._reactorUse.remove(self)
+        if carrier is not None:
+            carrier.close()
+
+    def wake(self) -> None:
+        """Do nothing: the first socket opens the carrier."""
+
+
+def _logOnce(reason: str) -> None:
+    """Log why the option can't be used, each reason once."""
+    if reason not in _logged:
+        _logged.add(reason)
+        _log.info(
+            "SMC's TCP option is not available, connections with kernels use plain TCP: {reason}",
+            reason=reason,
+        )
+
+
+_byReactor: WeakKeyDictionary[object, SharedOption] = WeakKeyDictionary()
+
+
+def sharedOption(reactor: object) -> SharedOption:
+    """Return the option carrier of a reactor's sockets."""
+    option = _byReactor.get(reactor)
+    if option is None:
+        option = _byReactor[reactor] = SharedOption(reactorUse(reactor))
+    return option
