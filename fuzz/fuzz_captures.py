@@ -22,8 +22,8 @@ from txrdma.commands.common.packets import (
     inPacket,
     RAW_IP,
 )
-from txrdma.commands.common.smccaptures import Explanation
 from txrdma.commands.decode import Tables
+from txrdma.commands.dissect.capture import Explanation
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.mad.layouts.dump import dumped

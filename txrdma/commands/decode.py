@@ -16,15 +16,15 @@ from txrdma.commands.common import options
 from txrdma.commands.common.attributefields import attributeDict, attributesOf
 from txrdma.commands.common.packets import inBytes, inPacket, Inside, LENGTH
 from txrdma.commands.common.rows import tellJSON
-from txrdma.commands.common.smccaptures import Explanation
 from txrdma.commands.common.values import count
+from txrdma.commands.dissect.capture import Explanation
+from txrdma.commands.dissect.words import describeCLC
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured, isCapture
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, plain
 from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
 from txrdma.mad.layouts.sa import Record
-from txrdma.smc.dissect.words import ofCLC
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.clc import Message, SMCD, SMCR
 
@@ -74,18 +74,18 @@ async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma decode}: print what each datagram and conversation means."""
     tuple(attributesOf(None))  # all are known from here on
     if (clc := _clcIn(options["arguments"])) is not None:
-        print(ofCLC(clc))
+        print(describeCLC(clc))
         return
     tables = Tables()
     smc = Explanation()
     told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
-    if not told and not smc.told:
+    if not told and not smc.events:
         raise InvalidRequest("there is no management datagram in it, and no SMC")
     if options["json"]:
         datagrams = [_dict(each, records) for each, records in told]
-        tellJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.told else datagrams)
+        tellJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.events else datagrams)
         return
-    if smc.told:
+    if smc.events:
         for line in smc.lines(options["level"]):
             print(line)
         if told:
@@ -235,7 +235,7 @@ def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
             return
         if packet is None:
             return
-        smc.take(packet)
+        smc.add(packet)
         try:
             inside = inPacket(packet.data, packet.linkType)
         except WireError:

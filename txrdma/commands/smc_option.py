@@ -1,5 +1,5 @@
 """
-C{txrdma smc-option}: installs, shows and removes the program that lets sockets have SMC's TCP option.
+C{txrdma smc-option}: installs, shows and removes the program that adds SMC's TCP option to sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.python import usage
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
 from txrdma.smc.signalling.option.carrier import PINS
-from txrdma.smc.signalling.option.installing import install, Installation, look, remove, Users
+from txrdma.smc.signalling.option.installing import inspect, install, Installation, remove, Users
 from txrdma.smc.signalling.option.places import cgroupRoot
 
 _INSTALL, _REMOVE, _STATUS = "install", "remove", "status"
@@ -29,37 +29,37 @@ _MEANINGS: Final = {
 
 
 class CommandOptions(commandOptions.CommandOptions):
-    """Options of C{txrdma smc-option}: the action, its places, and the users concerned."""
+    """Options of C{txrdma smc-option}: the action, directories and users."""
 
     synopsis = "[options] install|remove|status"
     longdesc = (
-        "The Linux kernel speaks SMC-R only where the SYN and the SYN-ACK of a TCP connection had an option "
-        "that processes can't set by themselves. install loads a program (sock_ops, eBPF) that sets it on "
-        "sockets whose owners ask for it, and on no others; it stays until remove, or the host's next start. "
-        "A service with CAP_BPF and CAP_NET_ADMIN does without: it loads the same for itself."
+        "The Linux kernel uses SMC-R only if the SYN and the SYN-ACK of a TCP connection have an option "
+        "that processes can't set themselves. install loads an eBPF program (sock_ops) that sets it on "
+        "sockets whose owners request it, and on no others, until remove or a restart of the host. "
+        "A process with CAP_BPF and CAP_NET_ADMIN does not need this: it loads the program itself."
     )
     optFlags = [
         ["everyone", None, "install: all users of this host may use it."],
         ["json", None, "JSON instead of lines."],
     ]
     optParameters = [
-        ["group", "g", None, "install: users of this group may use it; only root else."],
-        ["cgroup", "c", None, "install: the cgroup whose processes may use it; all else."],
-        ["pins", "p", str(PINS), "The directory in which it is kept."],
+        ["group", "g", None, "install: users of this group may use it (default: only root)."],
+        ["cgroup", "c", None, "install: the cgroup whose processes may use it (default: all)."],
+        ["pins", "p", str(PINS), "The directory in which the program is pinned."],
     ]
 
     def parseArgs(self, action: str = "", *rest: str) -> None:
         if rest or action not in (_INSTALL, _REMOVE, _STATUS):
-            raise usage.UsageError("say install, remove or status")
+            raise usage.UsageError("the action must be install, remove or status")
         self["action"] = action
 
     def postOptions(self) -> None:
         if self["action"] != _INSTALL:
             for name in ("group", "cgroup", "everyone"):
                 if self[name]:
-                    raise usage.UsageError(f"--{name} is for install")
+                    raise usage.UsageError(f"--{name} is only valid with install")
         if self["group"] is not None and self["everyone"]:
-            raise usage.UsageError("say --group or --everyone")
+            raise usage.UsageError("--group and --everyone exclude each other")
         self["users"] = self._users()
 
     def _users(self) -> Users:
@@ -72,37 +72,37 @@ class CommandOptions(commandOptions.CommandOptions):
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
-    """Carry out C{txrdma smc-option}; each action ends with printing what is installed then."""
+    """Carry out C{txrdma smc-option}; each action ends by printing the status."""
     pins = Path(options["pins"])
     if options["action"] == _INSTALL:
         install(pins, Path(options["cgroup"]) if options["cgroup"] else cgroupRoot(), options["users"])
     elif options["action"] == _REMOVE:
         remove(pins)
-    found = look(pins)
+    installation = inspect(pins)
     if options["json"]:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(asdict(installation), indent=2))
     else:
-        for line in columns(*told(found)):
+        for line in columns(*rows(installation)):
             print(line)
 
 
-def told(found: Installation) -> list[tuple[str, str]]:
-    """An installation of the eBPF program as rows of a name and a value, for a table."""
-    rows = [("installed", f"at {found.pins}" if found.isInstalled else "no")]
+def rows(found: Installation) -> list[tuple[str, str]]:
+    """Return rows of a name and a value."""
+    table = [("installed", f"at {found.pins}" if found.isInstalled else "no")]
     if found.isInstalled:
-        unseen = "only root may see it"
-        rows += [
+        unseen = "visible only to root"
+        table += [
             ("program", unseen if found.program is None else str(found.program)),
-            ("cgroup", found.cgroup or (unseen if found.program is None else "gone, or not to be seen here")),
+            ("cgroup", found.cgroup or (unseen if found.program is None else "gone or not mounted")),
             ("for", _users(found)),
         ]
-        rows += [(_MEANINGS[name], str(count)) for name, count in (found.counters or {}).items()]
-    return [*rows, ("this user can use it", "yes" if found.isUsable else f"no: {found.why}")]
+        table += [(_MEANINGS[name], str(count)) for name, count in (found.counters or {}).items()]
+    return [*table, ("this user can use it", "yes" if found.isUsable else f"no: {found.why}")]
 
 
 def _users(found: Installation) -> str:
     if found.group is None or found.mode is None:
-        return "others than this user"
+        return "other users"
     if int(found.mode, 8) & 0o006:
         return "everyone"
     if not int(found.mode, 8) & 0o060:

@@ -1,5 +1,5 @@
 """
-C{twistd smc-proxy}: programs that know nothing of SMC-R get it by talking to a port of their own host.
+C{twistd smc-proxy}: a proxy by which programs without SMC-R use it through a port of their host.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ _seldom = Seldom(_log)
 
 
 class IStreamTransport(ITCPTransport, IConsumer, IPushProducer):
-    """What transports of streams really offer."""
+    """The interfaces that stream transports provide."""
 
 
 @dataclass
 class Statistics:
     """
-    What a proxy has done so far.
+    Counts of a proxy.
 
-    @ivar modes: ended connections to the other side and those from ours, by the mode that served them.
+    @ivar accepted: accepted connections.
+    @ivar failed: accepted connections for which the connection to the target failed.
+    @ivar forwards: bytes passed to the target.
+    @ivar backwards: bytes passed back.
+    @ivar modes: ended connections of both sides by their mode, see L{modeOf}.
     """
 
     accepted: int = 0
@@ -65,7 +69,7 @@ class Statistics:
 
 
 def modeOf(transport: object) -> str:
-    """C{SMC-R}, C{TCP after fallback (NOSMCDEV)}, or C{plain} for a transport that is none of ours."""
+    """Return C{SMC-R}, C{TCP after fallback (NOSMCDEV)}, or C{plain} for other transports."""
     status = getattr(transport, "smc", None)
     if status is None:
         return "plain"
@@ -76,12 +80,13 @@ def modeOf(transport: object) -> str:
 @implementer(IHalfCloseableProtocol)
 class Side(Protocol):
     """
-    One of the two connections of a proxied one.
+    One of the two connections of a pair.
 
-    Each transport is the other's push producer, so a slow reader stops the writer at the far end.
+    Each transport is the other's push producer, so a slow reader pauses the writer on the other side.
 
-    @ivar ended: nothing more comes from here.
-    @ivar isOpen: there is a connection.
+    @ivar ended: whether the end of the stream was received.
+    @ivar isOpen: whether the connection is open.
+    @ivar received: bytes received.
     """
 
     transport: IStreamTransport
@@ -98,12 +103,12 @@ class Side(Protocol):
         self._pair.connected(self)
 
     def dataReceived(self, data: bytes) -> None:
-        assert self.other is not None, "paused until there is another side"
+        assert self.other is not None, "paused until the other side is connected"
         self.received += len(data)
         self.other.transport.write(data)
 
     def readConnectionLost(self) -> None:
-        """Nothing more will come: say so on the other side, which may still answer."""
+        """Close the write side of the other connection, which may still send."""
         self.ended = True
         other = self.other
         if other is None or not other.isOpen:
@@ -114,12 +119,12 @@ class Side(Protocol):
             other.transport.loseConnection()
             self.transport.loseConnection()
         elif ISSLTransport.providedBy(other.transport):
-            other.transport.loseConnection()  # Twisted's TLS knows no half-closed connections
+            other.transport.loseConnection()  # Twisted's TLS does not support half-closed connections
         else:
             other.transport.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
-        """Our half-close is done; nothing follows from it."""
+        """Do nothing: the write side was closed by L{readConnectionLost}."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.isOpen = False
@@ -135,7 +140,13 @@ class Side(Protocol):
 
 
 class Pair:
-    """An accepted connection, and the one that it is passed on by."""
+    """
+    An accepted connection and the connection to the target.
+
+    @ivar near: the accepted connection.
+    @ivar far: the connection to the target.
+    @ivar finished: fires when both have ended.
+    """
 
     def __init__(self, factory: ProxyFactory) -> None:
         self._factory = factory
@@ -145,7 +156,7 @@ class Pair:
         self.finished: Deferred[None] = Deferred()
 
     def connected(self, side: Side) -> None:
-        """One of the sides has its transport."""
+        """Connect to the target when the accepted connection has its transport."""
         if side is self.near:
             side.transport.pauseProducing()
             self._factory.began(self)
@@ -167,7 +178,7 @@ class Pair:
             self.near.transport.abortConnection()
 
     def lost(self, side: Side) -> None:
-        """One of the sides has ended."""
+        """Handle the end of one side."""
         self._factory.count(self, side)
         if self._attempt is not None:
             self._attempt.cancel()
@@ -176,14 +187,14 @@ class Pair:
             self.finished.callback(None)
 
     def close(self) -> None:
-        """End both in good order: what has been received is still passed on."""
+        """Close both connections after the received bytes were passed on."""
         for side in (self.near, self.far):
             if side.isOpen:
                 side.transport.unregisterProducer()
                 side.transport.loseConnection()
 
     def abort(self) -> None:
-        """End both now."""
+        """Abort both connections."""
         for side in (self.near, self.far):
             if side.isOpen:
                 side.transport.abortConnection()
@@ -191,9 +202,9 @@ class Pair:
 
 class ProxyFactory(Factory):
     """
-    Accepts connections, and passes each on to one endpoint.
+    Accepts connections, and connects each to the target.
 
-    @ivar pairs: what is alive.
+    @ivar pairs: the open pairs.
     """
 
     noisy = False
@@ -205,20 +216,20 @@ class ProxyFactory(Factory):
         self.statistics = Statistics()
 
     def buildProtocol(self, address: IAddress | None) -> Protocol:
-        """A pair for each accepted connection."""
+        """Return the accepted side of a new pair."""
         return Pair(self).near
 
     def connect(self, far: Side) -> Deferred[IProtocol]:
-        """Begin a connection to the target."""
+        """Connect to the target."""
         return self._target.connect(Factory.forProtocol(lambda: far))
 
     def began(self, pair: Pair) -> None:
-        """A connection was accepted."""
+        """Count an accepted connection."""
         self.pairs.add(pair)
         self.statistics.accepted += 1
 
     def refused(self, pair: Pair, reason: Failure) -> None:
-        """The target could not be reached."""
+        """Log that the connection to the target failed."""
         self.statistics.failed += 1
         _seldom.warn(
             (self._targetName, reason.type),
@@ -229,7 +240,7 @@ class ProxyFactory(Factory):
         )
 
     def count(self, pair: Pair, side: Side) -> None:
-        """One side of a pair has ended."""
+        """Count the bytes and the mode of a connection that has ended."""
         self.statistics.modes[modeOf(side.transport)] += 1
         if side is pair.near:
             self.statistics.forwards += side.received
@@ -238,10 +249,10 @@ class ProxyFactory(Factory):
 
 
 class ProxyService(MultiService):
-    """A listening proxy that tells at its end what it has done."""
+    """A listening proxy that logs its statistics when it stops."""
 
     GRACE_SECONDS = 5.0
-    """How long connections may take to end in good order at shutdown."""
+    """Seconds until open connections are aborted at shutdown."""
 
     def __init__(
         self,
@@ -254,11 +265,11 @@ class ProxyService(MultiService):
         self._reactor = reactor
         self.factory = ProxyFactory(target, targetName)
         listening = StreamServerEndpointService(server, self.factory)
-        listening._raiseSynchronously = True  # a port that is taken ends twistd, as with strports.service
+        listening._raiseSynchronously = True  # if the port is in use twistd exits, as with strports.service
         listening.setServiceParent(self)
 
     def stopService(self) -> Deferred[None]:
-        """Stop listening, end the connections, tell the statistics."""
+        """Stop listening, close the connections, and log the statistics."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -283,17 +294,17 @@ class Options(usage.Options):
 
     synopsis = "[options]"
     longdesc = (
-        "Accepts connections at one endpoint and passes each on to another. With smc: on one of the sides, "
-        "a program that knows nothing of SMC-R gets it: "
+        "Accepts connections at one endpoint and forwards each to another. With smc: on one of the sides, "
+        "programs use SMC-R without supporting it: "
         "twistd smc-proxy --listen tcp:9000 --connect smc:host:9001"
     )
     optParameters = [
-        ["listen", "l", None, "Where to accept connections: a server endpoint string, as smc:9001."],
-        ["connect", "c", None, "Where to pass them on to: a client endpoint string, as tcp:localhost:80."],
+        ["listen", "l", None, "Server endpoint string to listen on, such as smc:9001."],
+        ["connect", "c", None, "Client endpoint string of the target, such as tcp:localhost:80."],
     ]
 
     def postOptions(self) -> None:
-        """Make endpoints of the strings, so that mistakes show before anything runs."""
+        """Parse the endpoint strings, to report errors before the service starts."""
         from twisted.internet import reactor
 
         for key in ("listen", "connect"):
@@ -308,10 +319,10 @@ class Options(usage.Options):
     def _endpoint(self, key: str, parse: Callable[[str], object]) -> object:
         try:
             return parse(self[key])
-        except Exception as error:  # parsers of endpoint strings raise whatever their arguments led to
+        except Exception as error:  # parsers of endpoint strings raise any exception
             raise usage.UsageError(f"--{key} {self[key]}: {error or type(error).__name__}") from error
 
 
 def makeService(options: Options) -> IService:
-    """What C{twistd} runs."""
+    """Create the service for C{twistd}."""
     return ProxyService(options["reactor"], options["server"], options["target"], options["connect"])

@@ -1,8 +1,8 @@
 """
-Clock of a service that is to run for years: the time of day, but it never runs back.
+A clock for long-running services: the system time, but never decreasing.
 
-Reactors of Twisted keep their timers by the time of day: where that is set back by an hour, nothing that is
-due is done for an hour.
+Twisted's reactors schedule delayed calls by the system time: if that is set back by an hour, none is called
+for an hour.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from collections.abc import Callable
 from typing import Final
 
 _SLOW: Final = 0.9
-"""Seconds that pass in a second while the clock waits for the time of day."""
+"""Speed of the clock while it is ahead of the system time."""
 
 
 class SteadyClock:
     """
-    Clock in seconds since 1970.
+    A clock in seconds since 1970.
 
-    Where the time of day is set back, this clock goes more slowly until that has caught up with it; where it
-    is set forward, so is this clock.
+    If the system time is set back, the clock runs more slowly until the system time has caught up. If the
+    system time is set forward, so is the clock.
     """
 
     def __init__(
         self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
     ) -> None:
         """
-        @param wall: returns the time of day in seconds since 1970.
-        @param steady: returns a time that nobody sets.
+        @param wall: returns the system time in seconds since 1970.
+        @param steady: returns monotonic time in seconds.
         """
         self._wall = wall
         self._steady = steady
-        self._told = wall()
+        self._last = wall()
         self._isSlow = False
         self._from = (0.0, 0.0)
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time in seconds since 1970."""
         now = self._wall()
-        if now < self._told or self._isSlow:
-            now = self._waited(now)
-        self._told = now
+        if now < self._last or self._isSlow:
+            now = self._slowed(now)
+        self._last = now
         return now
 
     def aheadSeconds(self) -> float:
-        """Seconds by which this clock is ahead of the time of day, which was set back."""
-        return max(0.0, self._told - self._wall())
+        """Return the seconds by which the clock is ahead of the system time."""
+        return max(0.0, self._last - self._wall())
 
-    def _waited(self, now: float) -> float:
-        """Time while this clock waits for the time of day."""
+    def _slowed(self, now: float) -> float:
+        """Return the time while the clock is ahead of the system time."""
         steady = self._steady()
         if not self._isSlow:
             self._isSlow = True
-            self._from = (self._told, steady)
+            self._from = (self._last, steady)
         begun, since = self._from
         slow = begun + _SLOW * (steady - since)
         self._isSlow = slow > now

@@ -1,8 +1,8 @@
 """
-Notification of systemd: that a service is ready, that it lives, and how it is.
+Notifies systemd that a service is ready and alive, and of its status.
 
-Follows sd_notify(3) and sd_watchdog_enabled(3): datagrams to the socket that C{NOTIFY_SOCKET} names. Without
-that nothing is sent.
+Follows sd_notify(3) and sd_watchdog_enabled(3): datagrams to the socket named by C{NOTIFY_SOCKET}. Nothing is
+sent if that is not set.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _log = Logger()
 
 _MICROSECONDS: Final = 1_000_000
 _SHARE: Final = 3
-"""Notifications in the time after which systemd takes a service for dead."""
+"""Notifications for each watchdog timeout."""
 
 
 class SystemNotifier:
     """
-    Notifier of systemd, from L{start} to L{stop}.
+    Notifies systemd from L{start} to L{stop}.
 
-    @ivar isReady: True once the service has reported that it is ready.
+    @ivar isReady: whether systemd was notified that the service is ready.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class SystemNotifier:
         isAlive: Callable[[], bool] = lambda: True,
     ) -> None:
         """
-        @param environment: variables that systemd has set for the process.
-        @param isAlive: returns False while the service does no work: then systemd is to restart it.
+        @param environment: the environment variables of the process.
+        @param isAlive: returns False if the service hangs, so that systemd restarts it.
         """
         self.isReady = False
         address = environment.get("NOTIFY_SOCKET", "")
@@ -52,36 +52,36 @@ class SystemNotifier:
             microseconds = 0
         self._seconds = microseconds / _MICROSECONDS / _SHARE
         self._isAlive = isAlive
-        self._call = LoopingCall(self._feed)
+        self._call = LoopingCall(self._notifyWatchdog)
         self._call.clock = reactor
 
     def start(self) -> None:
-        """Tell systemd regularly that the service works, where it wants to know."""
+        """Start watchdog notifications, if systemd has requested them."""
         if self._address and self._seconds > 0:
             self._call.start(self._seconds)
 
-    def _feed(self) -> None:
+    def _notifyWatchdog(self) -> None:
         if self._isAlive():
             self._send("WATCHDOG=1")
 
     def ready(self, status: str) -> None:
-        """Tell systemd that the service is ready, once and after a reload, and how it is."""
-        news = [] if self.isReady else ["READY=1"]
+        """Notify systemd that the service is ready, once and after each reload, and of a new status."""
+        lines = [] if self.isReady else ["READY=1"]
         if status and status != self._status:
             self._status = status
-            news.append(f"STATUS={status}")
+            lines.append(f"STATUS={status}")
         self.isReady = True
-        if news:
-            self._send("\n".join(news))
+        if lines:
+            self._send("\n".join(lines))
 
     def reloading(self) -> None:
-        """Tell systemd that the configuration is read anew, until L{ready} is called."""
+        """Notify systemd that the configuration is being reloaded, until L{ready} is called."""
         if self.isReady:
             self.isReady = False
             self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stop(self) -> None:
-        """Tell systemd that the service ends. Twice is fine."""
+        """Notify systemd that the service is stopping. Calling this again has no effect."""
         if self._call.running:
             self._call.stop()
         self._send("STOPPING=1")
@@ -93,4 +93,4 @@ class SystemNotifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
                 sender.sendto(text.encode("utf-8", "replace"), self._address)
         except OSError as error:
-            _log.debug("systemd was not told: {why}", why=error)
+            _log.debug("can't notify systemd: {why}", why=error)

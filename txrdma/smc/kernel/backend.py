@@ -1,5 +1,5 @@
 """
-The kernel's SMC as a backend: sockets of C{AF_SMC}, where Linux does what our own stack does else.
+The backend that uses C{AF_SMC} sockets of the Linux kernel instead of txrdma's own stack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFact
 
 from txrdma.smc.dialing import cancellable, endpointTo
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.kernel.transports import dial, listen, Terms
+from txrdma.smc.kernel.transports import dial, EndpointPolicy, listen
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.report import report
 from txrdma.smc.terms.options import Options
@@ -22,20 +22,20 @@ from txrdma.smc.terms.options import Options
 
 @implementer(ISMCBackend)
 class KernelBackend:
-    """Connects and listens by the kernel's SMC."""
+    """Connects and listens with the kernel's SMC sockets."""
 
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
         """
-        Connect to a host and a port; the handshake is over, too, when the protocol is there.
+        Connect to a host and a port. The Deferred fires after the SMC handshake.
 
-        Fails as TCP does, with C{ConnectBindError} where the kernel has no SMC sockets, and with
-        L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
+        Fails like TCP, with C{ConnectBindError} if the kernel has no SMC sockets, and with
+        L{txrdma.smc.handshake.outcomes.NotSMC} if the connection fell back to TCP and that is not allowed.
         """
         introspection.appear(reactor, report)
-        terms = Terms(f"connection to {host}:{port}", options.fallback)
-        endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, terms))
+        policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)
+        endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, policy))
         return cancellable(endpoint.connect(factory), host, port)
 
     def listen(
@@ -48,9 +48,10 @@ class KernelBackend:
         options: Options,
     ) -> IListeningPort:
         """
-        Listen on a port, of every interface when that is empty.
+        Listen on a port.
 
-        @raise CannotListenError: as for TCP, and where the kernel has no SMC sockets.
+        @param interface: a local address; empty for all interfaces.
+        @raise CannotListenError: as for TCP, and if the kernel has no SMC sockets.
         """
         introspection.appear(reactor, report)
         return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

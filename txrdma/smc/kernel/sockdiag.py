@@ -1,7 +1,7 @@
 """
-The kernel's word on its SMC sockets: sock_diag(7) of the family C{AF_SMC}.
+Reads the state of the kernel's SMC sockets: sock_diag(7) of the family C{AF_SMC}.
 
-The layouts are those of C{linux/smc_diag.h}, in this host's byte order.
+The layouts are those of C{linux/smc_diag.h}, in native byte order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _REQUEST: Final = struct.Struct("=BxxB48x")  # struct smc_diag_req: family, extensions, identity of a socket
 _ANSWER: Final = struct.Struct("=xBB49xIQ")  # struct smc_diag_msg: state, mode, user, inode
 _CURSOR: Final = struct.Struct("=xxHI")  # struct smc_diag_cursor: wraps, count
-_SIZES: Final = struct.Struct("=IIII")  # token, send buffer, our buffer, the peer's buffer
-_FLAGS: Final = struct.Struct("=BBBB")  # received: of the producer, of the connection; sent: the same
+_SIZES: Final = struct.Struct("=IIII")  # token, send buffer, receive ring, peer's ring
 _GROUP: Final = struct.Struct("=x64sB40s40sB")  # struct smc_diag_lgrinfo: device, port, GID, peer's GID, role
 _FALLBACK: Final = struct.Struct("=II")  # struct smc_diag_fallback: reason, peer's diagnosis
 
@@ -53,29 +52,29 @@ _STATES: Final = {
 
 
 class Cursor(NamedTuple):
-    """A position in a ring buffer, as SMC counts it: the wraps modulo 65536, and the bytes since the last."""
+    """An SMC cursor: the wraps of a ring modulo 65536, and the bytes since the last wrap."""
 
     wraps: int
     position: int
 
     def bytesOf(self, size: int) -> int:
-        """The bytes that have passed through a ring of this size, while the wraps were counted."""
+        """Return the number of bytes that have passed through a ring of this size, modulo 65536 rings."""
         return self.wraps * size + self.position
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """
-    The ring buffers of a connection, and how far each side is: C{SMC_DIAG_CONNINFO}.
+    The ring buffers and cursors of a connection: C{SMC_DIAG_CONNINFO}.
 
-    @ivar token: the alert token of our end.
-    @ivar sendBuffer: bytes of the kernel's own ring for what is to be sent.
-    @ivar size: bytes of our ring, which the peer writes into.
-    @ivar peerSize: bytes of the peer's ring.
-    @ivar arrived: how far the peer has written into our ring.
-    @ivar peerConsumed: how far the peer has read its own.
-    @ivar produced: how far we have written into the peer's ring.
-    @ivar consumed: how far the application has read our ring.
+    @ivar token: the local alert token.
+    @ivar sendBuffer: size of the kernel's send buffer, in bytes.
+    @ivar size: size of the local ring (RMB element), in bytes.
+    @ivar peerSize: size of the peer's ring, in bytes.
+    @ivar arrived: the peer's producer cursor, in the local ring.
+    @ivar peerConsumed: the peer's consumer cursor, in the peer's ring.
+    @ivar produced: the local producer cursor, in the peer's ring.
+    @ivar consumed: the local consumer cursor, in the local ring.
     """
 
     token: int
@@ -90,12 +89,12 @@ class Buffers:
     @classmethod
     def decode(cls, data: bytes) -> Buffers:
         """
-        Read the value of the attribute C{SMC_DIAG_CONNINFO}.
+        Decode the value of the attribute.
 
-        @raise WireError: it is too short.
+        @raise WireError: it is truncated.
         """
         if len(data) < _SIZES.size + 4 * _CURSOR.size:
-            raise WireError("smc_diag_conninfo", len(data), "it is cut off")
+            raise WireError("smc_diag_conninfo", len(data), "it is truncated")
         cursors = (
             Cursor(*_CURSOR.unpack_from(data, _SIZES.size + number * _CURSOR.size)) for number in range(4)
         )
@@ -105,13 +104,13 @@ class Buffers:
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
     """
-    The link that carries a connection: C{SMC_DIAG_LGRINFO}.
+    The link of a connection: C{SMC_DIAG_LGRINFO}.
 
-    @ivar device: the RDMA device's name.
-    @ivar port: the number of its port.
-    @ivar gid: the port's GID.
-    @ivar peerGID: the GID of the peer's port.
-    @ivar role: C{"client"} or C{"server"}, of our end in the group.
+    @ivar device: name of the RDMA device.
+    @ivar port: number of the port.
+    @ivar gid: GID of the port.
+    @ivar peerGID: GID of the peer's port.
+    @ivar role: C{"client"} or C{"server"}, the local role in the link group.
     """
 
     device: str
@@ -123,30 +122,30 @@ class LinkGroup:
     @classmethod
     def decode(cls, data: bytes) -> LinkGroup:
         """
-        Read the value of the attribute C{SMC_DIAG_LGRINFO}.
+        Decode the value of the attribute.
 
-        @raise WireError: it is too short.
+        @raise WireError: it is truncated, or a GID is malformed.
         """
         if len(data) < _GROUP.size:
-            raise WireError("smc_diag_lgrinfo", len(data), "it is cut off")
+            raise WireError("smc_diag_lgrinfo", len(data), "it is truncated")
         device, port, gid, peerGID, role = _GROUP.unpack_from(data)
         try:
-            here, there = (GID.fromString(_text(each)) for each in (gid, peerGID))
+            local, remote = (GID.fromString(_text(each)) for each in (gid, peerGID))
         except ValueError as error:
             raise WireError("smc_diag_lgrinfo", 0, str(error)) from None
-        return cls(_text(device), port, here, there, "server" if role else "client")
+        return cls(_text(device), port, local, remote, "server" if role else "client")
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosed:
+class KernelSocket:
     """
-    An SMC socket of the kernel's, as sock_diag describes it.
+    An SMC socket of the kernel.
 
     @ivar mode: C{"SMC-R"}, C{"SMC-D"} or C{"TCP"}.
-    @ivar state: the state of the connection, by Linux's name for it.
-    @ivar inode: the inode of the socket, as C{fstat} gives it.
-    @ivar fallbackReason: why it fell back to TCP, None when it did not.
-    @ivar peerDiagnosis: why the peer declined, None when it did not.
+    @ivar state: Linux's name of the connection's state.
+    @ivar inode: inode of the socket, see C{fstat}.
+    @ivar fallbackReason: why it fell back to TCP, None if it did not.
+    @ivar peerDiagnosis: why the peer declined, None if it did not.
     @ivar buffers: None for a socket without an SMC-R or SMC-D connection.
     @ivar group: None for a socket without an SMC-R connection.
     """
@@ -160,14 +159,14 @@ class Diagnosed:
     group: LinkGroup | None = None
 
     @classmethod
-    def decode(cls, payload: bytes) -> Diagnosed:
+    def decode(cls, payload: bytes) -> KernelSocket:
         """
-        Read a message of sock_diag.
+        Decode a message of sock_diag.
 
-        @raise WireError: it is too short, or a length in it is wrong.
+        @raise WireError: it is truncated, or contains a wrong length.
         """
         if len(payload) < _ANSWER.size:
-            raise WireError("smc_diag_msg", len(payload), "it is cut off")
+            raise WireError("smc_diag_msg", len(payload), "it is truncated")
         state, mode, _user, inode = _ANSWER.unpack_from(payload)
         found = attributesOf(payload, _ANSWER.size, "smc_diag_msg")
         reason = peer = 0
@@ -189,42 +188,42 @@ def _text(data: bytes) -> str:
 
 
 def dumpRequest() -> bytes:
-    """Ask for all SMC sockets of the network namespace: the kernel does not look for single ones."""
+    """Encode a request for all SMC sockets of the network namespace: the kernel can't look up single ones."""
     return request(_SOCK_DIAG_BY_FAMILY, _REQUEST.pack(AF_SMC, _EXTENSIONS), flags=DUMP)
 
 
-def diagnosedIn(datagram: bytes) -> tuple[list[Diagnosed], bool]:
+def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
     """
-    The sockets in one part of the kernel's answer.
+    Decode one datagram of the kernel's reply.
 
-    @return: these, and whether the answer ends here.
-    @raise OSError: the kernel can't say; C{ENOENT} when it lacks the module C{smc_diag}.
-    @raise WireError: the answer makes no sense.
+    @return: the sockets, and whether the reply is complete.
+    @raise OSError: the kernel's error; C{ENOENT} without the module C{smc_diag}.
+    @raise WireError: the datagram is malformed.
     """
-    found: list[Diagnosed] = []
+    found: list[KernelSocket] = []
     for message in messages(datagram):
         if message.type in (DONE, ERROR):
             code = errorOf(message)
             if code:
-                raise OSError(code, "the kernel does not tell of its SMC sockets (module smc_diag)")
+                raise OSError(code, "can't list the kernel's SMC sockets (module smc_diag)")
             return found, True
-        found.append(Diagnosed.decode(message.payload))
+        found.append(KernelSocket.decode(message.payload))
     return found, False
 
 
-def diagnosed() -> Iterator[Diagnosed]:
+def kernelSockets() -> Iterator[KernelSocket]:
     """
-    Ask the kernel for all SMC sockets of this network namespace.
+    Iterate over all SMC sockets of this network namespace.
 
-    @raise OSError: it can't say.
-    @raise WireError: its answer makes no sense.
+    @raise OSError: the kernel's error.
+    @raise WireError: the reply is malformed.
     """
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
-        asking.setblocking(False)  # each part of the answer is there when it is looked for
-        asking.send(dumpRequest())
+    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.setblocking(False)  # the kernel queues each part of the reply before recv
+        netlink.send(dumpRequest())
         while True:
-            found, isOver = diagnosedIn(asking.recv(65536))
+            found, isOver = decodeReply(netlink.recv(65536))
             yield from found
             if isOver:
                 return

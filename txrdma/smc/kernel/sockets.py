@@ -1,12 +1,12 @@
 """
-Stream sockets of the kernel's SMC, and what they differ in from those of TCP.
+Stream sockets of C{AF_SMC}, and how they differ from those of TCP.
 
-An C{AF_SMC} socket takes and gives addresses of IPv4 or IPv6, so Python handles it as a socket of that family
-once it is made. (C{socket(AF_INET, SOCK_STREAM, IPPROTO_SMC)} comes with the same module from Linux 6.11 on,
-so it is never there alone; and sock_diag has no addresses of such sockets.)
+An C{AF_SMC} socket uses addresses of IPv4 or IPv6, so Python handles it as a socket of that family once it is
+created. (C{socket(AF_INET, SOCK_STREAM, IPPROTO_SMC)} was added to the same kernel module in Linux 6.11, so
+it is never available alone; and sock_diag has no addresses of such sockets.)
 
-Closing or shutting down such a socket waits in the kernel, up to two minutes and even if the socket does not
-block otherwise, until the peer's buffer has had room for all that was sent (C{smc_close_stream_wait}).
+Closing or shutting down such a socket blocks, up to two minutes and even if the socket is non-blocking, until
+all bytes fit into the peer's buffer (C{smc_close_stream_wait}).
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _ADVICE: Final = "this kernel offers no SMC sockets (AF_SMC); as root, load its 
 
 def smcSocket(family: int) -> socket.socket:
     """
-    A stream socket of the kernel's SMC that does not block.
+    Create a non-blocking SMC stream socket.
 
-    @param family: that of its addresses, C{AF_INET} or C{AF_INET6}.
-    @raise OSError: there is none; C{EAFNOSUPPORT} says what to do about a kernel that has no such sockets.
+    @param family: the family of its addresses, C{AF_INET} or C{AF_INET6}.
+    @raise OSError: this failed; with C{EAFNOSUPPORT} the message says how to load the kernel's module.
     """
     try:
-        made = socket.socket(AF_SMC, socket.SOCK_STREAM, _PROTOCOLS[socket.AddressFamily(family)])
+        created = socket.socket(AF_SMC, socket.SOCK_STREAM, _PROTOCOLS[socket.AddressFamily(family)])
     except OSError as error:
         if error.errno in _MISSING:
             raise OSError(errno.EAFNOSUPPORT, _ADVICE) from error
         raise
-    dressed = socket.socket(family, socket.SOCK_STREAM, 0, fileno=made.detach())
-    dressed.setblocking(False)
-    return dressed
+    converted = socket.socket(family, socket.SOCK_STREAM, 0, fileno=created.detach())
+    converted.setblocking(False)
+    return converted
 
 
 def hasFallenBack(connected: socket.socket) -> bool:
-    """Whether a connected SMC socket is one of TCP: from the fallback on, the descriptor leads to that."""
+    """Return whether a connection has fallen back to TCP: the descriptor then refers to the TCP socket."""
     return connected.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL) == socket.IPPROTO_TCP
 
 
 def unsent(connected: socket.socket) -> int:
-    """The bytes that were written and wait in the kernel until the peer's buffer has room for them."""
-    told = fcntl.ioctl(connected, _SIOCOUTQNSD, bytes(_NUMBER.size))
-    return int(_NUMBER.unpack(told)[0])
+    """Return the number of written bytes that do not fit into the peer's buffer yet."""
+    count = fcntl.ioctl(connected, _SIOCOUTQNSD, bytes(_NUMBER.size))
+    return int(_NUMBER.unpack(count)[0])

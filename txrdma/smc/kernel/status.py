@@ -1,5 +1,5 @@
 """
-The state of a connection of the kernel's SMC, as the kernel tells it.
+The status of a connection with the kernel's SMC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
 from txrdma.kit.logs import Seldom
-from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
+from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
 from txrdma.smc.kernel.sockets import hasFallenBack
 from txrdma.smc.stream.connectionstatus import socketToDict, tcpCounts
 from txrdma.smc.wire.clc import Diagnosis
@@ -27,46 +27,42 @@ if TYPE_CHECKING:
 
 _seldom = Seldom(Logger())
 
-_FRESH: Final = 0.02
-"""
-Seconds for which an answer of the kernel's is good.
-
-It tells of all sockets at once; who looks at a thousand connections need not ask a thousand times.
-"""
+_CACHE_SECONDS: Final = 0.02
+"""Seconds for which a reply of the kernel, which lists all sockets, is used for all connections."""
 
 
-class _Table:
-    """The kernel's SMC sockets by inode, as they were a moment ago."""
+class _SocketCache:
+    """The kernel's SMC sockets by inode."""
 
     def __init__(self) -> None:
-        self._askedAt = 0.0
-        self._sockets: dict[int, Diagnosed] = {}
+        self._requestedAt = 0.0
+        self._sockets: dict[int, KernelSocket] = {}
 
-    def find(self, inode: int) -> Diagnosed | None:
+    def find(self, inode: int) -> KernelSocket | None:
         now = monotonic()
-        if now - self._askedAt > _FRESH or inode not in self._sockets:
+        if now - self._requestedAt > _CACHE_SECONDS or inode not in self._sockets:
             try:
-                self._sockets = {each.inode: each for each in diagnosed()}
+                self._sockets = {each.inode: each for each in kernelSockets()}
             except (OSError, WireError) as error:
-                _seldom.warn("sock_diag", "can't ask for SMC sockets: {error}", error=error)
+                _seldom.warn("sock_diag", "can't list SMC sockets: {error}", error=error)
                 self._sockets = {}
-            self._askedAt = now
+            self._requestedAt = now
         return self._sockets.get(inode)
 
 
-_table = _Table()
+_cache = _SocketCache()
 
 
 @implementer(ISMCStatus)
 class KernelStatus:
     """
-    A connection of the kernel's SMC; its attributes are at most 20 ms old, and stay as they were at its end.
+    The status of one connection, at most 20 ms old. After the connection's end it remains unchanged.
 
-    The kernel has no counts of RDMA writes and CDC messages for one connection, and does not tell its version
-    of SMC-R. It counts the wraps of the ring buffers modulo 65536: with rings of 64 KiB, the numbers of bytes
-    begin anew after 4 GiB.
+    The kernel provides neither the version of SMC-R nor the numbers of RDMA writes and CDC messages of a
+    connection. It counts the wraps of ring buffers modulo 65536: with rings of 64 KiB, the numbers of bytes
+    restart from 0 after 4 GiB.
 
-    @ivar isTCP: the connection has fallen back to TCP.
+    @ivar isTCP: whether the connection has fallen back to TCP.
     """
 
     __slots__ = ("_last", "_transport", "isTCP", "role")
@@ -80,80 +76,77 @@ class KernelStatus:
     messagesReceived = 0
 
     def __init__(self, transport: Connection, role: str) -> None:
-        """
-        @param transport: connected.
-        """
         self._transport = weakref.ref(transport)
-        self._last: Diagnosed | None = None
+        self._last: KernelSocket | None = None
         self.role = role
         self.isTCP = hasFallenBack(transport.socket)
 
-    def _told(self) -> Diagnosed | None:
+    def _query(self) -> KernelSocket | None:
         connected: socket.socket | None = getattr(self._transport(), "socket", None)
         if connected is not None:
-            self._last = _table.find(os.fstat(connected.fileno()).st_ino) or self._last
+            self._last = _cache.find(os.fstat(connected.fileno()).st_ino) or self._last
         return self._last
 
     @property
     def mode(self) -> str:
-        """The mode C{'SMC-R'}, C{'SMC-D'} or C{'TCP'}; C{'SMC'} while the kernel can't say which."""
-        told = None if self.isTCP else self._told()
-        return "TCP" if self.isTCP else told.mode if told else "SMC"
+        """The mode C{'SMC-R'}, C{'SMC-D'} or C{'TCP'}; C{'SMC'} if the kernel does not list the socket."""
+        found = None if self.isTCP else self._query()
+        return "TCP" if self.isTCP else found.mode if found else "SMC"
 
     @property
     def fallbackReason(self) -> Diagnosis | None:
-        """Reason for which the connection fell back to TCP, None when it did not."""
-        told = self._told()
-        return told.fallbackReason if told else None
+        """Reason of the fallback to TCP, None without a fallback."""
+        found = self._query()
+        return found.fallbackReason if found else None
 
     @property
     def peerDiagnosis(self) -> Diagnosis | None:
-        """Reason for which the peer declined, None when it did not."""
-        told = self._told()
-        return told.peerDiagnosis if told else None
+        """Reason of the peer's Decline, None without one."""
+        found = self._query()
+        return found.peerDiagnosis if found else None
 
     @property
     def device(self) -> str:
-        """The name of the RDMA device that carries the connection, C{''} on TCP."""
-        told = self._told()
-        return told.group.device if told and told.group else ""
+        """Name of the RDMA device, C{''} on TCP."""
+        found = self._query()
+        return found.group.device if found and found.group else ""
 
     @property
     def linkGroup(self) -> str:
-        """The two GIDs of the connection's link: the kernel's answer has no number for the group."""
-        told = self._told()
-        return f"{told.group.gid} to {told.group.peerGID}" if told and told.group else ""
+        """The two GIDs of the connection's link: sock_diag has no number of the link group."""
+        found = self._query()
+        return f"{found.group.gid} to {found.group.peerGID}" if found and found.group else ""
 
     @property
     def state(self) -> str:
-        """The state of the connection's close state machine, by Linux's name for it."""
-        told = None if self.isTCP else self._told()
-        return "TCP" if self.isTCP else told.state if told else ""
+        """Linux's name of the connection's state."""
+        found = None if self.isTCP else self._query()
+        return "TCP" if self.isTCP else found.state if found else ""
 
     @property
     def bytesSent(self) -> int:
-        """Bytes that are or were in the peer's ring; on TCP, those that the peer has acknowledged."""
+        """Bytes written to the peer's ring; on TCP, bytes that the peer has acknowledged."""
         if self.isTCP:
             return tcpCounts(self._transport())[0]
-        told = self._told()
-        return told.buffers.produced.bytesOf(told.buffers.peerSize) if told and told.buffers else 0
+        found = self._query()
+        return found.buffers.produced.bytesOf(found.buffers.peerSize) if found and found.buffers else 0
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes that were read from our ring; on TCP, those that our kernel has received."""
+        """Bytes read from the local ring; on TCP, bytes that the kernel has received."""
         if self.isTCP:
             return tcpCounts(self._transport())[1]
-        told = self._told()
-        return told.buffers.consumed.bytesOf(told.buffers.size) if told and told.buffers else 0
+        found = self._query()
+        return found.buffers.consumed.bytesOf(found.buffers.size) if found and found.buffers else 0
 
     def toDict(self) -> dict[str, object]:
-        """The status as a dictionary for JSON, as L{ISMCStatus} asks, without what is not counted."""
+        """Return the status for JSON, see L{ISMCStatus}, without counts that the kernel does not provide."""
         answer = socketToDict(self, self.role, self._transport())
         for name in ("version", "eid", "writes", "messagesSent", "messagesReceived"):
             answer.pop(name, None)
-        told = self._last
-        if told is not None and told.buffers is not None:
-            buffers = told.buffers
+        found = self._last
+        if found is not None and found.buffers is not None:
+            buffers = found.buffers
             answer["token"], answer["sendBuffer"] = buffers.token, buffers.sendBuffer
             answer["bufferSize"], answer["peerBufferSize"] = buffers.size, buffers.peerSize
             answer["cursors"] = {
@@ -162,7 +155,7 @@ class KernelStatus:
                 "arrived": buffers.arrived.bytesOf(buffers.size),
                 "consumed": buffers.consumed.bytesOf(buffers.size),
             }
-        if told is not None and told.group is not None:
-            group = told.group
+        if found is not None and found.group is not None:
+            group = found.group
             answer["link"] = {"port": group.port, "gid": str(group.gid), "peerGID": str(group.peerGID)}
         return answer

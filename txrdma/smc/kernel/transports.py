@@ -1,8 +1,8 @@
 """
-Twisted's TCP transports on sockets of the kernel's SMC.
+Twisted's TCP transports on SMC sockets of the kernel.
 
-What they change is the end: a close, or the close of one half, first waits on the reactor until the peer's
-buffer has all bytes, since in the kernel it would wait for that and hold up everybody else.
+They differ from TCP when closing: the kernel blocks in close and shutdown until all bytes fit into the peer's
+buffer. The transport therefore polls until they do before it closes the socket or its write side.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ from txrdma.smc.stream.connectionstatus import forget, register
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wrapping import AcceptingFactory, Build
 
-_FIRST: Final = 1e-3
-_LONGEST: Final = 0.1
-"""Seconds between two looks whether the peer's buffer has all bytes: twice as many each time, up to these."""
+_MIN_POLL: Final = 1e-3
+_MAX_POLL: Final = 0.1
+"""Seconds between two polls for unsent bytes; the interval doubles each time up to the maximum."""
 
 
-class Terms:
-    """The terms and the log of an endpoint, for all its connections."""
+class EndpointPolicy:
+    """
+    What the connections of an endpoint share: whether they may fall back, and the log.
 
-    def __init__(self, where: str, fallback: bool) -> None:
+    @ivar fallback: whether plain TCP is allowed.
+    """
+
+    def __init__(self, name: str, fallback: bool) -> None:
         """
-        @param where: which connections, for the log.
-        @param fallback: whether plain TCP will do.
+        @param name: name of the connections in the log.
+        @param fallback: whether plain TCP is allowed.
         """
         self.fallback = fallback
-        self._outcomes = Outcomes(where)
-        self._told: set[bool] = set()
+        self._outcomes = Outcomes(name)
+        self._logged: set[bool] = set()
 
-    def tell(self, status: KernelStatus) -> None:
-        """Log what became of a connection, the first of each kind: more would ask the kernel too often."""
-        if status.isTCP not in self._told:
-            self._told.add(status.isTCP)
+    def log(self, status: KernelStatus) -> None:
+        """Log the first connection with SMC and the first with TCP; each needs a query of the kernel."""
+        if status.isTCP not in self._logged:
+            self._logged.add(status.isTCP)
             if status.isTCP:
                 reason = status.fallbackReason or Diagnosis.PEERNOSMC
                 self._outcomes.fellBack(reason, status.peerDiagnosis, self.fallback)
@@ -59,8 +63,8 @@ class Terms:
                 self._outcomes.established(status.version, status.device, status.route)
 
 
-def _closeLater(connected: socket.socket) -> None:
-    """Close a socket in a thread, where the kernel may wait for the peer."""
+def _closeInThread(connected: socket.socket) -> None:
+    """Close a socket in a thread, because the kernel may block until the peer has read."""
 
     def close() -> None:
         try:
@@ -75,64 +79,64 @@ def _closeLater(connected: socket.socket) -> None:
 @implementer(ISMCTransport)
 class KernelConnection(Connection):
     """
-    A connection of the kernel's SMC, in Twisted's clothes for TCP.
+    A connection on an SMC socket of the kernel, as a TCP transport of Twisted.
 
     @ivar smc: see L{ISMCTransport}.
     """
 
     smc: KernelStatus
     _use: Use | None = None
-    _waiting: IDelayedCall | None = None
-    _delay = _FIRST
+    _poll: IDelayedCall | None = None
+    _delay = _MIN_POLL
 
-    def _established(self, role: str, terms: Terms) -> None:
+    def _established(self, role: str, policy: EndpointPolicy) -> None:
         self.smc = KernelStatus(self, role)
         self._use = reactorUse(self.reactor).hold()
         register(self)
-        terms.tell(self.smc)
+        policy.log(self.smc)
 
     def _dataReceived(self, data: bytes | None) -> Any:
-        """The end of the stream may be that of an aborted connection: the socket has an error then."""
+        """Detect a reset: for an aborted connection the kernel returns no data and sets SO_ERROR."""
         if not data and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST
         return super()._dataReceived(data)
 
     def _isSending(self) -> bool:
-        """Whether the kernel has bytes for which the peer's buffer had no room; TCP keeps them by itself."""
+        """Return whether bytes do not fit into the peer's buffer yet. On TCP closing does not block."""
         try:
             return not hasFallenBack(self.socket) and unsent(self.socket) > 0
         except OSError:
-            return False  # the connection is gone, and its bytes with it
+            return False  # the connection is lost
 
-    def _lookAgain(self) -> None:
-        """Have C{doWrite} called again in a while: no descriptor tells that all is sent."""
-        self._waiting = cast(IReactorTime, self.reactor).callLater(self._delay, self.startWriting)
-        self._delay = min(2 * self._delay, _LONGEST)
+    def _pollLater(self) -> None:
+        """Schedule another C{doWrite}: the kernel has no event for unsent bytes."""
+        self._poll = cast(IReactorTime, self.reactor).callLater(self._delay, self.startWriting)
+        self._delay = min(2 * self._delay, _MAX_POLL)
 
     def _postLoseConnection(self) -> Any:
         if self._isSending():
-            self._lookAgain()
+            self._pollLater()
             return None
         return super()._postLoseConnection()  # type: ignore[no-untyped-call]  # Twisted's
 
     def _closeWriteConnection(self) -> None:
         if self._isSending():
-            self._writeDisconnected = False  # doWrite has said so already
-            self._lookAgain()
+            self._writeDisconnected = False  # doWrite has set it already
+            self._pollLater()
         else:
             super()._closeWriteConnection()
 
     def _closeSocket(self, orderly: bool) -> None:
         if orderly and self._use is not None and self._isSending():
-            _closeLater(self.socket)
+            _closeInThread(self.socket)
         else:
             super()._closeSocket(orderly)  # type: ignore[no-untyped-call]  # Twisted's
 
     def connectionLost(self, reason: Failure) -> None:
-        """Lose the connection, as L{twisted.internet.tcp.Connection} does."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and waiting.active():
-            waiting.cancel()
+        """See L{twisted.internet.tcp.Connection}."""
+        poll, self._poll = self._poll, None
+        if poll is not None and poll.active():
+            poll.cancel()
         forget(self)
         try:
             super().connectionLost(reason)
@@ -143,16 +147,16 @@ class KernelConnection(Connection):
 
 
 class KernelClient(KernelConnection, Client):
-    """The client's end of a connection of the kernel's SMC."""
+    """A client's connection."""
 
     connector: KernelConnector
 
     def createInternetSocket(self) -> socket.socket:
-        """Make a socket that is going to connect."""
+        """Create the socket."""
         return smcSocket(self.addressFamily)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Lose the connection; a refused socket is not readable, as those of TCP are, but it says why."""
+        """Report the socket's error: unlike with TCP, a refused connection ends with an error event."""
         code = 0
         if not self.connected and hasattr(self, "socket"):
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -163,25 +167,25 @@ class KernelClient(KernelConnection, Client):
             super().connectionLost(reason)
 
     def _connectDone(self) -> None:
-        terms = self.connector.terms
-        if hasFallenBack(self.socket) and not terms.fallback:
+        policy = self.connector.policy
+        if hasFallenBack(self.socket) and not policy.fallback:
             status = KernelStatus(self, "client")
-            terms.tell(status)
+            policy.log(status)
             reason = status.fallbackReason or Diagnosis.PEERNOSMC
             self.failIfNotConnected(NotSMC(reason, status.peerDiagnosis))  # type: ignore[no-untyped-call]
             return
-        self._established("client", terms)
+        self._established("client", policy)
         super()._connectDone()  # type: ignore[no-untyped-call]  # Twisted's
 
 
 class KernelConnector(Connector):
     """
-    Makes L{KernelClient}s, which connect by the kernel's SMC.
+    Connects with L{KernelClient}.
 
-    @ivar terms: what the connections of its endpoint have in common.
+    @ivar policy: shared by the connections of an endpoint.
     """
 
-    terms: Terms
+    policy: EndpointPolicy
 
     def _makeTransport(self) -> Client:
         return KernelClient(  # type: ignore[no-untyped-call]  # Twisted's
@@ -190,7 +194,7 @@ class KernelConnector(Connector):
 
 
 class KernelServer(KernelConnection, Server):
-    """The server's end of a connection of the kernel's SMC."""
+    """An accepted connection."""
 
     def __init__(
         self,
@@ -202,33 +206,33 @@ class KernelServer(KernelConnection, Server):
         reactor: Any,
     ) -> None:
         super().__init__(sock, protocol, client, server, sessionno, reactor)
-        self._established("server", server.terms)
+        self._established("server", server.policy)
 
 
 class KernelPort(Port):
     """
-    A port whose connections are those of the kernel's SMC.
+    A listening port.
 
-    @ivar terms: what these have in common.
+    @ivar policy: shared by its connections.
     """
 
-    transport = KernelServer  # type: ignore[assignment]  # Port says Server itself
-    terms: Terms
+    transport = KernelServer  # type: ignore[assignment]  # Port declares Server
+    policy: EndpointPolicy
     _use: Use | None = None
 
     def createInternetSocket(self) -> socket.socket:
-        """Make a socket that is going to listen."""
+        """Create the socket."""
         made = smcSocket(self.addressFamily)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return made
 
     def startListening(self) -> None:
-        """Listen, and fail as TCP does; the error names what the kernel lacks."""
+        """Listen; fail like TCP if the kernel has no SMC sockets."""
         super().startListening()
         self._use = reactorUse(self.reactor).hold()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Listen no more; connections stay as they are."""
+        """Stop listening; connections are not affected."""
         use, self._use = self._use, None
         if use is not None:
             use.release()
@@ -236,10 +240,10 @@ class KernelPort(Port):
 
 
 class SMCOnly(AcceptingFactory):
-    """Stands before the factory of a server for which plain TCP will not do."""
+    """Wraps the factory of a server that does not allow a fallback to TCP."""
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
-        """Give the connection to the user's protocol, or close it when it has fallen back."""
+        """Connect the user's protocol, or close the connection if it has fallen back."""
         protocol = None if cast(KernelServer, transport).smc.isTCP else build()
         if protocol is None:
             transport.loseConnection()
@@ -250,16 +254,16 @@ class SMCOnly(AcceptingFactory):
 
 def dial(
     reactor: Any,
-    terms: Terms,
+    policy: EndpointPolicy,
     host: str,
     port: int,
     factory: ClientFactory[Any],
     timeout: float,
     bindAddress: Any,
 ) -> IConnector:
-    """Connect as C{connectTCP} of the reactor does, by the kernel's SMC."""
+    """Connect like C{connectTCP} of the reactor."""
     connector = KernelConnector(host, port, factory, timeout, bindAddress, reactor)
-    connector.terms = terms
+    connector.policy = policy
     connector.connect()
     return cast(IConnector, connector)
 
@@ -267,9 +271,9 @@ def dial(
 def listen(
     reactor: Any, fallback: bool, port: int, factory: IProtocolFactory, backlog: int, interface: str
 ) -> Port:
-    """Listen as C{listenTCP} of the reactor does, by the kernel's SMC."""
+    """Listen like C{listenTCP} of the reactor."""
     listening = KernelPort(port, factory if fallback else SMCOnly(factory), backlog, interface, reactor)
     listening.startListening()
     host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's
-    listening.terms = Terms(f"connection at {placeOf(host)}", fallback)
+    listening.policy = EndpointPolicy(f"connection at {placeOf(host)}", fallback)
     return listening

@@ -1,8 +1,8 @@
 """
-The C{option} carrier: SMC's TCP option on sockets of this process, as the Linux kernel's AF_SMC has it.
+The C{option} carrier: adds SMC's TCP option to sockets of this process, as the Linux kernel does for AF_SMC.
 
-See RFC 7609, 3.1. A process marks a socket before it connects or listens, and asks afterwards whether the
-peer had the option, too: only then both ends go on with CLC. Sockets that nobody has marked stay as they are.
+See RFC 7609, 3.1. A process marks a socket before it connects or listens, and checks afterwards whether the
+peer sent the option as well: only then both ends continue with CLC. Other sockets are not affected.
 """
 
 from __future__ import annotations
@@ -15,39 +15,56 @@ from pathlib import Path
 from typing import Final
 
 from txrdma.error import InvalidRequest
-from txrdma.smc.signalling.option._program import NOTICED, SEEN, STORAGE_BYTES, WANTED
 from txrdma.smc.signalling.option.bpf import BPFMap
-from txrdma.smc.signalling.option.loading import load, Loaded
 from txrdma.smc.signalling.option.places import ownCgroup
+from txrdma.smc.signalling.option.program import load, LoadedProgram, NOTICED, SEEN, STORAGE_BYTES, WANTED
 from txrdma.smc.signalling.option.reasons import (
     effectiveCapabilities,
     explained,
     missingCapabilities,
     OptionUnavailable,
 )
-from txrdma.smc.signalling.option.savedsyn import saveSYNs, takeSYN
 
 PINS: Final = Path("/run/txrdma-smc-option")
-"""The directory in which C{txrdma smc-option install} leaves the program, for others to use."""
+"""The directory in which C{txrdma smc-option install} pins the program's objects for other processes."""
 
 SOCKETS: Final = "sockets"
-"""Name there of the map with the marks of sockets."""
+"""Name in that directory of the map with the flags of sockets."""
+
+SAVE_SYN: Final = 27
+SAVED_SYN: Final = 28
+"""Socket options of C{linux/tcp.h} (see tcp(7), C{TCP_SAVE_SYN}) that L{socket} does not name."""
+
+_MAX_SYN: Final = 512
+"""Bytes of headers to read: up to 60 of IPv4 and 60 of TCP; IPv6 has no limit."""
 
 _IP_FREEBIND: Final = 15
 _MARK: Final = WANTED.to_bytes(STORAGE_BYTES, sys.byteorder)
 
 
+def takeSYN(accepted: socket.socket) -> bytes:
+    """
+    Return the IP and TCP headers of a connection's SYN, and free them: the kernel returns them once.
+
+    @return: empty if the listener did not save SYNs, after a SYN cookie, or when they were taken before.
+    """
+    try:
+        return accepted.getsockopt(socket.IPPROTO_TCP, SAVED_SYN, _MAX_SYN)
+    except OSError:  # EINVAL: longer than the buffer; ENOPROTOOPT, ENOTCONN: not a TCP connection
+        return b""
+
+
 class OptionCarrier:
     """
-    Marks sockets, and reads what the program has noted about them.
+    Marks sockets, and reads the flags that the program has set.
 
-    @ivar why: why the option can't be used here, and what to do about that; empty when it can.
+    @ivar why: why the option can't be used, and how to change that; empty when it can.
     """
 
-    def __init__(self, sockets: BPFMap | None, loaded: Loaded | None = None, why: str = "") -> None:
+    def __init__(self, sockets: BPFMap | None, loaded: LoadedProgram | None = None, why: str = "") -> None:
         """
-        @param sockets: the map with the marks of sockets, which is taken over.
-        @param loaded: a program that this process has loaded itself, which ends with the carrier.
+        @param sockets: the map with the flags of sockets, which the carrier closes.
+        @param loaded: a program that this process has loaded, which the carrier closes.
         """
         self._sockets = sockets
         self._loaded = loaded
@@ -55,59 +72,54 @@ class OptionCarrier:
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets of this process can have the option."""
+        """Whether sockets of this process can use the option."""
         return self._sockets is not None
 
     def markBeforeConnect(self, client: socket.socket) -> None:
         """
-        Have the SYN of a socket that does not connect yet carry the option.
+        Add the option to the SYN of a socket that is not connecting yet.
 
-        @raise OptionUnavailable: it can't be had here, or for this socket.
+        @raise OptionUnavailable: the option can't be used, or not on this socket.
         """
-        self._mark(client)
+        self._mark(client, "mark a socket for the TCP option")
 
     def markBeforeListen(self, listener: socket.socket) -> None:
         """
-        Have the answers of a socket that does not listen yet carry the option, to SYNs that have it.
+        Add the option to the SYN-ACKs of a socket that is not listening yet, in reply to SYNs that have it.
 
-        Until it is closed: no listener can take back what SYN-ACKs under way have promised.
+        The mark lasts until the socket is closed, because SYN-ACKs in flight can't be withdrawn.
 
-        @raise OptionUnavailable: it can't be had here, or for this socket.
+        @raise OptionUnavailable: the option can't be used, or not on this socket.
         """
-        sockets = self._need()
-        try:
-            saveSYNs(listener)
-            sockets.set(listener.fileno(), _MARK)
-        except OSError as error:
-            raise explained(error, "mark a listening socket") from error
+        self._mark(listener, "mark a listening socket", isListener=True)
 
     def peerHasOption(self, connected: socket.socket) -> bool:
         """
-        Whether the peer of a connected or accepted socket has sent the option, and we have, too.
+        Return whether both ends of a connected or accepted socket have sent the option.
 
-        False for sockets that were not marked, or are accepted by listeners that were not.
+        False for sockets that were not marked, or were accepted by a listener that was not marked.
 
-        @raise OptionUnavailable: the kernel does not say.
+        @raise OptionUnavailable: the flags can't be read.
         """
-        sockets = self._need()
+        sockets = self._requireMap()
         try:
-            noted = int.from_bytes(sockets.get(connected.fileno(), STORAGE_BYTES), sys.byteorder)
+            flags = int.from_bytes(sockets.get(connected.fileno(), STORAGE_BYTES), sys.byteorder)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return False
-            raise explained(error, "ask for a socket's TCP option") from error
-        return bool(noted & SEEN)
+            raise explained(error, "read the flags of a socket") from error
+        return bool(flags & SEEN)
 
     def forget(self, connected: socket.socket) -> None:
         """
-        Free what the kernel keeps of a connection for L{peerHasOption}, or take back a mark that is not used.
+        Free the flags of a connection, or remove a mark that is not used.
 
         The kernel does that itself when a socket is closed.
 
-        @raise InvalidRequest: the socket listens; it has to be closed.
-        @raise OptionUnavailable: the kernel does not forget.
+        @raise InvalidRequest: the socket listens; close it instead.
+        @raise OptionUnavailable: the flags can't be removed.
         """
-        sockets = self._need()
+        sockets = self._requireMap()
         if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidRequest("a listening socket answers with the TCP option until it is closed")
         takeSYN(connected)
@@ -115,10 +127,10 @@ class OptionCarrier:
             sockets.delete(connected.fileno())
         except OSError as error:
             if error.errno != errno.ENOENT:
-                raise explained(error, "forget a socket's TCP option") from error
+                raise explained(error, "remove the flags of a socket") from error
 
     def close(self) -> None:
-        """Let go of the map, and of a program of our own. Twice is fine."""
+        """Close the map, and the program that this process has loaded. Calling this again has no effect."""
         sockets, self._sockets = self._sockets, None
         loaded, self._loaded = self._loaded, None
         self.why = self.why or "the carrier is closed"
@@ -126,14 +138,16 @@ class OptionCarrier:
             if each is not None:
                 each.close()
 
-    def _mark(self, unused: socket.socket) -> None:
-        sockets = self._need()
+    def _mark(self, unused: socket.socket, action: str, isListener: bool = False) -> None:
+        sockets = self._requireMap()
         try:
+            if isListener:  # the program finds the peer's option in the SYN that the kernel saves
+                unused.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
             sockets.set(unused.fileno(), _MARK)
         except OSError as error:
-            raise explained(error, "mark a socket for the TCP option") from error
+            raise explained(error, action) from error
 
-    def _need(self) -> BPFMap:
+    def _requireMap(self) -> BPFMap:
         if self._sockets is None:
             raise OptionUnavailable(self.why)
         return self._sockets
@@ -141,24 +155,24 @@ class OptionCarrier:
 
 def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
     """
-    Open the carrier, by what an administrator has installed, or by a program of this process itself.
+    Open the installed program, or else load the program into the kernel.
 
     @param pins: the directory of C{txrdma smc-option install}.
-    @param mayLoad: load a program where none is installed for us, if this process has the capabilities.
-    @return: a carrier that may not be available; then it has the reasons.
+    @param mayLoad: load the program if none is installed and this process has the capabilities.
+    @return: a carrier, which has the reasons if it is not available.
     """
     reasons = []
     try:
-        return OptionCarrier(_serving(_pinned(pins)))
+        return OptionCarrier(_verified(_pinned(pins)))
     except OptionUnavailable as error:
         reasons.append(str(error))
     missing = missingCapabilities(effectiveCapabilities())
     if mayLoad and missing:
-        reasons.append(f"to load a program of its own this process lacks {' and '.join(missing)}")
+        reasons.append(f"to load the program this process lacks {' and '.join(missing)}")
     elif mayLoad:
         try:
             loaded = load(ownCgroup())
-            return OptionCarrier(_serving(loaded.sockets), loaded)
+            return OptionCarrier(_verified(loaded.sockets), loaded)
         except OptionUnavailable as error:
             reasons.append(str(error))
     return OptionCarrier(None, why="; ".join(reasons))
@@ -169,43 +183,44 @@ def _pinned(pins: Path) -> BPFMap:
     try:
         return BPFMap.pinned(pins / SOCKETS)
     except OSError as error:
-        raise OptionUnavailable(explainPinned(error, pins)) from error
+        raise OptionUnavailable(pinnedError(error, pins)) from error
 
 
-def explainPinned(error: OSError, pins: Path) -> str:
-    """Say why an installed map can't be opened, and what to do."""
+def pinnedError(error: OSError, pins: Path) -> str:
+    """Return why an installed map can't be opened, and what to do."""
     if error.errno == errno.ENOENT:
-        return f"nothing is installed at {pins}: txrdma smc-option install, as root"
+        return f"nothing is installed at {pins}: run txrdma smc-option install as root"
     if error.errno == errno.EACCES:
         return (
-            f"user {os.geteuid()} may not use what is installed at {pins}: "
-            "txrdma smc-option install --group, and be in that group"
+            f"user {os.geteuid()} may not use the program installed at {pins}: "
+            "install it with txrdma smc-option install --group, for a group of this user"
         )
     if error.errno == errno.EPERM:
         return (
-            f"this kernel lets nobody without CAP_BPF use what is installed at {pins}: "
-            "that takes Linux 5.19, or sysctl kernel.unprivileged_bpf_disabled=0"
+            f"this kernel requires CAP_BPF to use the program installed at {pins}; "
+            "without it, Linux 5.19 or sysctl kernel.unprivileged_bpf_disabled=0 is required"
         )
     return str(explained(error, f"open {pins / SOCKETS}"))
 
 
-def _serving(sockets: BPFMap) -> BPFMap:
+def _verified(sockets: BPFMap) -> BPFMap:
     """
-    Make sure that the program is called for sockets of this process, by one that listens for a moment.
+    Check with a temporary listener that the kernel calls the program for sockets of this process.
 
-    @raise OptionUnavailable: it is not; the map is closed.
+    @return: the map.
+    @raise OptionUnavailable: it does not; the map is closed.
     """
-    why = "the program is not attached to a cgroup that this process is in: txrdma smc-option status"
+    why = "the program is not attached to a cgroup of this process: see txrdma smc-option status"
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)  # the loopback interface may be down
             probe.bind(("127.0.0.1", 0))
             sockets.set(probe.fileno(), _MARK)
             probe.listen(1)
-            noted = int.from_bytes(sockets.get(probe.fileno(), STORAGE_BYTES), sys.byteorder)
-            if noted & NOTICED:
+            flags = int.from_bytes(sockets.get(probe.fileno(), STORAGE_BYTES), sys.byteorder)
+            if flags & NOTICED:
                 return sockets
     except OSError as error:
-        why = str(explained(error, "try the TCP option"))
+        why = str(explained(error, "test the TCP option"))
     sockets.close()
     raise OptionUnavailable(why)

@@ -1,5 +1,5 @@
 """
-The program of the C{option} carrier installed for others: pinned in a file system of BPF, for a group.
+Installs the program of the C{option} carrier for other processes, by names in a BPF file system.
 """
 
 from __future__ import annotations
@@ -10,58 +10,59 @@ from pathlib import Path
 from typing import Final
 
 from txrdma.smc.signalling.option import bpf
-from txrdma.smc.signalling.option._program import COUNTERS
 from txrdma.smc.signalling.option.carrier import openCarrier, SOCKETS
-from txrdma.smc.signalling.option.loading import load, Loaded
-from txrdma.smc.signalling.option.places import cgroupByNumber, isBPF, mountBPF, needCgroup, unmount
+from txrdma.smc.signalling.option.places import cgroupByInode, isBPF, mountBPF, requireCgroup, unmount
+from txrdma.smc.signalling.option.program import COUNTERS, load, LoadedProgram
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 
 _LINK: Final = "link"
 _COUNTERS: Final = "counters"
 NAMES: Final = (_LINK, SOCKETS, _COUNTERS)
-"""Names of what is pinned; the link comes first, so that the program ends with it."""
+"""Names of pinned objects. The link is removed first, so that the program is detached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Users:
     """
-    The users who may mark their sockets, besides root.
+    Users besides root who may mark their sockets.
 
-    @ivar group: the number of a group, None for no such users.
-    @ivar isEveryone: all users may.
+    @ivar group: the number of a group, or None.
+    @ivar isEveryone: whether all users may.
     """
 
     group: int | None = None
     isEveryone: bool = False
 
-    def mode(self, others: int) -> int:
-        """The bits of a file's mode that give the users the rights C{others}: 0 to 7."""
-        return (others << 3 if self.group is not None or self.isEveryone else 0) | others * self.isEveryone
+    def mode(self, permissions: int) -> int:
+        """Return the bits of a file's mode that grant permissions (0 to 7) to the users."""
+        if self.isEveryone:
+            return permissions << 3 | permissions
+        return 0 if self.group is None else permissions << 3
 
-    def give(self, path: Path, owner: int, others: int) -> None:
-        """Give a file to root and the group: C{owner} and C{others} are rights from 0 to 7."""
+    def grant(self, path: Path, owner: int, users: int) -> None:
+        """Set the permissions (0 to 7) of root and of the users for a file."""
         os.chown(path, 0, 0 if self.group is None else self.group)
-        os.chmod(path, owner << 6 | self.mode(others))
+        os.chmod(path, owner << 6 | self.mode(users))
 
 
 def install(pins: Path, cgroup: Path, users: Users) -> None:
     """
-    Load the program, attach it to a cgroup, and keep it under names for users, until L{remove}.
+    Load the program, attach it to a cgroup, and pin it for users until L{remove}.
 
-    @param pins: a directory that is made. If it is not in a file system of BPF, one is mounted there.
+    @param pins: the directory to create. A BPF file system is mounted there if it is not in one.
     @param cgroup: a directory of cgroup version 2.
-    @raise OptionUnavailable: it can't be done; then nothing is left of it.
+    @raise OptionUnavailable: this failed, and nothing is left behind.
     """
-    needCgroup(cgroup)
-    if _holdsOurs(pins):
-        raise OptionUnavailable(f"something is installed at {pins}: txrdma smc-option remove")
+    requireCgroup(cgroup)
+    if _isInstalled(pins):
+        raise OptionUnavailable(f"the program is already installed at {pins}: see txrdma smc-option remove")
     if pins.exists():
-        raise OptionUnavailable(f"{pins} exists, and would be removed in the end: name another directory")
+        raise OptionUnavailable(f"{pins} exists, and remove would delete it: name another directory")
     loaded = load(cgroup)
     try:
         pins.mkdir(0o700)
         try:
-            _keep(loaded, pins, users)
+            _pin(loaded, pins, users)
         except BaseException:
             _clear(pins)
             raise
@@ -71,35 +72,35 @@ def install(pins: Path, cgroup: Path, users: Users) -> None:
         loaded.close()
 
 
-def _keep(loaded: Loaded, pins: Path, users: Users) -> None:
+def _pin(loaded: LoadedProgram, pins: Path, users: Users) -> None:
     if not isBPF(pins):
         try:
             mountBPF(pins)
         except OSError as error:
             raise OptionUnavailable(
-                f"can't mount a file system of BPF at {pins}: {error.strerror}; without CAP_SYS_ADMIN name a "
-                "directory that is to be in one, such as --pins /sys/fs/bpf/txrdma"
+                f"can't mount a BPF file system at {pins}: {error.strerror}; without CAP_SYS_ADMIN name a "
+                "directory in an existing one, such as --pins /sys/fs/bpf/txrdma"
             ) from error
     loaded.link.pin(pins / _LINK)
     loaded.sockets.pin(pins / SOCKETS)
     loaded.counters.pin(pins / _COUNTERS)
-    users.give(pins / SOCKETS, 6, 6)
-    users.give(pins / _COUNTERS, 6, 4)
-    users.give(pins, 7, 5)
+    users.grant(pins / SOCKETS, 6, 6)
+    users.grant(pins / _COUNTERS, 6, 4)
+    users.grant(pins, 7, 5)
 
 
-def _holdsOurs(pins: Path) -> bool:
+def _isInstalled(pins: Path) -> bool:
     return any(os.path.lexists(pins / name) for name in NAMES)
 
 
 def remove(pins: Path) -> None:
     """
-    Undo what L{install} has done there: sockets get no option any more; connections go on as they are.
+    Undo L{install}: sockets no longer get the option; existing connections are not affected.
 
     @raise OptionUnavailable: nothing is installed there, or it can't be removed.
     """
     try:
-        if not _holdsOurs(pins):
+        if not _isInstalled(pins):
             raise OptionUnavailable(f"nothing is installed at {pins}")
         _clear(pins)
     except OSError as error:
@@ -107,11 +108,11 @@ def remove(pins: Path) -> None:
 
 
 def _detach(path: Path) -> None:
-    """Take the program off its cgroup, if there is one."""
+    """Detach the program of a pinned link, if there is one."""
     try:
         link = bpf.Link.pinned(path)
     except FileNotFoundError:
-        return  # a part of it was removed before
+        return  # an earlier remove was interrupted
     try:
         link.detach()
     finally:
@@ -130,16 +131,16 @@ def _clear(pins: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class Installation:
     """
-    An installed program, as far as this user may see it.
+    The status of an installed program. What this user has no permission to see is None.
 
     @ivar pins: the directory.
-    @ivar isInstalled: something of it is there.
-    @ivar program: its number in the kernel, for C{bpftool prog show id}; None when this user may not see it.
-    @ivar cgroup: the directory of the cgroup it is attached to; None when this user may not see it.
+    @ivar isInstalled: whether at least a part of it is installed.
+    @ivar program: its number in the kernel, for C{bpftool prog show id}.
+    @ivar cgroup: the directory of the cgroup.
     @ivar group: the number of the group whose users may use it.
-    @ivar mode: rights on the map of sockets, as C{"0660"}.
-    @ivar counters: how often it did what, see L{COUNTERS}; None when this user may not see it.
-    @ivar isUsable: sockets of this process can have the option by it.
+    @ivar mode: permissions of the map of sockets, as C{"0660"}.
+    @ivar counters: see L{COUNTERS}.
+    @ivar isUsable: whether sockets of this process can use the option.
     @ivar why: why they can't.
     """
 
@@ -154,15 +155,15 @@ class Installation:
     why: str
 
 
-def look(pins: Path) -> Installation:
-    """Say what is installed at a directory, and whether this process can use it."""
+def inspect(pins: Path) -> Installation:
+    """Return what is installed at a directory, and whether this process can use it."""
     program, cgroup, why = _attached(pins / _LINK)
     group = mode = None
     try:
-        rights = (pins / SOCKETS).stat()
-        isInstalled, group, mode = True, rights.st_gid, f"{rights.st_mode & 0o777:04o}"
+        status = (pins / SOCKETS).stat()
+        isInstalled, group, mode = True, status.st_gid, f"{status.st_mode & 0o777:04o}"
     except PermissionError:
-        isInstalled = True  # as much as one can say: the directory is closed to us
+        isInstalled = True  # the directory exists
     except OSError:
         isInstalled = os.path.lexists(pins / _LINK)
     carrier = openCarrier(pins, mayLoad=False)
@@ -174,26 +175,26 @@ def look(pins: Path) -> Installation:
 
 
 def _attached(path: Path) -> tuple[int | None, str | None, str]:
-    """The program's number and the cgroup's directory, as far as they are seen, and what is wrong there."""
+    """Return the program's number and the cgroup's directory if they are visible, and an error or C{''}."""
     try:
         link = bpf.Link.pinned(path)
     except OSError:
         return None, None, ""
     try:
-        program, number = link.information()
+        program, inode = link.information()
     except OSError:
         return None, None, ""
     finally:
         link.close()
-    folder = cgroupByNumber(number)
-    if folder is None:  # a cgroup keeps its number for a moment when it goes
-        why = "its cgroup is gone, or not to be seen here: txrdma smc-option remove, install for another"
+    folder = cgroupByInode(inode)
+    if folder is None:  # a removed cgroup may keep its inode for some time
+        why = "its cgroup is gone or not mounted: run txrdma smc-option remove, then install for another"
         return program, None, why
     return program, str(folder), ""
 
 
 def readCounters(pins: Path) -> dict[str, int] | None:
-    """Counters of an installed program; None when this user may not see them, or it is not there."""
+    """Return the counters of an installed program; None if there is none, or without permission."""
     try:
         counters = bpf.BPFMap.pinned(pins / _COUNTERS, bpf.READ_ONLY)
     except OSError:
@@ -205,6 +206,6 @@ def readCounters(pins: Path) -> dict[str, int] | None:
 
 
 def countersIn(counters: bpf.BPFMap) -> dict[str, int]:
-    """Counters of a program, read from its map; the names are those of L{COUNTERS}."""
+    """Read the counters of a program from its map, by the names of L{COUNTERS}."""
     numbers = memoryview(counters.get(0, 8 * len(COUNTERS))).cast("Q")
     return dict(zip(COUNTERS, numbers, strict=True))

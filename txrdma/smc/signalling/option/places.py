@@ -1,5 +1,5 @@
 """
-Cgroups of version 2, to which the program is attached, and the file system of BPF, which keeps it.
+Cgroups of version 2, to which the program is attached, and BPF file systems, in which it is pinned.
 
 See cgroups(7), proc_pid_mountinfo(5) and mount(2).
 """
@@ -27,9 +27,10 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 class Mount(NamedTuple):
     """
-    A file system that this process sees, and where.
+    A mounted file system.
 
-    @ivar root: the directory of that file system that is seen at C{point}.
+    @ivar root: the directory of the file system that is mounted at C{point}.
+    @ivar kind: the type of the file system, such as C{cgroup2}.
     """
 
     root: str
@@ -38,28 +39,28 @@ class Mount(NamedTuple):
 
 
 def parseMounts(text: str) -> Iterator[Mount]:
-    """The mounts in C{/proc/self/mountinfo}; lines that are not understood are left out."""
+    """Parse C{/proc/self/mountinfo}; malformed lines are ignored."""
     for line in text.splitlines():
-        fields, _, behind = line.partition(" - ")
+        fields, _, rest = line.partition(" - ")
         words = fields.split(" ")
-        if len(words) >= 6 and behind:
-            yield Mount(_plain(words[3]), Path(_plain(words[4])), behind.split(" ")[0])
+        if len(words) >= 6 and rest:
+            yield Mount(_unescape(words[3]), Path(_unescape(words[4])), rest.split(" ")[0])
 
 
-def _plain(escaped: str) -> str:
-    """Spaces and the like stand as octal numbers there."""
+def _unescape(escaped: str) -> str:
+    """Decode white space and backslashes, which are escaped as octal numbers."""
     return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), escaped)
 
 
 def _mounts() -> list[Mount]:
-    return list(parseMounts(_told("mountinfo")))
+    return list(parseMounts(_readProcess("mountinfo")))
 
 
-def _told(name: str) -> str:
+def _readProcess(name: str) -> str:
     """
-    A file of C{/proc/self}.
+    Read a file of C{/proc/self}.
 
-    @raise OptionUnavailable: there is none, as in the directories of C{twistd --chroot}.
+    @raise OptionUnavailable: it can't be read, for example because C{twistd --chroot} hides C{/proc}.
     """
     path = Path("/proc/self") / name
     try:
@@ -70,9 +71,9 @@ def _told(name: str) -> str:
 
 def cgroupRoot() -> Path:
     """
-    The directory of the topmost cgroup of version 2 that this process can see.
+    Return the directory of the root cgroup of version 2.
 
-    @raise OptionUnavailable: no such cgroups are mounted.
+    @raise OptionUnavailable: no cgroups of version 2 are mounted.
     """
     for mount in _mounts():
         if mount.kind == "cgroup2":
@@ -82,11 +83,11 @@ def cgroupRoot() -> Path:
 
 def ownCgroup() -> Path:
     """
-    The directory of this process's cgroup of version 2.
+    Return the directory of this process's cgroup of version 2.
 
-    @raise OptionUnavailable: it is not to be seen from here.
+    @raise OptionUnavailable: it is not mounted.
     """
-    for line in _told("cgroup").splitlines():
+    for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):
             return findCgroup(line[3:], _mounts())
     raise OptionUnavailable(_NO_CGROUPS)
@@ -94,10 +95,10 @@ def ownCgroup() -> Path:
 
 def findCgroup(name: str, mounts: list[Mount]) -> Path:
     """
-    The directory of a cgroup.
+    Return the directory of a cgroup.
 
-    @param name: as in C{/proc/self/cgroup}, from the root of the cgroup namespace.
-    @raise OptionUnavailable: it is not to be seen by way of these mounts.
+    @param name: a path as in C{/proc/self/cgroup}, from the root of the cgroup namespace.
+    @raise OptionUnavailable: it is in none of the mounts.
     """
     isMounted = False
     for mount in mounts:
@@ -110,54 +111,54 @@ def findCgroup(name: str, mounts: list[Mount]) -> Path:
     raise OptionUnavailable(_NO_CGROUPS)
 
 
-def cgroupByNumber(number: int) -> Path | None:
-    """The directory of a cgroup by the number of its inode; None when it can't be seen."""
+def cgroupByInode(inode: int) -> Path | None:
+    """Return the directory of the cgroup with an inode, None if it is not mounted."""
     for mount in _mounts():
         if mount.kind == "cgroup2":
             for folder, _below, _files in os.walk(mount.point):
                 try:
-                    if os.stat(folder).st_ino == number:
+                    if os.stat(folder).st_ino == inode:
                         return Path(folder)
                 except OSError:
-                    continue  # it has just been removed
+                    continue  # it was removed since the directory was listed
     return None
 
 
-def needCgroup(folder: Path) -> None:
+def requireCgroup(folder: Path) -> None:
     """
-    Make sure that a directory is a cgroup of version 2.
+    Check that a directory is a cgroup of version 2.
 
-    @raise OptionUnavailable: it is none.
+    @raise OptionUnavailable: it is not.
     """
     if not folder.is_dir():
         raise OptionUnavailable(f"there is no cgroup {folder}")
-    if _kindOf(folder) != "cgroup2":
-        raise OptionUnavailable(f"{folder} is no cgroup of version 2")
+    if _fileSystemType(folder) != "cgroup2":
+        raise OptionUnavailable(f"{folder} is not a cgroup of version 2")
 
 
 def isBPF(folder: Path) -> bool:
-    """Whether an existing directory is in a file system of BPF."""
-    return _kindOf(folder) == "bpf"
+    """Return whether an existing directory is in a BPF file system."""
+    return _fileSystemType(folder) == "bpf"
 
 
-def _kindOf(folder: Path) -> str:
-    """The kind of the file system that a directory is in: that of the mount nearest above it."""
+def _fileSystemType(folder: Path) -> str:
+    """Return the type of the file system of a directory: that of the innermost mount that contains it."""
     resolved = folder.resolve()
     above = {resolved, *resolved.parents}
     kind = ""
     longest = -1
     for mount in _mounts():
         parts = len(mount.point.parts)
-        if mount.point in above and parts >= longest:  # of two at one point the later is seen
+        if mount.point in above and parts >= longest:  # a later mount at the same point hides the earlier
             kind, longest = mount.kind, parts
     return kind
 
 
 def mountBPF(folder: Path) -> None:
     """
-    Mount a file system of BPF, which only root can enter at first.
+    Mount a BPF file system with mode 0700.
 
-    @raise OSError: it can't be done.
+    @raise OSError: the kernel refuses.
     """
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
     if _library.mount(b"bpf", os.fsencode(folder), b"bpf", flags, b"mode=0700") != 0:
@@ -169,7 +170,7 @@ def unmount(folder: Path) -> None:
     """
     Unmount the file system that is mounted at a directory.
 
-    @raise OSError: it can't be done.
+    @raise OSError: the kernel refuses.
     """
     if _library.umount2(os.fsencode(folder), _DETACH) != 0:
         code = ctypes.get_errno()

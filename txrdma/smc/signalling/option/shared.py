@@ -1,8 +1,7 @@
 """
-The option carrier that all sockets of a reactor share: opened when one wants it, closed when SMC rests.
+The option carrier of a reactor's sockets. It is opened on first use, and closed when SMC is idle.
 
-An option that can't be had is no error: the reason is logged once, and connections find out about their peers
-by other carriers.
+That the option can't be used is no error: the reason is logged once, and other carriers are used.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-WHICH: Final = "TXRDMA_SMC_OPTION"
+VARIABLE: Final = "TXRDMA_SMC_OPTION"
 """
-The environment variable by which processes are kept from loading a program of their own: C{installed}.
+An environment variable; with the value C{installed} a process never loads the program.
 
-They use one that C{txrdma smc-option install} has left, or none.
+It uses the one that C{txrdma smc-option install} has installed, or none.
 """
 
 _logged: set[str] = set()
-"""Reasons for which the option can't be had, that this process has logged."""
+"""Reasons that this process has logged."""
 
 
-def openUsual() -> OptionCarrier:
-    """Open the carrier as the environment allows; what only that needs is imported now."""
+def openByEnvironment() -> OptionCarrier:
+    """Open the carrier as the environment allows; its modules are imported here to save time at start-up."""
     from txrdma.smc.signalling.option.carrier import openCarrier
 
-    return openCarrier(mayLoad=os.environ.get(WHICH) != "installed")
+    return openCarrier(mayLoad=os.environ.get(VARIABLE) != "installed")
 
 
 class SharedOption:
@@ -50,40 +49,40 @@ class SharedOption:
 
     isBusy: Final = False
 
-    def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openUsual) -> None:
+    def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openByEnvironment) -> None:
         self.open = open
         self._reactorUse = presence
         self._carrier: OptionCarrier | None = None
 
-    def _need(self) -> OptionCarrier:
-        """The carrier, which is opened if need be."""
+    def _opened(self) -> OptionCarrier:
+        """Return the carrier, and open it if it is closed."""
         if self._carrier is None:
             self._carrier = self.open()
             self._reactorUse.add(self)
             if not self._carrier.isAvailable:
-                _note(self._carrier.why)
+                _logOnce(self._carrier.why)
         return self._carrier
 
     @property
     def isAvailable(self) -> bool:
-        """Whether sockets can have the option."""
-        return self._need().isAvailable
+        """Whether sockets can use the option."""
+        return self._opened().isAvailable
 
     def markClient(self, unconnected: socket.socket) -> bool:
         """
-        Have the SYN of a client's socket carry the option.
+        Add the option to the SYN of a client's socket.
 
-        @return: whether it is going to.
+        @return: whether this succeeded.
         """
-        return self._mark(self._need().markBeforeConnect, unconnected)
+        return self._mark(self._opened().markBeforeConnect, unconnected)
 
     def markListener(self, listener: socket.socket) -> bool:
         """
-        Have a socket that is going to listen answer with the option.
+        Add the option to the SYN-ACKs of a socket that is going to listen.
 
-        @return: whether it is going to.
+        @return: whether this succeeded.
         """
-        return self._mark(self._need().markBeforeListen, listener)
+        return self._mark(self._opened().markBeforeListen, listener)
 
     def _mark(self, mark: Callable[[socket.socket], None], unused: socket.socket) -> bool:
         if not self.isAvailable:
@@ -91,51 +90,54 @@ class SharedOption:
         try:
             mark(unused)
         except OptionUnavailable as error:
-            _note(str(error))
+            _logOnce(str(error))
             return False
         return True
 
     def wasExchanged(self, connection: socket.socket) -> bool:
         """
-        Find out whether both ends of a connection have sent the option; the kernel remembers it no longer.
+        Return whether both ends of a connection have sent the option, and free the kernel's record of it.
 
-        False also where the kernel does not say.
+        False also if the record can't be read.
         """
-        carrier = self._need()
+        carrier = self._opened()
         if not carrier.isAvailable:
             return False
         try:
-            found = carrier.peerHasOption(connection)
+            isExchanged = carrier.peerHasOption(connection)
             carrier.forget(connection)
         except OptionUnavailable as error:
-            _note(str(error))
+            _logOnce(str(error))
             return False
-        return found
+        return isExchanged
 
     def rest(self) -> None:
-        """Close the carrier: SMC is not in use. Twice is fine."""
+        """Close the carrier: SMC is not in use. Calling this again has no effect."""
         carrier, self._carrier = self._carrier, None
         self._reactorUse.remove(self)
         if carrier is not None:
             carrier.close()
 
     def wake(self) -> None:
-        """Do nothing: the carrier is opened by the first socket that wants it."""
+        """Do nothing: the first socket opens the carrier."""
 
 
-def _note(reason: str) -> None:
-    """Log why the option can't be had, each reason once."""
+def _logOnce(reason: str) -> None:
+    """Log why the option can't be used, each reason once."""
     if reason not in _logged:
         _logged.add(reason)
-        _log.info("SMC's TCP option is not available, so kernels get plain TCP: {reason}", reason=reason)
+        _log.info(
+            "SMC's TCP option is not available, connections with kernels use plain TCP: {reason}",
+            reason=reason,
+        )
 
 
-_ofReactor: WeakKeyDictionary[object, SharedOption] = WeakKeyDictionary()
+_byReactor: WeakKeyDictionary[object, SharedOption] = WeakKeyDictionary()
 
 
 def sharedOption(reactor: object) -> SharedOption:
-    """The option carrier of the sockets that a reactor has."""
-    option = _ofReactor.get(reactor)
+    """Return the option carrier of a reactor's sockets."""
+    option = _byReactor.get(reactor)
     if option is None:
-        option = _ofReactor[reactor] = SharedOption(reactorUse(reactor))
+        option = _byReactor[reactor] = SharedOption(reactorUse(reactor))
     return option

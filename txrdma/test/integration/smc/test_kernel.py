@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.kernel import sockets, status, transports
-from txrdma.smc.kernel.sockdiag import Diagnosed
+from txrdma.smc.kernel.sockdiag import KernelSocket
 from txrdma.test.support.smc.kernel import RECORDED
 from txrdma.testing.endpoints import EndpointContract, reactor, StreamContract
 from txrdma.testing.protocols import Recorders
@@ -58,18 +58,18 @@ class StandInTests(StreamContract, TestCase):
         self.patch(transports, "smcSocket", stand)
         for module in (transports, status):
             self.patch(module, "hasFallenBack", lambda connected: False)
-        told = Diagnosed.decode(RECORDED["client"])
-        self.patch(status._table, "find", lambda inode: told)
+        told = KernelSocket.decode(RECORDED["client"])
+        self.patch(status._cache, "find", lambda inode: told)
 
     async def test_unsentAtTheEnd(self) -> None:
         """What the peer's buffer has no room for when the peer ends is left to a thread."""
-        real = transports._closeLater
+        real = transports._closeInThread
         here, there = await self.pair()
         there.transport.pauseProducing()
         here.transport.write(bytes(1 << 20))
         self.patch(transports, "unsent", lambda connected: 1)
         left: list[socket.socket] = []
-        self.patch(transports, "_closeLater", left.append)
+        self.patch(transports, "_closeInThread", left.append)
         here.transport.connectionLost(Failure(main.CONNECTION_LOST))
         [connected] = left
         self.assertGreaterEqual(connected.fileno(), 0)

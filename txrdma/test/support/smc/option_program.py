@@ -1,9 +1,35 @@
 """
-Names of the registers that programs of the TCP option are tested with.
+The tool that assembles the program of SMC's TCP option, and SMC's option in SYNs.
 """
 
 from __future__ import annotations
 
-from txrdma.smc.signalling.option._assembler import Register
+import runpy
+import socket
+from typing import Any
 
-R0, R1, R2, R10 = Register.R0, Register.R1, Register.R2, Register.R10
+from txrdma.commands.dissect.tcp import OPTION, optionsOf, segmentIn
+from txrdma.error import WireError
+from txrdma.smc.signalling.option.carrier import takeSYN
+from txrdma.test.support import CHECKOUT
+
+TOOL = CHECKOUT / "tools" / "smcoption.py"
+NO_TOOL = None if TOOL.exists() else "needs the tools of a checkout"
+
+
+def tool() -> dict[str, Any]:
+    """Run the module of the tool, and return its names."""
+    return runpy.run_path(str(TOOL))
+
+
+def hasOption(packet: bytes) -> bool:
+    """Return whether an IP packet is a TCP segment with SMC's option; False if it is malformed."""
+    try:
+        return OPTION in optionsOf(segmentIn(packet))
+    except WireError:
+        return False
+
+
+def sawOption(accepted: socket.socket) -> bool:
+    """Return whether the saved SYN of a connection had SMC's option. The kernel returns it once."""
+    return hasOption(takeSYN(accepted))

@@ -28,17 +28,15 @@ from typing import Any, cast, NamedTuple
 
 from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
+from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
 from txrdma.smc.signalling.option import bpf
-from txrdma.smc.signalling.option._assembler import Assembler, Jump, Register
-from txrdma.smc.signalling.option._program import STORAGE_BYTES
-from txrdma.smc.signalling.option._synoptions import hasOption, segmentIn, TCPHeader
-from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier
-from txrdma.smc.signalling.option.installing import countersIn, install, look, remove, Users
-from txrdma.smc.signalling.option.loading import load, Loaded
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
+from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
 from txrdma.smc.signalling.option.places import mountBPF, ownCgroup, unmount
+from txrdma.smc.signalling.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
-from txrdma.smc.signalling.option.savedsyn import saveSYNs, sawOption, takeSYN
+from txrdma.test.support.smc.option_program import hasOption, sawOption, tool
 
 Facts = dict[str, Any]
 IPV4, IPV6 = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
@@ -90,7 +88,7 @@ def world() -> Iterator[Path]:
 
 
 @contextmanager
-def carrying(cgroup: Path) -> Iterator[tuple[OptionCarrier, Loaded]]:
+def carrying(cgroup: Path) -> Iterator[tuple[OptionCarrier, LoadedProgram]]:
     """A carrier by a program of our own."""
     loaded = load(cgroup)
     carrier = OptionCarrier(loaded.sockets, loaded)
@@ -156,33 +154,34 @@ class Meddler:
         @param hurries: whether it has SYNs resent early.
         """
         self._counts = bpf.BPFMap.create("meddler", bpf.ARRAY, 8, 1)
-        code = Assembler()
-        R0, R1, R2 = Register.R0, Register.R1, Register.R2
-        code.move(Register.R6, R1)
-        code.load(R0, R1, 0)
-        for op, label in ((3, "ask"), (11, "ask"), (1, "decideNow"), (14, "count")):
-            code.jumpIf(R0, Jump.EQUAL, op, label)
-        code.label("end")
-        code.move(R0, 1)
-        code.exit()
-        code.label("ask")
-        if asks:
-            code.load(R2, Register.R6, 84)
-            code.setBits(R2, 1 << 6)
-            code.move(R1, Register.R6)
-            code.call(59)
-        code.jump("end")
-        code.label("decideNow")
-        if hurries:
-            code.move(R1, 20)  # jiffies
-            code.store(Register.R6, 4, R1)
-        code.jump("end")
-        code.label("count")
-        code.loadMapValue(R1, self._counts.fileno(), 0)
-        code.move(R2, 1)
-        code.addAtomically(R1, 0, R2)
-        code.jump("end")
-        self._link = bpf.Link.create(bpf.Program.load("meddler", code.assemble()), cgroup)
+        code = tool()["assemble"](f"""
+            r6 = r1
+            r0 = *(u32 *)(r1 + 0)
+            if r0 == 3 goto ask
+            if r0 == 11 goto ask
+            if r0 == 1 goto hurry
+            if r0 == 14 goto count
+        end:
+            r0 = 1
+            exit
+        ask:
+            r2 = *(u32 *)(r6 + 84)
+            r2 |= {0x40 * asks}
+            r1 = r6
+            call 59
+            goto end
+        hurry:
+            r1 = 20                 ; jiffies
+            {"*(u32 *)(r6 + 4) = r1" if hurries else ""}
+            goto end
+        count:
+            ld_pseudo r1, 2, 0
+            r2 = 1
+            lock *(u64 *)(r1 + 0) += r2
+            goto end
+        """)
+        program = bpf.loadProgram("meddler", relocate(code, [self._counts.fileno()]))
+        self._link = bpf.Link.create(program, cgroup)
 
     @property
     def calls(self) -> int:
@@ -277,7 +276,7 @@ def savedSYN(cgroup: Path) -> Facts:
     capture = Capture()
     with carrying(cgroup) as (carrier, _loaded):
         listener = socket.socket()
-        saveSYNs(listener)
+        listener.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         facts: Facts = {}
@@ -368,7 +367,7 @@ def many(cgroup: Path, count: int = 2000) -> Facts:
     return facts
 
 
-def stored(loaded: Loaded, sock: socket.socket) -> bool:
+def stored(loaded: LoadedProgram, sock: socket.socket) -> bool:
     """Whether there is storage of a socket."""
     try:
         loaded.sockets.get(sock.fileno(), STORAGE_BYTES)
@@ -580,11 +579,11 @@ def places(cgroup: Path) -> Facts:
     try:
         install(pins, part, Users())
         part.rmdir()
-        facts: Facts = {"gone": look(pins).why}
+        facts: Facts = {"gone": inspect(pins).why}
         remove(pins)
         before = set(mounted.iterdir())
         install(within, cgroup, Users(isEveryone=True))
-        facts["stranger"] = asUser([], lambda: {"usable": look(within).isUsable})["usable"]
+        facts["stranger"] = asUser([], lambda: {"usable": inspect(within).isUsable})["usable"]
         remove(within)
         left = [*(set(mounted.iterdir()) - before), *(set(folder.iterdir()) - {mounted})]
         return {**facts, "left": [str(each) for each in left], "stays": os.path.ismount(mounted)}

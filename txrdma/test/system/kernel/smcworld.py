@@ -20,7 +20,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 import txrdma
-from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
+from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel.agent import Asking
 from txrdma.test.system.kernel.smcprogram import chunks
@@ -194,9 +194,9 @@ class KernelPeerTestCase(EndsTestCase):
         self.assertEqual((count, checksum), (length, sent))
         self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
 
-    def said(self, theirs: Theirs) -> Diagnosed:
+    def said(self, theirs: Theirs) -> KernelSocket:
         """The kernel's word on its end."""
-        [found] = [each for each in diagnosed() if each.inode == theirs.inode]
+        [found] = [each for each in kernelSockets() if each.inode == theirs.inode]
         return found
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 
-from txrdma.commands.common.smccaptures import Explanation
+from txrdma.commands.dissect.capture import Explanation
 from txrdma.iba.captures import captured
 from txrdma.iba.types import GID
 from txrdma.smc.group.groups import closeLinkGroups, linkGroups
@@ -166,12 +166,12 @@ class Cuts(_Case):
         explanation = Explanation()
         with open(path, "rb") as file:
             for packet in captured(file):
-                explanation.take(packet)
+                explanation.add(packet)
         # tests read copies of these files, and docs/interoperability.md describes them
         connections, counts = explanation.conversation.connections, explanation.conversation.counts
         self.assertEqual([each.state for each in connections], ["SMC-R"] * 2)
         for each, length in zip(connections, (13, 1000), strict=True):
-            self.assertEqual({way.produced for way in each.ways.values()}, {length})
+            self.assertEqual({stream.produced for stream in each.streams.values()}, {length})
             self.assertEqual(each.closing, {"client": "closed", "server": "closed"})
         self.assertEqual([counts[f"clc {kind}"] for kind in ("Proposal", "Accept", "Confirm")], [2, 2, 2])
         self.assertEqual((counts["llc CONFIRM_LINK"], counts["llc ADD_LINK"]), (4, 2))

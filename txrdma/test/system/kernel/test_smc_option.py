@@ -11,10 +11,10 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN
 from txrdma.smc.signalling.option.places import ownCgroup
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
-from txrdma.smc.signalling.option.savedsyn import saveSYNs, sawOption
+from txrdma.test.support.smc.option_program import sawOption
 from txrdma.test.support.smc.optionworlds import commands
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 
@@ -108,7 +108,7 @@ class OptionTests(SynchronousTestCase):
     def test_onlySeen(self) -> None:
         """A listener without a mark sees that a client of AF_SMC has the option, and gets no Proposal."""
         listener = self.own(socket.socket())
-        saveSYNs(listener)
+        listener.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
         server = self.fromKernel(listener)
         self.assertTrue(sawOption(server))
         self.assertFalse(self.carrier.peerHasOption(server))

@@ -18,7 +18,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from txrdma.smc.kernel.sockdiag import diagnosed
+from txrdma.smc.kernel.sockdiag import kernelSockets
 from txrdma.test.support.smc.ends import reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.agent import Refused
@@ -63,7 +63,7 @@ class Conversations(_Case):
 
     def assertServed(self, *theirs: Theirs) -> None:
         """The kernel says that its ends are SMC-R's and alive, in a group with its device."""
-        told = {each.inode: each for each in diagnosed()}
+        told = {each.inode: each for each in kernelSockets()}
         role = "client" if self.weListen else "server"
         for each in theirs:
             said = told[each.inode]

@@ -29,7 +29,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.web.client import Agent
 
-from txrdma.smc.kernel.sockdiag import diagnosed
+from txrdma.smc.kernel.sockdiag import kernelSockets
 from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
@@ -161,7 +161,7 @@ class HTTPTests(ProgramTestCase):
         process, said = self.start(*words, swapped=True)
         await waitUntil(
             reactor,
-            lambda: process.poll() is not None or any(each.state == "LISTEN" for each in diagnosed()),
+            lambda: process.poll() is not None or any(each.state == "LISTEN" for each in kernelSockets()),
             START_SECONDS,
         )
         self.assertIsNone(process.poll(), said.read_text())
@@ -243,7 +243,9 @@ class IperfTests(ProgramTestCase):
         """Have iperf3 measure, through us."""
         number = freePort()
         server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
-        await waitUntil(reactor, lambda: any(each.state == "LISTEN" for each in diagnosed()), START_SECONDS)
+        await waitUntil(
+            reactor, lambda: any(each.state == "LISTEN" for each in kernelSockets()), START_SECONDS
+        )
         endpoint = clientFromString(reactor, f"smc:{THERE}:{number}:bindAddress={HERE}:{ONLY}")
         passing = Passing(endpoint)
         port = await serverFromString(reactor, f"smc:{HERE}:0:{ONLY}").listen(passing)

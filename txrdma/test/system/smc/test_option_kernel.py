@@ -129,8 +129,8 @@ class InstalledTests(WorldCase):
         self.assertEqual(set(status["counters"].values()), {1})
         self.assertIn("--group", facts["stranger"]["why"])
         self.assertIn("lacks CAP_BPF and CAP_NET_ADMIN", facts["stranger"]["why"])
-        self.assertIn("something is installed at", facts["again"])
-        self.assertIn("not attached to a cgroup that this process is in", facts["outside"])
+        self.assertIn("already installed at", facts["again"])
+        self.assertIn("not attached to a cgroup of this process", facts["outside"])
 
     def test_after(self) -> None:
         """After it is removed, who still has it open gets connections without the option."""
@@ -154,7 +154,7 @@ class InstalledTests(WorldCase):
         facts = self.facts("commands")
         self.assertIn("nothing is installed at", facts["before"])
         self.assertIn("txrdma smc-option: nothing is installed at", facts["removed early"])
-        self.assertIn("is no cgroup of version 2", facts["nowhere"])
+        self.assertIn("is not a cgroup of version 2", facts["nowhere"])
         self.assertIn(facts["cgroup"], facts["installed"])
         status = facts["status"]
         self.assertEqual((status["cgroup"], status["mode"], status["why"]), (facts["cgroup"], "0600", ""))

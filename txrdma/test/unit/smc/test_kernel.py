@@ -18,7 +18,7 @@ from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.backend import KernelBackend
-from txrdma.smc.kernel.sockdiag import Cursor, Diagnosed, diagnosedIn, dumpRequest
+from txrdma.smc.kernel.sockdiag import Cursor, decodeReply, dumpRequest, KernelSocket
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
 from txrdma.smc.userspace import UserspaceBackend
@@ -37,7 +37,7 @@ class DiagnosisTests(SynchronousTestCase):
 
     def test_connection(self) -> None:
         """Both ends of an SMC-R connection, on which the client has sent five bytes."""
-        client, server = (Diagnosed.decode(RECORDED[name]) for name in ("client", "server"))
+        client, server = (KernelSocket.decode(RECORDED[name]) for name in ("client", "server"))
         for each in (client, server):
             self.assertEqual((each.mode, each.state), ("SMC-R", "ACTIVE"))
             self.assertEqual((each.fallbackReason, each.peerDiagnosis), (None, None))
@@ -58,7 +58,7 @@ class DiagnosisTests(SynchronousTestCase):
 
     def test_listener(self) -> None:
         """A socket that listens has neither buffers nor a link."""
-        told = Diagnosed.decode(RECORDED["listener"])
+        told = KernelSocket.decode(RECORDED["listener"])
         self.assertEqual((told.state, told.inode, told.buffers, told.group), ("LISTEN", 1182, None, None))
         self.assertIsNone(told.fallbackReason)
 
@@ -69,18 +69,18 @@ class DiagnosisTests(SynchronousTestCase):
             ("declining", Diagnosis.NOSMCDEV, None),
             ("declined", Diagnosis.PEERDECL, Diagnosis.NOSMCDEV),
         ):
-            told = Diagnosed.decode(RECORDED[name])
+            told = KernelSocket.decode(RECORDED[name])
             self.assertEqual((told.mode, told.fallbackReason, told.peerDiagnosis), ("TCP", reason, peer))
 
     def test_answer(self) -> None:
         """An answer ends with DONE, or with an error."""
         datagram = message(20, RECORDED["client"]) + message(20, RECORDED["listener"])
-        found, isOver = diagnosedIn(datagram)
+        found, isOver = decodeReply(datagram)
         self.assertEqual(([each.inode for each in found], isOver), ([1184, 1182], False))
-        found, isOver = diagnosedIn(message(20, RECORDED["client"]) + message(DONE, bytes(4)))
+        found, isOver = decodeReply(message(20, RECORDED["client"]) + message(DONE, bytes(4)))
         self.assertEqual((len(found), isOver), (1, True))
         code = (-errno.ENOENT).to_bytes(4, "little", signed=True)
-        error = self.assertRaises(OSError, diagnosedIn, message(ERROR, code))
+        error = self.assertRaises(OSError, decodeReply, message(ERROR, code))
         self.assertEqual(error.errno, errno.ENOENT)
 
     @given(strategies.sampled_from(sorted(RECORDED)), strategies.integers(0, 315))
@@ -88,11 +88,11 @@ class DiagnosisTests(SynchronousTestCase):
         """A message that is cut off somewhere is none, or tells less; nothing else goes wrong."""
         whole = RECORDED[name]
         try:
-            told = Diagnosed.decode(whole[:length])
+            told = KernelSocket.decode(whole[:length])
         except WireError:
             self.assertLess(length, len(whole))
         else:
-            self.assertEqual(told.inode, Diagnosed.decode(whole).inode)
+            self.assertEqual(told.inode, KernelSocket.decode(whole).inode)
 
     def test_request(self) -> None:
         """The question is a dump of family 43, for connections, groups and fallbacks."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.signalling.option.bpf import BPFMap, numberFor
-from txrdma.smc.signalling.option.carrier import explainPinned, openCarrier, OptionCarrier
-from txrdma.smc.signalling.option.installing import look, remove, Users
-from txrdma.smc.signalling.option.places import findCgroup, Mount, needCgroup, parseMounts
-from txrdma.smc.signalling.option.reasons import explain, isOlder, missingCapabilities, OptionUnavailable
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, pinnedError
+from txrdma.smc.signalling.option.installing import inspect, remove, Users
+from txrdma.smc.signalling.option.places import findCgroup, Mount, parseMounts, requireCgroup
+from txrdma.smc.signalling.option.reasons import explained, isOlder, missingCapabilities, OptionUnavailable
 
 MOUNTS = r"""
 22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
@@ -63,18 +63,18 @@ class MountTests(SynchronousTestCase):
     def test_noCgroup(self) -> None:
         """What is no cgroup is refused before anything is loaded."""
         folder = Path(self.mktemp())
-        error = self.assertRaises(OptionUnavailable, needCgroup, folder)
+        error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"there is no cgroup {folder}")
         folder.mkdir()
-        error = self.assertRaises(OptionUnavailable, needCgroup, folder)
-        self.assertEqual(str(error), f"{folder} is no cgroup of version 2")
+        error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
+        self.assertEqual(str(error), f"{folder} is not a cgroup of version 2")
 
 
 class ReasonTests(SynchronousTestCase):
     """An error of bpf(2) is told in words that help."""
 
     def told(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
-        return str(explain(OSError(code, os.strerror(code)), "do it", release, effective))
+        return str(explained(OSError(code, os.strerror(code)), "do it", release, effective))
 
     def test_capabilities(self) -> None:
         """The capabilities that lack are named; CAP_SYS_ADMIN has both."""
@@ -94,7 +94,9 @@ class ReasonTests(SynchronousTestCase):
         """A kernel without bpf(2), and one that is too old, are named."""
         self.assertIn("CONFIG_BPF_SYSCALL", self.told(errno.ENOSYS))
         told = self.told(errno.EINVAL, "5.4.0-150-generic")
-        self.assertEqual(told, "can't do it: it takes Linux 5.10 or newer, this is 5.4.0-150-generic")
+        self.assertEqual(
+            told, "can't do it: this requires Linux 5.10 or newer, and the kernel is 5.4.0-150-generic"
+        )
 
     def test_other(self) -> None:
         """Other errors stay the kernel's."""
@@ -113,7 +115,7 @@ class ReasonTests(SynchronousTestCase):
     def test_pinned(self) -> None:
         """Why an installed map can't be opened depends on who forbids it."""
         told = [
-            explainPinned(OSError(code, ""), Path("/x"))
+            pinnedError(OSError(code, ""), Path("/x"))
             for code in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO)
         ]
         for word, text in zip(
@@ -160,7 +162,7 @@ class UnavailableTests(SynchronousTestCase):
 
     def test_status(self) -> None:
         """Looking finds nothing."""
-        found = look(self.pins)
+        found = inspect(self.pins)
         self.assertEqual((found.isInstalled, found.isUsable, found.counters), (False, False, None))
 
     def test_remove(self) -> None:

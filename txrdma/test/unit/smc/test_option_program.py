@@ -1,93 +1,65 @@
 """
-The program that sets SMC's TCP option, as bytes: the assembler's, and those that LLVM reads.
+The program that sets SMC's TCP option: its bytes are those that the tool assembles.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.signalling.option._assembler import Assembler, Jump
-from txrdma.smc.signalling.option._btf import encodeTypes
-from txrdma.test.support.smc.option_program import R0, R1, R2
-
-LITTLE = None if sys.byteorder == "little" else "the bytes here are those of a little-endian machine"
+from txrdma.smc.signalling.option.program import CODE, relocate
+from txrdma.test.support.smc.option_program import NO_TOOL, tool
 
 
-class AssemblerTests(SynchronousTestCase):
-    """The assembler makes instructions as RFC 9669 has them."""
+class ToolTests(SynchronousTestCase):
+    """C{tools/smcoption.py} assembles the source of the program."""
+
+    skip = NO_TOOL
+
+    def test_same(self) -> None:
+        """The bytes in the package are those of the source."""
+        self.assertEqual(tool()["assemble"](), CODE)
 
     def test_bytes(self) -> None:
-        """The bytes of a small program are those of the specification's tables."""
-        code = Assembler()
-        code.move(R0, -1)
-        code.loadMap(R1, 7)
-        code.loadMapValue(R2, 8, 16)
-        code.exit()
-        expected = (
-            "b7 00 0000 ffffffff"
-            "18 11 0000 07000000 0000000000000000"
-            "18 22 0000 08000000 0000000010000000"
-            "95 00 0000 00000000"
-        )
-        self.assertEqual(code.assemble(), bytes.fromhex(expected))
-
-    def test_jumps(self) -> None:
-        """A jump counts the instructions between, also those of two parts, forwards and backwards."""
-        code = Assembler()
-        code.label("start")
-        code.jumpIf(R0, Jump.EQUAL, R1, "end")
-        code.loadMap(R1, 7)
-        code.jump("start")
-        code.label("end")
-        code.exit()
-        made = code.assemble()
-        self.assertEqual(
-            (made[:8], made[24:32]), (bytes.fromhex("1d10030000000000"), b"\5\0\xfc\xff\0\0\0\0")
-        )
-
-    test_bytes.skip = test_jumps.skip = LITTLE  # type: ignore[attr-defined]  # trial looks there
+        """Instructions are encoded as in the tables of the specification."""
+        source = """
+            start:
+            r0 = -1
+            if r0 == 2 goto end  ; a comment
+            ld_pseudo r2, 1, 1
+            r1 = be32 r1
+            *(u16 *)(r10 - 4) = r1
+            goto start
+            end:
+            exit
+        """
+        expected = """
+            b700 0000 ffffffff
+            1500 0500 02000000
+            1812 0000 01000000 0000000000000000
+            dc01 0000 20000000
+            6b1a fcff 00000000
+            0500 f9ff 00000000
+            9500 0000 00000000
+        """
+        self.assertEqual(tool()["assemble"](source), bytes.fromhex(expected))
 
     def test_refused(self) -> None:
-        """What can't be encoded is refused, with its reason."""
-
-        def lost(code: Assembler) -> None:
-            code.jump("nowhere")
-            code.assemble()
-
-        def twice(code: Assembler) -> None:
-            code.label("here")
-            code.label("here")
-
-        def far(code: Assembler) -> None:
-            code.jump("end")
-            for _ in range(1 << 15):
-                code.exit()
-            code.exit()
-            code.label("end")
-            code.assemble()
-
-        deeds: list[tuple[Any, str]] = [
-            (lost, "label 'nowhere' is not set"),
-            (twice, "label 'here' is set twice"),
-            (far, "an offset of 32769 does not fit into 16 bits"),
-            (lambda code: code.move(R0, 1 << 32), "0x100000000 does not fit into 32 bits"),
-            (lambda code: code.load(R0, R1, -40000), "an offset of -40000 does not fit into 16 bits"),
-        ]
-        for deed, reason in deeds:
-            error = self.assertRaises(ValueError, deed, Assembler())
-            self.assertEqual(str(error), reason)
+        """A line that is no instruction is refused."""
+        error = self.assertRaises(ValueError, tool()["assemble"], "r1 = r2 + r3")
+        self.assertEqual(str(error), "no instruction: r1 = r2 + r3")
 
 
-class TypesTests(SynchronousTestCase):
-    """Type information for the kernel."""
+class RelocationTests(SynchronousTestCase):
+    """Maps are referred to by the descriptors that the process has."""
 
-    skip = LITTLE
+    CODE = bytes.fromhex("1812 0000 01000000 0000000000000000 6b1a fcff 02000000")
 
-    def test_bytes(self) -> None:
-        """It is as clang writes it for a program whose only type is C{int}, but for the sign."""
-        header = "9feb 01 00 18000000 00000000 10000000 10000000 05000000"
-        integer = "01000000 00000001 04000000 20000000"
-        self.assertEqual(encodeTypes(), bytes.fromhex(header + integer) + b"\0int\0")
+    def test_little(self) -> None:
+        """The index of a map is replaced by its descriptor."""
+        expected = bytes.fromhex("1812 0000 09000000 0000000000000000 6b1a fcff 02000000")
+        self.assertEqual(relocate(self.CODE, [7, 9], "little"), expected)
+
+    def test_big(self) -> None:
+        """On a big-endian machine the registers are swapped, and numbers are big-endian."""
+        expected = bytes.fromhex("1821 0000 00000009 0000000000000000 6ba1 fffc 00000002")
+        self.assertEqual(relocate(self.CODE, [7, 9], "big"), expected)

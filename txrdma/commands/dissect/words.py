@@ -1,7 +1,7 @@
 """
-CLC and LLC messages in words.
+CLC and LLC messages as text.
 
-A sentence goes on behind who says it: "the client" C{"proposes SMC-R version 2.1, ..."}.
+A text follows the name of the sender: "the client" C{"proposes SMC-R version 2.1, ..."}.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from txrdma.smc.wire.llc import (
     TestLink,
 )
 
-_WHY = {
+_MEANINGS = {
     Diagnosis.MEM: "no memory, or no buffer",
     Diagnosis.TIMEOUT_CL: "no CLC message or CONFIRM LINK in time",
     Diagnosis.TIMEOUT_AL: "no ADD LINK in time",
     Diagnosis.CNFERR: "a configuration error",
-    Diagnosis.PEERNOSMC: "the peer does not say that it speaks SMC",
+    Diagnosis.PEERNOSMC: "the peer does not signal SMC",
     Diagnosis.IPSEC: "the connection uses IPsec",
     Diagnosis.NOSMCDEV: "no device for SMC",
     Diagnosis.NOSMCDDEV: "no device for SMC-D",
@@ -51,55 +51,52 @@ _WHY = {
     Diagnosis.MAXCONNERR: "not the maximum of connections that was negotiated",
     Diagnosis.MAXLINKERR: "not the maximum of links that was negotiated",
     Diagnosis.MODEUNSUPP: "a mode that was not offered",
-    Diagnosis.RMBE_EC: "the peer wants eyecatchers in its buffers",
-    Diagnosis.OPTUNSUPP: "a socket option that SMC does not have",
+    Diagnosis.RMBE_EC: "the peer requires eyecatchers in its buffers",
+    Diagnosis.OPTUNSUPP: "a socket option that SMC does not support",
     Diagnosis.DIFFPREFIX: "no subnet in common",
     Diagnosis.NOACTLINK: "the link group has no active link",
     Diagnosis.NOSRVLINK: "the server's link is not in the link group",
     Diagnosis.VERSMISMAT: "no version in common",
     Diagnosis.NOROUTE: "no route to the peer's GID",
     Diagnosis.NOINDIRECT: "the peer is behind a router",
-    Diagnosis.SYNCERR: "the two ends do not agree which link group it is",
+    Diagnosis.SYNCERR: "the peers disagree about the link group",
     Diagnosis.PEERDECL: "the peer declined",
     Diagnosis.INTERR: "an internal error",
-    Diagnosis.ERR_RTOK: "the peer's buffer is not known, or there are too many",
-    Diagnosis.ERR_RDYLNK: "the queue pair did not get ready",
+    Diagnosis.ERR_RTOK: "the peer's buffer is unknown, or there are too many buffers",
+    Diagnosis.ERR_RDYLNK: "the queue pair could not be made ready",
     Diagnosis.ERR_REGBUF: "the buffer could not be registered",
 }
 
 
 def joined(*parts: str) -> str:
-    """Join the parts that are not empty by commas."""
+    """Join the parts that are not empty with commas."""
     return ", ".join(part for part in parts if part)
 
 
 def amount(count: int, unit: str = "byte") -> str:
-    """A number of things: C{"1 byte"}, C{"4,096 bytes"}."""
+    """Return a number with its unit: C{"1 byte"}, C{"4,096 bytes"}."""
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def reason(diagnosis: Diagnosis) -> str:
-    """A diagnosis by name, number and meaning."""
-    why = _WHY.get(diagnosis)
-    return f"{diagnosis.name} ({diagnosis:#010x})" + (f": {why}" if why else "")
+    """Return the name, number and meaning of a diagnosis."""
+    meaning = _MEANINGS.get(diagnosis)
+    return f"{diagnosis.name} ({diagnosis:#010x})" + (f": {meaning}" if meaning else "")
 
 
 def _host(raw: bytes) -> str:
     return raw.decode("ascii", "backslashreplace").rstrip("\0 ")
 
 
-# CLC
-
-
-def ofCLC(message: Message) -> str:
-    """A CLC message in words (RFC 7609, A.2)."""
+def describeCLC(message: Message) -> str:
+    """Return the text of a CLC message (RFC 7609, A.2)."""
     if isinstance(message, Proposal):
         return _proposal(message)
     if isinstance(message, Decline):
         return _decline(message)
     if isinstance(message, (SMCDAccept, SMCDConfirm)):
         verb = "accepts" if isinstance(message, SMCDAccept) else "confirms"
-        return f"{verb} SMC-D version {message.version}, which is not explained here"
+        return f"{verb} SMC-D version {message.version}, which is not decoded further"
     return _answer(message)
 
 
@@ -155,7 +152,7 @@ def _answer(message: Accept | Confirm) -> str:
     return joined(
         f"{'accepts' if isAccept else 'confirms'}: SMC-R version {version}",
         eid,
-        "first contact" if message.firstContact else "in a link group that there is",
+        "first contact" if message.firstContact else "existing link group",
         f"queue pair {message.qpn:#x} of {message.gid}",
         f"ring of {amount(message.size)}: key {message.rkey:#x}, address {message.address:#x}"
         f", element {message.index}",
@@ -166,61 +163,62 @@ def _answer(message: Accept | Confirm) -> str:
 
 
 def mtu(code: int) -> str:
-    """The bytes of an MTU's code, or the code where there is no such MTU."""
+    """Return the size of an MTU in bytes, or its code if the code is reserved."""
     return str(MTU(code).bytes) if code in tuple(MTU) else f"code {code}"
 
 
 def _decline(message: Decline) -> str:
-    sync = ", and forgets the link group" if message.outOfSync else ""
-    return f"declines{sync}: {reason(message.diagnosis)}; the connection goes on by TCP"
+    sync = ", out of sync" if message.outOfSync else ""
+    return f"declines{sync}: {reason(message.diagnosis)}; the connection continues on TCP"
 
 
-# LLC
-
-
-def ofLLC(message: LLC) -> str:
-    """An LLC message in words (RFC 7609, A.3)."""
+def describeLLC(message: LLC) -> str:
+    """Return the text of an LLC message (RFC 7609, A.3)."""
     body = message.body
     if body is None:
-        return f"sends an LLC message of type {int(message.type)}, which nobody knows"
+        return f"sends an LLC message of unknown type {int(message.type)}"
     flags, isResponse = message.header.flags, message.isResponse
     if isinstance(body, ConfirmLink):
         limit = f", {amount(body.maxConnections, 'connection')}" if body.maxConnections else ""
-        also = " too" if isResponse else ""
+        response = " (response)" if isResponse else ""
         end = f"queue pair {body.qpn:#x} of {body.gid}, up to {amount(body.maxLinks, 'link')}{limit}"
-        return f"confirms link {body.link}{also}: {end}"
+        return f"confirms link {body.link}{response}: {end}"
     if isinstance(body, AddLink):
         return _addLink(message, body)
     if isinstance(body, AddLinkContinuation):
-        return f"tells keys of buffers on link {body.link}, {body.remaining} still to come"
+        return f"announces keys of buffers on link {body.link}, {body.remaining} remaining"
     if isinstance(body, DeleteLink):
         which = "all links" if flags & LLCFlags.ALL_LINKS else f"link {body.link}"
         if isResponse:
-            return f"has deleted {which}" + (f": {body.reason.name}" if body.reason else "")
-        order = ", in order" if flags & LLCFlags.ORDERLY else ", at once"
+            return f"confirms that {which} is deleted" + (f": {body.reason.name}" if body.reason else "")
+        order = ", orderly" if flags & LLCFlags.ORDERLY else ", immediately"
         return f"deletes {which}{order}: {body.reason.name}"
     if isinstance(body, RequestAddLink):
-        return f"asks for a further link: {amount(body.gidCount, 'GID')}, the first is {body.gid}"
+        return f"requests another link: {amount(body.gidCount, 'GID')}, the first is {body.gid}"
     if isinstance(body, ConfirmRKey):
         return _confirmRKey(body, flags, isResponse)
     if isinstance(body, ConfirmRKeyContinuation):
-        return f"tells keys of a buffer on further links, {body.remaining} still to come"
+        return f"announces keys of a buffer on more links, {body.remaining} remaining"
     if isinstance(body, TestLink):
-        return "is there" if isResponse else "asks whether the other end is there"
+        return "responds to the test of the link" if isResponse else "tests the link"
     if isinstance(body, DeleteRKey):
         if isResponse:
-            return "does not know all of them" if flags & LLCFlags.NEGATIVE else "has forgotten them"
+            return (
+                "could not delete all keys"
+                if flags & LLCFlags.NEGATIVE
+                else "confirms that the keys are deleted"
+            )
         keys = " ".join(f"{key:#x}" for key in message.deletedRKeys)
-        return f"takes back {amount(body.count, 'buffer')}: key {keys}"
+        return f"deletes {amount(body.count, 'buffer')}: key {keys}"
     return f"sends {message.type.name}"
 
 
 def _addLink(message: LLC, body: AddLink) -> str:
     if message.isResponse and message.header.flags & LLCFlags.REJECT:
         why = message.header.rejectReason
-        return "rejects a further link" + (f": {why.name}" if why else "")
+        return "rejects another link" + (f": {why.name}" if why else "")
     keys = f", {amount(len(message.extension.pairs), 'key')}" if message.extension is not None else ""
-    verb = "takes the offer of" if message.isResponse else "offers"
+    verb = "accepts" if message.isResponse else "adds"
     return f"{verb} link {body.link}: queue pair {body.qpn:#x} of {body.gid}, MTU {mtu(body.mtu)}{keys}"
 
 
@@ -228,7 +226,7 @@ def _confirmRKey(body: ConfirmRKey, flags: LLCFlags, isResponse: bool) -> str:
     others = [f"{each.rkey:#x} on link {each.link}" for each in body.onLinks[: body.others]]
     keys = joined(f"key {body.rkey:#x} at {body.address:#x}", *others)
     if not isResponse:
-        return f"has a new buffer: {keys}"
+        return f"announces a buffer: {keys}"
     if flags & LLCFlags.RETRY:
-        return f"can't take the buffer now: {keys}"
-    return f"{'does not take' if flags & LLCFlags.NEGATIVE else 'takes'} the buffer: {keys}"
+        return f"can't accept the buffer now: {keys}"
+    return f"{'rejects' if flags & LLCFlags.NEGATIVE else 'accepts'} the buffer: {keys}"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.dissect.tcp import OPTION, optionsOf, segmentIn, TCPHeader
 from txrdma.error import WireError
-from txrdma.smc.signalling.option._program import OPTION
-from txrdma.smc.signalling.option._synoptions import hasOption, optionsOf, segmentIn, TCPHeader
+from txrdma.test.support.smc.option_program import hasOption
 
 RECORDED = bytes.fromhex(
     "4500004401b04000400624640a4d00010a4d0002"

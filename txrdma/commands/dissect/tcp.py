@@ -1,7 +1,7 @@
 """
-The options of a TCP segment that the kernel has saved: was SMC's among them?
+TCP segments in IP packets, and their options.
 
-Follows RFC 9293, 3.1 and 3.2 (TCP), RFC 791 and 8200 (what stands before it), and tcp(7), C{TCP_SAVED_SYN}.
+Follows RFC 9293, 3.1 and 3.2 (TCP), RFC 791 and RFC 8200 (IP).
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.internet import IPv4, IPv6
 from txrdma.kit.wire import bits, Layout, wire
-from txrdma.smc.signalling.option._program import OPTION
 
 _TCP: Final = 6
-_HEADERS_BEFORE: Final = frozenset((0, 43, 60))
-"""Extension headers of IPv6 that may stand before TCP in a whole packet: hop-by-hop, routing, destination."""
+_EXTENSION_HEADERS: Final = frozenset((0, 43, 60))
+"""Extension headers that may precede TCP in an unfragmented packet: hop-by-hop, routing, destination."""
 
-_END, _NOTHING = 0, 1
+_END_OF_OPTIONS, _NO_OPERATION = 0, 1
+
+OPTION: Final = bytes.fromhex("fe06e2d4c3d9")
+"""SMC's TCP option: kind 254, 6 bytes, the identifier "SMCR" in EBCDIC (RFC 7609, appendix A; RFC 6994)."""
 
 
 @wire(20)
 class TCPHeader(Layout):
-    """The header of a TCP segment, without options (RFC 9293, 3.1)."""
+    """The fixed part of the TCP header (RFC 9293, 3.1)."""
 
     source: int = bits(16)
     destination: int = bits(16)
@@ -39,7 +41,7 @@ class TCPHeader(Layout):
 
 @wire(2)
 class _Extension(Layout):
-    """The beginning of an extension header of IPv6 (RFC 8200, 4.2), whose length does not count 8 bytes."""
+    """The start of an IPv6 extension header (RFC 8200, 4.2); the length is in units of 8 bytes, less one."""
 
     next: int = bits(8)
     length: int = bits(8)
@@ -47,9 +49,9 @@ class _Extension(Layout):
 
 def segmentIn(packet: bytes) -> bytes:
     """
-    The TCP segment in an IP packet, from its header on.
+    Return the TCP segment of an IP packet.
 
-    @raise WireError: the packet is too short, or has no TCP.
+    @raise WireError: the packet is truncated, or its protocol is not TCP.
     """
     if not packet or packet[0] >> 4 not in (4, 6):
         raise WireError("IP", 0, "neither version 4 nor 6")
@@ -58,7 +60,7 @@ def segmentIn(packet: bytes) -> bytes:
         protocol, offset = ipv4.protocol, 4 * ipv4.headerWords
     else:
         protocol, offset = IPv6.decode(packet).nextHeader, IPv6.size
-        while protocol in _HEADERS_BEFORE:
+        while protocol in _EXTENSION_HEADERS:
             extension = _Extension.decode(packet, offset)
             protocol, offset = extension.next, offset + 8 * (extension.length + 1)
     if protocol != _TCP:
@@ -68,19 +70,19 @@ def segmentIn(packet: bytes) -> bytes:
 
 def optionsOf(segment: bytes) -> Iterator[bytes]:
     """
-    The options of a TCP segment, each with its kind and length; those without a length are left out.
+    Iterate over the options of a TCP segment, including kind and length; padding is skipped.
 
-    The list ends where an option contradicts the header's length, as it does for the kernel.
+    Like in the kernel, the first option with an invalid length ends the list.
 
-    @raise WireError: the header is not whole.
+    @raise WireError: the header is truncated.
     """
     header = TCPHeader.decode(segment)
     end = 4 * header.words
     if end < TCPHeader.size or end > len(segment):
         raise WireError("TCPHeader", 12, f"{end} bytes of header in {len(segment)}")
     at = TCPHeader.size
-    while at < end and segment[at] != _END:
-        if segment[at] == _NOTHING:
+    while at < end and segment[at] != _END_OF_OPTIONS:
+        if segment[at] == _NO_OPERATION:
             at += 1
             continue
         length = segment[at + 1] if at + 1 < end else 0
@@ -88,15 +90,3 @@ def optionsOf(segment: bytes) -> Iterator[bytes]:
             return
         yield segment[at : at + length]
         at += length
-
-
-def hasOption(packet: bytes) -> bool:
-    """
-    Whether an IP packet is a TCP segment with SMC's option. False for whatever is malformed.
-
-    @param packet: from its IP header on, as C{TCP_SAVED_SYN} has it.
-    """
-    try:
-        return OPTION in optionsOf(segmentIn(packet))
-    except WireError:
-        return False

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.dissect.conversation import _Direction
-from txrdma.smc.dissect.words import ofCLC, ofLLC
+from txrdma.commands.dissect.conversation import Reassembly
+from txrdma.commands.dissect.words import describeCLC, describeLLC
 from txrdma.smc.wire import clc, llc
 from txrdma.test.support import VECTORS
 from txrdma.test.support.mad.commanding import CommandTestCase
-from txrdma.test.support.smc.explaining import explained, packets, SMC, told
+from txrdma.test.support.smc.dissect import explained, packets, SMC, told
 
 
 class RecordedTests(SynchronousTestCase):
@@ -29,16 +29,16 @@ class RecordedTests(SynchronousTestCase):
         text = told("smc-first")
         for words in (
             "# connection 1: 10.77.0.1:15001 to 10.77.0.2:5001",
-            "1   0.000000 [1] the client connects, and can speak SMC",
-            "the server can speak SMC, too",
+            "1   0.000000 [1] the client sends a SYN with the SMC option",
+            "the server sends a SYN-ACK with the SMC option",
             "the client proposes SMC-R version 2.1 by ::ffff:10.77.0.1, EIDs TXRDMA, up to 255 connections",
             "the server accepts: SMC-R version 2.1, EID TXRDMA, first contact, queue pair 0x11 of",
             "the client confirms: SMC-R version 2.1",
             "[-] (link 1) the server confirms link 1: queue pair 0x11 of ::ffff:10.77.0.2",
-            "[-] (link 1) the server offers link 2",
-            "[-] (link 1) the client rejects a further link",
-            "[1] (link 1) the client has written 3,000 bytes (3,005 in all), has read 5 bytes (5 in all)",
-            "the client has read 3,000 bytes (3,005 in all), has closed",
+            "[-] (link 1) the server adds link 2",
+            "[-] (link 1) the client rejects another link",
+            "[1] (link 1) the client has written 3,000 bytes (3,005 in total), has read 5 bytes (5 in total)",
+            "the client has read 3,000 bytes (3,005 in total), has closed",
             "# connection 1: SMC-R; the client wrote 3,005 bytes; the server wrote 3,005 bytes",
             "; the client: closed; the server: closed",
         ):
@@ -48,15 +48,15 @@ class RecordedTests(SynchronousTestCase):
         """Two links and two connections are kept apart, through a failover."""
         text = told("smc-two-links")
         for words in (
-            "(link 1) the client takes the offer of link 2: queue pair 0x11 of ::ffff:10.77.0.3",
-            "(link 2) the client confirms link 2 too",
-            "the server has a new buffer: key 0x420 at 0xff29218087830000, 0x436 on link 1",
-            "[2] the server accepts: SMC-R version 2, EID TXRDMA, in a link group that there is",
-            "[1] (link 1) the client has written 6 bytes (12 in all)",
-            "[2] (link 2) the client has written 6 bytes (12 in all)",
-            "[1] (link 2) the client has moved to this link: message 1 must have arrived",
-            "the client deletes link 1, in order: LOST_PATH",
-            "[1] (link 2) the client has written 5 bytes (17 in all)",
+            "(link 1) the client accepts link 2: queue pair 0x11 of ::ffff:10.77.0.3",
+            "(link 2) the client confirms link 2 (response)",
+            "the server announces a buffer: key 0x420 at 0xff29218087830000, 0x436 on link 1",
+            "[2] the server accepts: SMC-R version 2, EID TXRDMA, existing link group",
+            "[1] (link 1) the client has written 6 bytes (12 in total)",
+            "[2] (link 2) the client has written 6 bytes (12 in total)",
+            "[1] (link 2) the client fails over to this link: message 1 must have been received",
+            "the client deletes link 1, orderly: LOST_PATH",
+            "[1] (link 2) the client has written 5 bytes (17 in total)",
             "# connection 2: SMC-R; the client wrote 17 bytes; the server wrote 4 bytes",
         ):
             self.assertIn(words, text)
@@ -75,25 +75,25 @@ class RecordedTests(SynchronousTestCase):
             self.assertEqual([server in line for line in lines if "the server accepts: " in line], [True] * 2)
             place = 0
             for words in (
-                "[1] the client connects, and can speak SMC",
-                "[1] the server can speak SMC, too",
+                "[1] the client sends a SYN with the SMC option",
+                "[1] the server sends a SYN-ACK with the SMC option",
                 "[1] the client proposes SMC-R version 2.1 by ::ffff:10.77.0.",
                 "[1] the server accepts: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
                 "[1] the client confirms: SMC-R version 2.1, EID TXRDMA, first contact, queue pair",
                 "[-] (link 1) the server confirms link 1: queue pair",
-                "[-] (link 1) the client confirms link 1 too: queue pair",
-                "[-] (link 1) the server offers link 2: queue pair",
-                "[-] (link 1) the client takes the offer of link 2: queue pair",
+                "[-] (link 1) the client confirms link 1 (response): queue pair",
+                "[-] (link 1) the server adds link 2: queue pair",
+                "[-] (link 1) the client accepts link 2: queue pair",
                 "[-] (link 2) the server confirms link 2: queue pair",
-                "[-] (link 2) the client confirms link 2 too: queue pair",
-                " has written 13 bytes (13 in all)",
-                "[2] the client connects, and can speak SMC",
+                "[-] (link 2) the client confirms link 2 (response): queue pair",
+                " has written 13 bytes (13 in total)",
+                "[2] the client sends a SYN with the SMC option",
                 "[2] the client proposes SMC-R version 2.1",
-                "[2] the client confirms: SMC-R version 2, EID TXRDMA, in a link group that there is",
-                "[2] (link 2) the client has written 1,000 bytes (1,000 in all)",
-                "takes back 1 buffer",
-                "has forgotten them",
-                "deletes all links, in order: PROGRAM_ENDING",
+                "[2] the client confirms: SMC-R version 2, EID TXRDMA, existing link group",
+                "[2] (link 2) the client has written 1,000 bytes (1,000 in total)",
+                "deletes 1 buffer",
+                "confirms that the keys are deleted",
+                "deletes all links, orderly: PROGRAM_ENDING",
                 "# connection 1: SMC-R; the client wrote 13 bytes; the server wrote 13 bytes;",
                 "# connection 2: SMC-R; the client wrote 1,000 bytes; the server wrote 1,000 bytes;",
             ):
@@ -104,17 +104,17 @@ class RecordedTests(SynchronousTestCase):
     def test_wrap(self) -> None:
         """Rings that wrap are counted through, and a blocked writer is told as such."""
         text = told("smc-wrap")
-        self.assertIn("(62,000 in all)", text)
-        self.assertIn("waits for room", text)
+        self.assertIn("(62,000 in total)", text)
+        self.assertIn("is blocked: the ring is full", text)
         self.assertIn("# connection 1: SMC-R; the client wrote 62,000 bytes", text)
 
     def test_ends(self) -> None:
         """Half-close, abort, urgent data and TEST LINK have their words."""
         for name, words in (
-            ("smc-halfclose", ["the client has written", "writes no more", "the client: done writing"]),
-            ("smc-abort", ["aborts", "abnormal close"]),
+            ("smc-halfclose", ["the client has written", "has finished writing", "the client: done writing"]),
+            ("smc-abort", ["aborts the connection", "abnormal close"]),
             ("smc-urgent", ["the last byte is urgent"]),
-            ("smc-test-link", ["asks whether the other end is there", "the client is there"]),
+            ("smc-test-link", ["tests the link", "the client responds to the test"]),
         ):
             text = told(name)
             for each in words:
@@ -125,8 +125,10 @@ class RecordedTests(SynchronousTestCase):
         text = told("smc-decline")
         self.assertIn("the server declines: NOSMCRDEV (0x03030002): no device for SMC-R", text)
         self.assertIn("# connection 1: TCP, because the server declined: NOSMCRDEV", text)
-        self.assertIn("# connection 1: TCP, because the server's SYN-ACK has no option", told("tcp-server"))
-        self.assertEqual(explained(packets("tcp-client")).told, [])
+        self.assertIn(
+            "# connection 1: TCP, because the server's SYN-ACK has no SMC option", told("tcp-server")
+        )
+        self.assertEqual(explained(packets("tcp-client")).events, [])
 
     def test_levels(self) -> None:
         """Level 1 leaves cursors out, but for ends; level 3 shows each RDMA write, and where it goes."""
@@ -139,13 +141,13 @@ class RecordedTests(SynchronousTestCase):
     def test_strangers(self) -> None:
         """RDMA of others, in captures of verbs, ping-pong and management, is not taken for SMC."""
         for name in ("rc-pingpong", "ud-pingpong", "rping", "verbs", "mad-rmpp", "mad-perf-get", "cm-reject"):
-            self.assertEqual(explained(packets(name)).told, [], name)
+            self.assertEqual(explained(packets(name)).events, [], name)
 
     def test_cut(self) -> None:
         """A capture that begins in the middle tells what explains itself, by addresses."""
         text = "\n".join(explained(packets("smc-first")[12:]).lines(2))
-        self.assertIn("::ffff:10.77.0.2 offers link 2", text)
-        self.assertIn("::ffff:10.77.0.1 on token 0x1: written up to 0:5, read up to 0:0", text)
+        self.assertIn("::ffff:10.77.0.2 adds link 2", text)
+        self.assertIn("::ffff:10.77.0.1 token 0x1: producer cursor 0:5, consumer cursor 0:0", text)
 
     def test_repeated(self) -> None:
         """Packets that were sent twice are told once."""
@@ -180,14 +182,14 @@ class DirectionTests(SynchronousTestCase):
     @given(st.binary(min_size=1, max_size=200), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
     def test_order(self, data: bytes, begin: int, random: Any) -> None:
         """Segments that are late, doubled or overlap make the same bytes."""
-        direction = _Direction(begin)
+        direction = Reassembly(begin)
         cuts = sorted({0, len(data), *(random.randrange(len(data) + 1) for _ in range(8))})
         pieces = [(at, data[at:end]) for at, end in zip(cuts, cuts[1:], strict=False)]
         pieces += [(at, data[at : at + random.randrange(1, 50)]) for at in cuts[:-1] if random.random() < 0.5]
         random.shuffle(pieces)
         for at, piece in pieces:
-            direction.take((begin + at) % (1 << 32), piece)
-        self.assertEqual(direction.held, data)
+            direction.add((begin + at) % (1 << 32), piece)
+        self.assertEqual(direction.data, data)
 
 
 class WordTests(SynchronousTestCase):
@@ -202,18 +204,18 @@ class WordTests(SynchronousTestCase):
             )
         )
         self.assertEqual(
-            ofCLC(proposal),
+            describeCLC(proposal),
             "proposes SMC-R version 1 by fe80::9a03:9bff:feab:cdef (98:03:9b:ab:cd:ef), subnet 127.0.0.0/8; "
             "peer ID b1a098039babcdef",
         )
         decline = clc.Decline(bytes(8), clc.Diagnosis.SYNCERR, outOfSync=True)
-        self.assertIn("declines, and forgets the link group: SYNCERR", ofCLC(decline))
+        self.assertIn("declines, out of sync: SYNCERR", describeCLC(decline))
 
     def test_unknown(self) -> None:
         """A diagnosis, a reason or a type that nobody knows is told by its number."""
-        self.assertIn("0x12345678", ofCLC(clc.Decline(bytes(8), clc.Diagnosis(0x12345678))))
+        self.assertIn("0x12345678", describeCLC(clc.Decline(bytes(8), clc.Diagnosis(0x12345678))))
         unknown = llc.decode(bytes((0x0F, 44)).ljust(44, b"\0"))
-        self.assertIn("type 15", ofLLC(unknown))
+        self.assertIn("type 15", describeLLC(unknown))
 
     @given(
         st.sampled_from(list(llc._BODIES.values())), st.binary(min_size=40, max_size=40), st.integers(0, 255)
@@ -224,7 +226,7 @@ class WordTests(SynchronousTestCase):
         if isinstance(body, llc.DeleteRKey):
             body = body.replace(count=body.count % 9)
         message = llc.LLC(kind.TYPE, llc.Header(llc.LLCFlags(flags)), body)
-        self.assertTrue(ofLLC(message))
+        self.assertTrue(describeLLC(message))
 
 
 class CommandTests(CommandTestCase):

@@ -1,4 +1,4 @@
-"""SMC in captures, for C{txrdma decode}: packets taken apart, and explained by L{txrdma.smc.dissect}."""
+"""Decodes the packets of a capture, and presents its SMC conversations as lines or JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from txrdma.commands.common.packets import networkPacket
+from txrdma.commands.dissect.conversation import CLIENT, Connection, Conversation, Event, SERVER
+from txrdma.commands.dissect.tcp import segmentIn
+from txrdma.commands.dissect.words import amount
 from txrdma.error import WireError
 from txrdma.iba.captures import Captured
 from txrdma.iba.headers import GRH
@@ -17,54 +20,51 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID, ROCE_PORT
 from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import plain
-from txrdma.smc.dissect.conversation import CLIENT, Connection, Conversation, Sentence, SERVER
-from txrdma.smc.dissect.words import amount
-from txrdma.smc.signalling.option._synoptions import segmentIn
 
 _BTH_NEXT = 0x1B
 _IP_ADDRESSES = {4: (12, 16, 20), 6: (8, 24, 40)}
 
 
-class Told(NamedTuple):
+class PacketEvent(NamedTuple):
     """
-    A sentence of an explanation, and the packet that it is about.
+    An event and its packet.
 
-    @ivar number: of the packet, from 1.
-    @ivar when: seconds since the capture's first packet.
+    @ivar number: number of the packet, from 1.
+    @ivar when: seconds since the first packet of the capture.
     """
 
     number: int
     when: float
-    sentence: Sentence
+    event: Event
 
 
 class Explanation:
     """
-    Explanation of the SMC conversations in one capture.
+    The SMC conversations of one capture.
 
-    @ivar conversation: connections and counts that are known by now.
-    @ivar told: all sentences.
+    @ivar conversation: the state of connections and links.
+    @ivar events: events in the order of the capture.
     """
 
     def __init__(self) -> None:
         self.conversation = Conversation()
-        self.told: list[Told] = []
+        self.events: list[PacketEvent] = []
         self._began: float | None = None
         self._number = 0
 
-    def take(self, packet: Captured) -> None:
-        """Explain the next packet of the capture, if it belongs to SMC."""
+    def add(self, packet: Captured) -> None:
+        """Decode the next packet; packets that are truncated or do not belong to SMC are ignored."""
         self._number += 1
         if self._began is None:
             self._began = packet.when
         try:
-            sentences = self._explain(packet)
+            events = self._decode(packet)
         except WireError:
-            return  # somebody else's, or cut off
+            return
         when = packet.when - self._began
-        self.told += (Told(self._number, when, sentence) for sentence in sentences)
+        self.events += (PacketEvent(self._number, when, event) for event in events)
 
-    def _explain(self, packet: Captured) -> list[Sentence]:
+    def _decode(self, packet: Captured) -> list[Event]:
         kind, data = networkPacket(packet.data, packet.linkType)
         conversation = self.conversation
         if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6):
@@ -74,8 +74,8 @@ class Explanation:
                 return conversation.segment(*_addresses(data), segment)
             if datagram.udp.destinationPort != ROCE_PORT:
                 return []
-            here, there = (GID.fromIP(each) for each in _addresses(data))
-            return conversation.packet(here, there, RoCEPacket.decode(datagram.payload))
+            source, destination = (GID.fromIP(each) for each in _addresses(data))
+            return conversation.packet(source, destination, RoCEPacket.decode(datagram.payload))
         if kind is not None:
             grh = GRH.decode(data)
             if grh.nextHeader == _BTH_NEXT:
@@ -85,20 +85,18 @@ class Explanation:
 
     def lines(self, level: int) -> Iterator[str]:
         """
-        Lines of the explanation: at level 1 without CDC but for the ends of connections, at level 2 with it.
-
-        Level 3 shows each RDMA write, too.
+        Present the events: level 1 hides CDC messages except closing ones, level 3 adds RDMA writes.
         """
         hidden = {1: ("cdc", "write"), 2: ("write",), 3: ()}[level]
         for connection in self.conversation.connections:
             yield f"# connection {connection.number}: {connection.name}"
-        for number, when, sentence in self.told:
-            if sentence.kind in hidden and not _isEnd(sentence):
+        for number, when, event in self.events:
+            if event.kind in hidden and not _isEnd(event):
                 continue
-            about = "" if sentence.connection is None else f" {sentence.connection}"
-            link = "" if sentence.link is None else f" (link {sentence.link})"
-            who = f"the {sentence.who}" if sentence.who in (CLIENT, SERVER) else sentence.who
-            yield f"{number:6} {when:10.6f} [{about.strip() or '-'}]{link} {who} {sentence.text}"
+            about = "" if event.connection is None else f" {event.connection}"
+            link = "" if event.link is None else f" (link {event.link})"
+            sender = f"the {event.sender}" if event.sender in (CLIENT, SERVER) else event.sender
+            yield f"{number:6} {when:10.6f} [{about.strip() or '-'}]{link} {sender} {event.text}"
         for connection in self.conversation.connections:
             yield f"# connection {connection.number}: {_outcome(connection)}"
         counts = self.conversation.counts
@@ -106,7 +104,7 @@ class Explanation:
             yield "# " + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
 
     def toDict(self) -> dict[str, Any]:
-        """Explanation as JSON can carry it, with the fields of messages."""
+        """Return connections, counts and events for JSON, with the fields of messages."""
         return {
             "connections": [
                 {
@@ -115,8 +113,8 @@ class Explanation:
                     "server": list(each.server),
                     "mode": each.state,
                     "why": each.why,
-                    "bytesFromClient": each.ways[CLIENT].produced,
-                    "bytesFromServer": each.ways[SERVER].produced,
+                    "bytesFromClient": each.streams[CLIENT].produced,
+                    "bytesFromServer": each.streams[SERVER].produced,
                     "closing": each.closing,
                 }
                 for each in self.conversation.connections
@@ -126,26 +124,26 @@ class Explanation:
                 {
                     "packet": number,
                     "when": round(when, 9),
-                    "kind": sentence.kind,
-                    "who": sentence.who,
-                    "connection": sentence.connection,
-                    "link": sentence.link,
-                    "text": sentence.text,
-                    "message": None if sentence.message is None else type(sentence.message).__name__,
-                    "fields": _plain(sentence.message),
+                    "kind": event.kind,
+                    "who": event.sender,
+                    "connection": event.connection,
+                    "link": event.link,
+                    "text": event.text,
+                    "message": None if event.message is None else type(event.message).__name__,
+                    "fields": _plain(event.message),
                 }
-                for number, when, sentence in self.told
+                for number, when, event in self.events
             ],
         }
 
 
-def _isEnd(sentence: Sentence) -> bool:
-    """True of a CDC message that takes part in closing a connection."""
-    return bool(getattr(sentence.message, "state", 0))
+def _isEnd(event: Event) -> bool:
+    """Return whether an event is a CDC message with closing flags."""
+    return bool(getattr(event.message, "state", 0))
 
 
 def _addresses(packet: bytes) -> tuple[str, str]:
-    """Source and destination address of an IP packet."""
+    """Return the source and destination address of an IP packet."""
     begin, middle, end = _IP_ADDRESSES[packet[0] >> 4]
     return str(ipaddress.ip_address(packet[begin:middle])), str(ipaddress.ip_address(packet[middle:end]))
 
@@ -154,13 +152,13 @@ def _outcome(connection: Connection) -> str:
     if connection.state != "SMC-R":
         why = f", because {connection.why}" if connection.why else ""
         return f"{connection.state}{why}"
-    parts = [f"the {side} wrote {amount(way.produced)}" for side, way in connection.ways.items()]
+    parts = [f"the {side} wrote {amount(stream.produced)}" for side, stream in connection.streams.items()]
     ends = [f"the {side}: {how}" for side, how in connection.closing.items()]
     return "; ".join(["SMC-R", *parts, *ends])
 
 
 def _plain(value: object) -> Any:
-    """A decoded message as JSON can carry it."""
+    """Convert a decoded message for JSON."""
     if isinstance(value, Layout):
         return plain(value)
     if is_dataclass(value) and not isinstance(value, type):

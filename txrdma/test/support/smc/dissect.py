@@ -4,7 +4,7 @@ Recorded conversations of SMC, and the explanations of them that tests look at.
 
 from __future__ import annotations
 
-from txrdma.commands.common.smccaptures import Explanation
+from txrdma.commands.dissect.capture import Explanation
 from txrdma.iba.captures import Captured, captured
 from txrdma.test.support import VECTORS
 
@@ -23,7 +23,7 @@ def packets(name: str) -> list[Captured]:
 def explained(many: list[Captured]) -> Explanation:
     explanation = Explanation()
     for packet in many:
-        explanation.take(packet)
+        explanation.add(packet)
     return explanation
 
 

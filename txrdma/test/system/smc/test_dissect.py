@@ -12,7 +12,7 @@ from functools import lru_cache
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.support import VECTORS
-from txrdma.test.support.smc.explaining import explained, packets, SMC
+from txrdma.test.support.smc.dissect import explained, packets, SMC
 
 FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dmalen", "infiniband.bth.opcode")
 
