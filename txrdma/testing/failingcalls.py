@@ -29,9 +29,9 @@ from twisted.internet.task import deferLater
 from txrdma.cm.strings import messageClientFromString, messageServerFromString
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.testing.bystanders import Application, callbacks
 from txrdma.testing.messagebystanders import MessageApplication
 from txrdma.verbs import devices

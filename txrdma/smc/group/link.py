@@ -188,7 +188,7 @@ class Link:
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._poster.openLane(lane)
-            self._reader.lookAt(lane.takeMessages, self._taken, unread)
+            self._reader.addSource(lane.takeMessages, self._taken, unread)
 
     def keep(self) -> None:
         """Keep what is posted from now on: another link, about to come, may have to send it again."""

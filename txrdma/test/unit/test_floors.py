@@ -110,6 +110,9 @@ STRANGERS = {
 UPWARDS = {("interfaces", "mad")}
 """Rooms that may name the types of a higher one: a handler of MADs is asked by a value of C{mad}."""
 
+LAYERED = {"soft", "verbs"}
+"""Packages whose subpackages do not import each other in circles."""
+
 FOUNDATIONS = {"txrdma.smc.common"}
 """Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
 
@@ -175,7 +178,8 @@ def isCore(module: str) -> bool:
     parts = module.split(".")
     if len(parts) < 3 or parts[1] not in CORE_ROOMS or parts[-1] == "__init__":
         return False
-    return parts[-1].startswith("_") or "core" in parts[2:-1]
+    # The core of the software device is its objects, not a machine without I/O.
+    return parts[-1].startswith("_") or ("core" in parts[2:-1] and parts[1] != "soft")
 
 
 def circles(imported: dict[str, set[str]]) -> list[list[str]]:
@@ -220,6 +224,20 @@ def graph() -> dict[str, set[str]]:
             while name and name not in paths:
                 name = name.rpartition(".")[0]
             imported[module] |= {name} - {"", module}
+    return imported
+
+
+def subpackages(name: str) -> dict[str, set[str]]:
+    """The subpackages of a package, and its modules beside them, and which of them each imports."""
+
+    def part(module: str) -> str:
+        child = ".".join(module.split(".")[:3])
+        return child if child.startswith(f"txrdma.{name}.") else ""
+
+    imported: dict[str, set[str]] = {}
+    for module, others in graph().items():
+        if part(module):
+            imported.setdefault(part(module), set()).update({part(other) for other in others} - {""})
     return imported
 
 
@@ -283,6 +301,10 @@ class FloorTests(SynchronousTestCase):
     def test_circles(self) -> None:
         """No module can only be understood together with another that imports it; types count."""
         self.assertEqual(circles(graph()), [])
+
+    def test_subpackages(self) -> None:
+        """The subpackages of a layered package have an order; types count."""
+        self.assertEqual({name: circles(subpackages(name)) for name in LAYERED}, dict.fromkeys(LAYERED, []))
 
     def test_everyRoomHasAFloor(self) -> None:
         """A new room must say where it stands."""

@@ -19,7 +19,7 @@ from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndp
 from txrdma.mad import agent as agentModule
 from txrdma.mad.ports import verbsport as verbsportModule
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import MessageTalker, Pair, StreamTalker, Talker

@@ -25,7 +25,7 @@ from txrdma.mad.ports import verbsport as verbsportModule
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer, MOST_PENDING
 from txrdma.soft import device as deviceModule
-from txrdma.soft import memory as memoryModule
+from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import drawHostile, HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
 from txrdma.testing.hostile.talkers import Pair, Talker

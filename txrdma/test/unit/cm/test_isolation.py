@@ -19,9 +19,9 @@ from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.domains import SoftProtectionDomain
-from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder

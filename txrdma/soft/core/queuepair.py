@@ -2,7 +2,7 @@
 Queue pairs: their states, what may be posted when, and what becomes of it at the end.
 
 Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. What moves the bytes is a
-L{route <txrdma.soft._route.Route>}.
+L{route <txrdma.soft.core.route.Route>}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import cast, Final, Protocol, TYPE_CHECKING
+from typing import cast, Final, Protocol
 
 from zope.interface import implementer
 
@@ -31,15 +31,12 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IPlacing, IQueuePair
-from txrdma.soft._direct import DirectDatagrams
-from txrdma.soft._route import Route
-from txrdma.soft._transitions import checkMigration, transition
-from txrdma.soft.completion import SoftCompletionQueue
-from txrdma.soft.memory import Domain, KeyTable
-from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
-
-if TYPE_CHECKING:
-    from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.core.completion import SoftCompletionQueue
+from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
+from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.route import Route
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
+from txrdma.soft.core.transitions import checkMigration, transition
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
@@ -61,7 +58,7 @@ _ATOMIC_BYTES: Final = 8
 
 
 class Host(Protocol):
-    """The software device, as its queue pairs see it."""
+    """The interface of the software device for its queue pairs, which it makes."""
 
     keys: KeyTable
 
@@ -70,13 +67,13 @@ class Host(Protocol):
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         """
-        Look whether the device has the ports, P_Keys, GIDs and MTU that are named, and as much of each.
+        Check ports, P_Keys, GIDs, MTU and counts against the device.
 
-        @raise InvalidRequest: it has not.
+        @raise InvalidRequest: the device does not have them.
         """
 
     def notify(self, event: AsyncEvent) -> None:
-        """Tell those who listen, later."""
+        """Deliver an event to listeners, in a later reactor iteration."""
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         """Forget a queue pair that has been closed."""
@@ -89,8 +86,8 @@ class SoftQueuePair:
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
-    @ivar free: places in the send queue that nothing takes.
-    @ivar shared: where it takes its receives from, when it has no receive queue of its own.
+    @ivar free: free places in the send queue.
+    @ivar shared: the shared receive queue, if it uses one.
     """
 
     def __init__(
@@ -124,16 +121,16 @@ class SoftQueuePair:
         self._route: Route | None = None
         self.free = capacity.maxSend
         self._held: list[SendRequest] = []
-        self._drainedTold = False
+        self._drainReported = False
         self._closed = False
         self._direct: DirectDatagrams | None = None
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
         self._checkQueues()
-        send.join(self)
-        receive.join(self)
+        send.join(self.failed, self.armRoute)
+        receive.join(self.failed, self.armRoute)
         if shared is not None:
-            shared.join(self)
+            shared.join(self.failed, self.sharedPosted)
 
     def __repr__(self) -> str:
         return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
@@ -154,11 +151,11 @@ class SoftQueuePair:
         """
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
-            if self.state is _RTS and self._arePlain(requests) and count <= self.free:
+            if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
                 self.free -= count
                 self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
             else:
-                self._postAside(requests)
+                self._postUnusual(requests)
             return
         if count > self.free:
             raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
@@ -166,12 +163,12 @@ class SoftQueuePair:
             inline = request.inline
             if inline:
                 if request.operation > _LAST_INLINE or request.segments:
-                    raise _misshapen(request, self._maxSegments)
+                    raise _malformed(request, self._maxSegments)
                 if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
                     raise InvalidRequest(f"more than {self._maxInline} bytes inline")
             elif request.operation > _LAST or len(request.segments) > self._maxSegments:
                 if not _isAtomic(request):
-                    raise _misshapen(request, self._maxSegments)
+                    raise _malformed(request, self._maxSegments)
         self.free -= count
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
@@ -199,8 +196,8 @@ class SoftQueuePair:
         elif self._route is not None:
             self._route.receivesPosted()
 
-    def _postAside(self, requests: Sequence[SendRequest]) -> None:
-        """Posting of datagrams, and in the states where nothing is sent."""
+    def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
+        """Post datagrams that need checks, or in states other than RTS."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
             raise InvalidRequest(f"sends can't be posted in {self.state.name}")
         for request in requests:
@@ -221,12 +218,12 @@ class SoftQueuePair:
         if self.state is _RTS and self._route is not None:
             self._route.post(requests)
             return
-        for request in requests:  # one of those before went wrong
+        for request in requests:  # an earlier one has failed
             self.free += 1
             self._flushed(request.identifier, _SEND)
 
-    def _arePlain(self, requests: Sequence[SendRequest]) -> bool:
-        """Tell whether these are datagrams as most are, with nothing wrong with them."""
+    def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
+        """Whether these are valid datagrams without immediates, as nearly all are."""
         port, most = self.attributes.port, self._maxInline
         for request in requests:
             address, inline = request.address, request.inline
@@ -242,12 +239,12 @@ class SoftQueuePair:
     def _checkForm(self, request: SendRequest) -> None:
         if request.inline:
             if request.operation > _LAST_INLINE or request.segments:
-                raise _misshapen(request, self._maxSegments)
+                raise _malformed(request, self._maxSegments)
             if sum(map(len, request.inline)) > self._maxInline:
                 raise InvalidRequest(f"more than {self._maxInline} bytes inline")
         elif request.operation > _LAST or len(request.segments) > self._maxSegments:
             if not _isAtomic(request):
-                raise _misshapen(request, self._maxSegments)
+                raise _malformed(request, self._maxSegments)
         if self.kind is QPKind.UD:
             if request.operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
                 raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
@@ -294,7 +291,7 @@ class SoftQueuePair:
             if attributes.migrationState is MigrationState.MIGRATED:
                 self._route.migrate()
         if target is _SQD:
-            self._tellDrained()
+            self._reportDrained()
         elif target is _RTS:
             self._release()
 
@@ -303,27 +300,27 @@ class SoftQueuePair:
         return self.attributes.changed(state=self.state, currentState=self.state)
 
     def close(self) -> None:
-        """Destroy it: what is outstanding makes no completion, and what was not polled is forgotten."""
+        """Destroy the queue pair, without completions for outstanding requests."""
         if self._closed:
             return
         self._reset()
         self._closed = True
-        self.sendQueue.leave(self)
-        self.receiveQueue.leave(self)
+        self.sendQueue.leave(self.failed)
+        self.receiveQueue.leave(self.failed)
         if self.shared is not None:
-            self.shared.leave(self)
+            self.shared.leave(self.failed)
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        """The attributes, with what is asked for."""
+        """The attributes after a transition."""
         changes = {name: getattr(asked, name) for name in asked.given()}
         changes.update(state=target, currentState=target)
-        if asked.alternateAddress is not None:  # and nothing is left of the one before
+        if asked.alternateAddress is not None:  # replaces all of the previous one
             changes.update(
                 alternatePKeyIndex=asked.alternatePKeyIndex, alternateTimeout=asked.alternateTimeout
             )
         if asked.migrationState is MigrationState.MIGRATED:
-            del changes["migrationState"]  # the route will tell when it is so
+            del changes["migrationState"]  # set by L{migrationChanged}
         elif target is _RTR and self.kind is QPKind.RC:
             changes["migrationState"] = MigrationState.MIGRATED
         return self.attributes.changed(**changes)
@@ -348,34 +345,36 @@ class SoftQueuePair:
             if self._direct is None:
                 ring = self.receiveQueue.ring
                 self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
-                self._aim()
+                self._setDatagramRoute()
             return self._direct
         return None
 
     def _datagramRoute(self) -> DatagramRoute | None:
-        """The way of a UD queue pair to everybody, from RTR on."""
+        """The route of a UD queue pair, from RTR on."""
         return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
-        """Have datagrams brought there, and not as completions."""
+        """Have datagrams queued there, instead of completions."""
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
-        return self.receiveQueue.lookElsewhere(route)
+        return self.receiveQueue.pollElsewhere(route)
 
-    def _aim(self) -> None:
-        """Let datagrams go at once where they may go at all."""
+    def _setDatagramRoute(self) -> None:
+        """Hand the route to the direct datagrams."""
         direct = self._direct
         if direct is not None:
             direct.way = self._datagramRoute()
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route, self)
-            self.receiveQueue.attach(route, self)
+            self.sendQueue.attach(route)
+            self.receiveQueue.attach(route)
+            if self.sendQueue.armed or self.receiveQueue.armed:
+                self.armRoute()
         direct = self._direct
         if direct is not None:
-            self._aim()
+            self._setDatagramRoute()
             if direct.isOpen:
                 self._openInbox(direct)
         if self.receives:
@@ -395,31 +394,35 @@ class SoftQueuePair:
             self.receives.clear()
         self._held.clear()
         self.free = self.capacity.maxSend
-        self._drainedTold = False
+        self._drainReported = False
         self.sendQueue.purge(self.number)
         self.receiveQueue.purge(self.number)
 
     def _release(self) -> None:
-        """Back in RTS: what was posted in SQD goes out."""
-        self._drainedTold = False
+        """Send what was posted in SQD."""
+        self._drainReported = False
         held, self._held = self._held, []
         if held and self.kind is QPKind.UD:
             self._postDatagrams(held)
         elif held and self._route is not None:
             self._route.post(held)
 
-    # What the route tells: see txrdma.soft._route.Owner.
+    # Called by the route.
 
     def retired(self, count: int) -> None:
-        """Free the places of so many requests, the oldest of the send queue."""
+        """Free that many places in the send queue; completions are separate, by C{sendCompleted}."""
         self.free += count
         if self.state is not _RTS:
-            self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already
+            self.free = min(self.free, self.capacity.maxSend)  # a flush may have freed all
             if self.state is _SQD:
-                self._tellDrained()
+                self._reportDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7)."""
+        """
+        Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7).
+
+        A send that is the cause has been completed before, by C{sendCompleted}.
+        """
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR
@@ -437,17 +440,21 @@ class SoftQueuePair:
         else:
             self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
 
-    def told(self, event: AsyncEventKind) -> None:
-        """Listeners want to hear this, and the queue pair goes on."""
+    def raiseEvent(self, event: AsyncEventKind) -> None:
+        """Raise an asynchronous event after which the queue pair goes on."""
         self._host.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
-        """The route brings messages by itself: the receive queue does not look at it any more."""
+        """
+        Let messages be taken from the route itself: the receive queue does not poll it any more.
+
+        @return: the completions in that queue, which come first.
+        """
         assert self._route is not None, "a lane that is no route"
-        return self.receiveQueue.lookElsewhere(self._route)
+        return self.receiveQueue.pollElsewhere(self._route)
 
     def migrationChanged(self, state: MigrationState) -> None:
-        """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
+        """Record ARMED, or MIGRATED: then the alternate path replaces the path."""
         attributes = self.attributes
         if self.state is _RESET or self.state is _ERR:
             return
@@ -467,17 +474,17 @@ class SoftQueuePair:
             alternatePKeyIndex=None,
             alternateTimeout=None,
         )
-        self.told(AsyncEventKind.PATH_MIGRATED)
+        self.raiseEvent(AsyncEventKind.PATH_MIGRATED)
 
-    # What the shared receive queue tells: see txrdma.soft.sharedreceives.Taker.
+    # Called by the queues.
 
     def sharedPosted(self) -> None:
-        """Tell the route that the shared receive queue has new receives."""
+        """Notify the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 
     def armRoute(self) -> None:
-        """Tell the route what our completion queues are armed for."""
+        """Pass on to the route what the completion queues are armed for."""
         if self._route is not None:
             receives = self.receiveQueue.armed
             self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
@@ -499,21 +506,21 @@ class SoftQueuePair:
                 Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self.number)
             )
 
-    def _tellDrained(self) -> None:
+    def _reportDrained(self) -> None:
         busy = self.capacity.maxSend - self.free - len(self._held)
-        if busy == 0 and not self._drainedTold:
-            self._drainedTold = True
+        if busy == 0 and not self._drainReported:
+            self._drainReported = True
             self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
 
 
 def _isAtomic(request: SendRequest) -> bool:
-    """Whether it is a right one: with one place for what was there before."""
+    """Whether this is a valid atomic: with one segment for the old value."""
     segments = request.segments
     return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
 
 
-def _misshapen(request: SendRequest, maxSegments: int) -> InvalidRequest:
-    """Say what is wrong with it."""
+def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
+    """The error for a malformed request."""
     what = f"request {request.identifier}"
     if request.operation in _ATOMICS and not request.inline:
         return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")
@@ -525,6 +532,6 @@ def _misshapen(request: SendRequest, maxSegments: int) -> InvalidRequest:
 
 
 def _copied(request: SendRequest) -> SendRequest:
-    """As it is now: its owner may change it while we hold it."""
+    """A copy that is independent of the poster's buffers."""
     inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))

@@ -53,9 +53,9 @@ def laneCount(rate: int) -> int:
 @lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
     """
-    The MAC address of a software device: locally administered, and it names the UDP port.
+    The MAC address of a software device: locally administered, and it contains the UDP port.
 
-    So a peer that learns it knows how to reach us where several processes of a host share one IP address.
+    With it peers reach the right one of several processes that share an IP address.
     """
     packed = ipaddress.ip_address(address).packed
     middle = packed[1:] if len(packed) == 4 else hashlib.sha256(packed).digest()[:3]
@@ -63,7 +63,7 @@ def softMAC(address: str, port: int) -> MACAddress:
 
 
 def udpPort(address: AddressVector) -> int:
-    """The UDP port at the end of this way: that in the MAC address if it is of our making, else RoCE's."""
+    """The UDP port at this address: from the MAC address if a software device made it, else RoCE's."""
     destination = address.dgid.ip
     if address.dmac is not None and destination is not None:
         port = int.from_bytes(address.dmac.raw[4:], "big")

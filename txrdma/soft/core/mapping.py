@@ -32,6 +32,6 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
     if descriptor < PLAIN:
         return mmap.mmap(descriptor, length, prot=protection)
-    from txrdma.soft._overlay import overlaid
+    from txrdma.soft.core._overlay import overlaid
 
     return overlaid(descriptor, length, protection)

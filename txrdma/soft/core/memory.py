@@ -20,8 +20,8 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft._mapping import mapped
-from txrdma.soft._recent import Recent
+from txrdma.soft.core.mapping import mapped
+from txrdma.soft.core.recent import Recent
 
 PAGE: Final = mmap.PAGESIZE
 
@@ -35,11 +35,10 @@ _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
 _VALID: Final = (1).to_bytes(8, sys.byteorder)
-_GUARDED: Final = (2).to_bytes(8, sys.byteorder)
 
 
 class Domain:
-    """A protection domain: keys of one are worth nothing in another (IBA 10.2.3)."""
+    """A protection domain: keys of one are not valid in another (IBA 10.2.3)."""
 
 
 @implementer(IMemoryRegion)
@@ -48,8 +47,8 @@ class Region:
     Memory that the device may reach.
 
     @ivar descriptor: the memfd, for a region that can be shared with other processes.
-    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0; 2 while
-        guarded. It has the last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has
+        the last page for itself; the memfd is C{validOffset + PAGE} long.
     @ivar rights: C{access} as a plain integer.
     """
 
@@ -101,20 +100,14 @@ class Region:
         return f"<Region {self.address:#x}+{self.length} key {self.rkey:#010x} {self.access!r}{state}>"
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """A piece of it, for a work request."""
+        """A segment of the region, for a work request."""
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
-
-    def guard(self, isGuarded: bool) -> None:
-        """Have peers that have mapped it look, or no more look, whether they may reach it at present."""
-        if self._mapping is not None and self.descriptor is not None:
-            word = _GUARDED if isGuarded else _VALID
-            self._mapping[self.validOffset : self.validOffset + 8] = word
 
     def close(self) -> None:
         """
-        Deregister the memory region: its keys are of no use any more.
+        Deregister the memory region.
 
-        Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
+        Allocated memory is unmapped now, or when the last slice of C{view} is released.
         """
         if not self.valid:
             return
@@ -131,7 +124,7 @@ class Region:
         try:
             self._mapping.close()
         except BufferError:
-            pass  # a slice is still out: the mapping goes with it
+            pass  # the last slice unmaps it
         self._mapping = None
 
 
@@ -140,9 +133,10 @@ class KeyTable:
 
     def __init__(self, maxRegions: int = 1 << 20) -> None:
         self._regions: dict[int, Region] = {}
-        self.lookup: Callable[[int], Region | None] = self._regions.get  # for those who check by themselves
+        self.lookup: Callable[[int], Region | None] = (
+            self._regions.get
+        )  # for callers that check rights themselves
         self._maxRegions = maxRegions
-        self._guards = 0
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
         self._old = Recent(_KEYS_REMEMBERED)
 
@@ -151,7 +145,7 @@ class KeyTable:
 
     def local(self, domain: Domain, segment: Segment, write: bool) -> memoryview:
         """
-        The bytes that a segment of ours names.
+        The memory of a local segment.
 
         @raise ProtectionError: it names none, or C{write} is not allowed: C{LOC_PROT_ERR}.
         """
@@ -168,7 +162,7 @@ class KeyTable:
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
         """
-        Write into a segment of ours: a head, and what is behind it up to that length.
+        Write a head and a body, C{length} bytes together, into a local segment.
 
         @return: False where L{local} would raise, or the segment is shorter than that.
         """
@@ -186,7 +180,7 @@ class KeyTable:
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
         """
-        The bytes that a peer names.
+        Memory that a peer requests.
 
         @param need: rights of the region, all of them; plain integers are quickest.
         @raise ProtectionError: there is no such memory for this peer: a remote access error.
@@ -211,7 +205,7 @@ class KeyTable:
         return [region for region in self._regions.values() if region.domain is domain]
 
     def register(self, domain: Domain, buffer: memoryview, access: Access) -> Region:
-        """Give a buffer of the caller's a key."""
+        """Register a buffer of the caller."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
             raise InvalidRequest("only writable, contiguous memory can be registered")
@@ -236,20 +230,10 @@ class KeyTable:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:
             raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
-        mapping[validOffset : validOffset + 8] = _GUARDED if self._guards else _VALID
+        mapping[validOffset : validOffset + 8] = _VALID
         view = memoryview(mapping)[:length]
         key, address = self._newKey(), self._place(length)
         return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
-
-    def guard(self, isGuarded: bool) -> None:
-        """
-        Count one reason more, or one less, for peers to look whether they may reach our memory now.
-
-        They look while there is any reason: see L{txrdma.soft.shared._layout.RemoteRegion}.
-        """
-        self._guards += 1 if isGuarded else -1
-        for region in self._regions.values():
-            region.guard(self._guards > 0)
 
     def _admit(self, access: Access) -> None:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
@@ -259,7 +243,7 @@ class KeyTable:
 
     def _place(self, length: int) -> int:
         address = self._nextAddress
-        self._nextAddress += (-(-length // PAGE) + 1) * PAGE  # with a hole between any two
+        self._nextAddress += (-(-length // PAGE) + 1) * PAGE  # leave a hole between regions
         return address
 
     def _newKey(self) -> int:
@@ -289,9 +273,7 @@ class KeyTable:
 
 def _sealed(length: int) -> tuple[int, mmap.mmap]:
     """
-    A memfd that can't change its size any more, mapped.
-
-    Without the seals a peer that shrinks it would kill us with SIGBUS.
+    A mapped memfd of a sealed size: a peer that shrank it would kill us with SIGBUS.
     """
     descriptor = os.memfd_create("txrdma", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

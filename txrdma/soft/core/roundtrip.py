@@ -14,16 +14,16 @@ from typing import Final
 from txrdma.iba.times import ackTimeoutSeconds
 
 SHORTEST_TIMEOUT: Final = 0.008
-"""A reactor answers in turns; a timer shorter than a turn would only send everything twice."""
+"""Seconds: a timer shorter than a reactor iteration would only send everything twice."""
 
 FIRST_TIMEOUT: Final = 0.1
-"""Before anything was measured: more than networks within a building take, and busy peers mostly."""
+"""Seconds before the first measurement: longer than local networks and most busy peers take."""
 
 EXPECTED_AT_FIRST: Final = 0.001
-"""A round trip before anything was measured, which may be long in coming where much is lost."""
+"""Assumed round trip in seconds before the first measurement."""
 
 LONGEST_TIMEOUT: Final = 1.0
-"""Seconds between two tries with a peer that is silent for long: so soon it is heard when it is back."""
+"""Most seconds between two tries, so that a peer that returns is noticed soon."""
 
 
 class RoundTrip:
@@ -37,19 +37,19 @@ class RoundTrip:
 
     def __init__(self) -> None:
         self.timeout = self._usual = FIRST_TIMEOUT
-        self._doubled = 0.0  # what the timeout had become when the last silence ended
+        self._doubled = 0.0  # timeout at the end of the last silence
         self._smoothed = self._variation = 0.0
-        self._end: int | None = None  # of what is being measured, which went out at _at
+        self._end: int | None = None  # PSN that is being measured, sent at _at
         self._at = 0.0
 
     @property
     def expected(self) -> float:
-        """Seconds from a packet to its acknowledgement, as far as anything is known of that."""
+        """Expected seconds from a packet to its acknowledgement."""
         return self._smoothed or EXPECTED_AT_FIRST
 
     def sent(self, end: int, now: float) -> None:
         """
-        New packets went out, and the last one asks for an acknowledgement.
+        Record new packets, of which the last one requests an acknowledgement.
 
         @param end: one above its sequence number.
         """
@@ -57,13 +57,13 @@ class RoundTrip:
             self._end, self._at = end, now
 
     def acknowledged(self, oldest: int, now: float) -> None:
-        """Everything before C{oldest} has arrived."""
+        """Take a sample, if everything before C{oldest} includes the measured packet."""
         if self._end is not None and oldest >= self._end:
             self._end = None
             self._measured(min(now - self._at, LONGEST_TIMEOUT))
 
     def rewound(self) -> None:
-        """Packets go out again: an acknowledgement may be for either and measures nothing (Karn's rule)."""
+        """Stop measuring: an acknowledgement of a resent packet is ambiguous (Karn's rule)."""
         self._end = None
 
     def expired(self) -> None:
@@ -71,12 +71,12 @@ class RoundTrip:
         self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
 
     def answered(self) -> None:
-        """The silence is over: the usual timeout again, unless L{heardTwice} finds it too short."""
+        """Restore the usual timeout; L{duplicateAcknowledged} may find it too short."""
         self._doubled, self.timeout = self.timeout, self._usual
 
-    def heardTwice(self) -> None:
+    def duplicateAcknowledged(self) -> None:
         """
-        Keep the doubled timeout: what was sent twice was acknowledged twice, so answers take longer now.
+        Keep the doubled timeout: a duplicate acknowledgement shows that answers take longer now.
 
         The doubled timeout is kept until something is measured (Karn's rule again).
         """
@@ -93,12 +93,12 @@ class RoundTrip:
         self.timeout, self._doubled = self._usual, 0.0
 
 
-class Patience:
+class RetryTimer:
     """
-    The patience of one requester, while packets of it are in the air.
+    The retries of one requester, while packets are in flight.
 
     @ivar retryCount: as in L{QPAttributes<txrdma.iba.verbs.QPAttributes>}; with 0 nothing is sent again.
-    @ivar roundTrip: says when to send again, at the latest after C{timeout}.
+    @ivar roundTrip: determines when to resend, at the latest after C{timeout}.
     """
 
     __slots__ = ("_limit", "_progressed", "_since", "_timeout", "_tries", "retryCount", "roundTrip")
@@ -107,9 +107,9 @@ class Patience:
         """
         @param timeout: the code of the local ACK timeout (IBA 9.9.2.1.1).
         """
-        self._tries = 0  # what was sent again since there was progress
+        self._tries = 0  # retries since progress
         self._progressed = 0.0
-        self._since = 0.0  # the next try is due so and so long after this
+        self._since = 0.0  # start of the current timeout
         self.roundTrip = RoundTrip()
         self.retune(timeout, retryCount)
 
@@ -120,41 +120,41 @@ class Patience:
         self.retryCount = retryCount
 
     def begin(self, now: float) -> None:
-        """All tries are left: nothing else is in the air, or the peer was heard."""
+        """Reset the retries: nothing else is in flight, or the peer has answered."""
         self._since = self._progressed = now
         self._tries = 0
 
     def moved(self, now: float) -> None:
-        """The connection takes another path, of which nothing is known."""
+        """Start over on another path, without measurements."""
         self.roundTrip = RoundTrip()
         self.begin(now)
 
-    def sentAgain(self, now: float) -> None:
-        """The oldest packet leaves once more."""
+    def resent(self, now: float) -> None:
+        """Restart the timeout, because the oldest packet is resent."""
         self._since = now
 
     def progressed(self, oldest: int, now: float) -> None:
-        """Everything before C{oldest} has arrived, which is more than before."""
+        """Record progress: everything before C{oldest} is acknowledged."""
         self.roundTrip.acknowledged(oldest, now)
         self._since = self._progressed = now
         self._tries = 0
 
     def deadline(self) -> float:
-        """The time at which to try again, or to give up; infinite for neither."""
+        """The time at which to retry or give up; infinite for neither."""
         end = self._progressed + self._limit
         if self.retryCount == 0:
             return end
         again = self._since + min(self.roundTrip.timeout, self._timeout)
-        # A process that has slept through the end has all its tries still, and the last one has its time.
+        # A process that slept past the end still has its retries, and waits for the last one.
         if again < end or self._tries < self.retryCount or end < self._since:
             return again
         return end
 
-    def isOver(self, now: float) -> bool:
+    def isExpired(self, now: float) -> bool:
         """Whether it is time to give up."""
         return self._tries >= self.retryCount and now >= self._progressed + self._limit
 
     def tried(self) -> None:
-        """The deadline has passed, and the oldest packet is about to leave once more."""
+        """Count a retry, after the deadline."""
         self._tries += 1
         self.roundTrip.expired()

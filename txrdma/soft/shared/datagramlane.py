@@ -1,13 +1,12 @@
 """
 The data path of datagrams between two devices on one host: a ring each way, without a system call.
 
-Boxes and records are those of L{txrdma.soft.shared._layout}; a record's content is a packet of RoCE v2 from
-its BTH on (InfiniBand Architecture vol. 1, annex A17). The four bytes of the ICRC are there, and say nothing:
-memory spoils no packet. As with any datagram nobody waits: a packet that finds the ring full is lost, like
-one for which a socket has no room. It does not go by another way, on which it would overtake those before.
+Rings and records are those of L{txrdma.soft.shared._layout}; a record contains a packet of RoCE v2 from its
+BTH on (InfiniBand Architecture vol. 1, annex A17), with an ICRC that is not computed. A packet that finds the
+ring full is lost, like one for which a socket has no room; by UDP it would overtake those before.
 
-Whatever is read from the peer's box is the peer's word: lengths and positions are checked. A process that
-dies while it writes leaves a header of 0, behind which nothing is read.
+The peer's box is untrusted: lengths and positions are checked. A process that dies while it writes leaves a
+header of 0, behind which nothing is read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from txrdma.iba.verbs import Buffer
-from txrdma.soft.shared._boxes import Boxes
 from txrdma.soft.shared._layout import (
     barrier,
     CONSUMED,
@@ -29,9 +27,10 @@ from txrdma.soft.shared._layout import (
     WAKE,
     Wake,
 )
+from txrdma.soft.shared._rings import RingPair
 
 AT_ONCE: Final = 64
-"""Datagrams of one peer that are taken at once: others have sent some, too."""
+"""Most datagrams of one peer that are taken at once, for fairness."""
 
 _KIND: Final = 0xFF
 
@@ -41,8 +40,8 @@ class DatagramLane:
     The datagrams between our device and another one.
 
     @ivar name: IP address and UDP port of the other device.
-    @ivar isUp: whether the other device's box is here, so that datagrams can go this way.
-    @ivar isOver: whether the other process is gone, or we leave: what it has written can still be taken.
+    @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
+    @ivar isClosed: whether the other process or this lane has ended; packets of the peer can still be taken.
     @ivar lost: datagrams for which the ring had no room.
     """
 
@@ -52,37 +51,37 @@ class DatagramLane:
         @param ring: wakes the other device.
         """
         self.name = name
-        self.isUp = self.isOver = False
+        self.isUp = self.isClosed = False
         self.lost = 0
-        self._boxes = Boxes(box)
+        self._rings = RingPair(box)
         self._ring = ring
         self._consumed = 0
         self._epoch = 0
         self._rungFor = 0
 
     def attach(self, box: memoryview) -> None:
-        """Read in the other device's box from now on, and write for it."""
-        self._boxes.read(box, FIRST)
-        self.isUp = not self.isOver
+        """Attach the other device's box."""
+        self._rings.read(box, FIRST)
+        self.isUp = not self.isClosed
 
     # Out.
 
     def put(self, pieces: Sequence[Buffer], length: int) -> bool:
         """
-        Write a packet: it is there for a peer that looks; L{announce} is for one that sleeps.
+        Write a packet, which a polling peer finds; L{announce} wakes a sleeping one.
 
-        @param length: of all of it, with a few bytes behind C{pieces} that say nothing.
+        @param length: of the whole packet, including the unused ICRC behind C{pieces}.
         @return: False when there was no room, and the packet is lost.
         """
-        if self._boxes.record(PLAIN, 0, pieces, length):
+        if self._rings.append(PLAIN, 0, pieces, length):
             return True
         self.lost += 1
         return False
 
     def announce(self) -> None:
-        """Wake the peer for what was written, if it has asked for that since it was woken last."""
+        """Wake the peer, if it has armed since it was woken last."""
         barrier()
-        wake = self._boxes.theirs[WAKE]
+        wake = self._rings.peerWords[WAKE]
         if wake and wake != self._rungFor:
             self._rungFor = wake
             self._ring()
@@ -91,18 +90,18 @@ class DatagramLane:
 
     def take(self) -> list[memoryview]:
         """
-        The next packets, where they stand: L{taken} gives back their room.
+        The next packets, as views of the ring until L{taken}.
 
-        @raise ValueError: what the peer has written can't be.
+        @raise ValueError: the peer has written an invalid record.
         """
-        boxes = self._boxes
-        words = boxes.theirs
-        at = boxes.at
+        rings = self._rings
+        words = rings.peerWords
+        at = rings.readIndex
         header = words[at]
         found: list[memoryview] = []
         if not header:
             return found
-        end, data, consumed = boxes.theirEnd, boxes.theirBytes, self._consumed
+        end, data, consumed = rings.peerEnd, rings.peerBytes, self._consumed
         while header and len(found) < AT_ONCE:
             if not ORDERED:
                 barrier()
@@ -122,32 +121,32 @@ class DatagramLane:
                 consumed += after - at << 3
             at = after if after < end else FIRST
             header = words[at]
-        if at == boxes.at:
+        if at == rings.readIndex:
             raise ValueError(f"{header & LENGTH} bytes of kind {header >> 24 & _KIND} at word {at} of a box")
-        boxes.at = at
+        rings.readIndex = at
         self._consumed = consumed
         return found
 
     def taken(self) -> None:
-        """Let the peer write again where the packets stand that were taken."""
+        """Release the room of the packets that were taken."""
         if not ORDERED:
             barrier()
-        self._boxes.words[CONSUMED] = self._consumed
+        self._rings.localWords[CONSUMED] = self._consumed
 
     def arm(self) -> None:
-        """Ask to be woken by the next packet; look once more after this."""
-        if not self.isOver:
+        """Ask to be woken by the next packet; poll once after this."""
+        if not self.isClosed:
             self._epoch += 1
-            self._boxes.words[WAKE] = self._epoch << 8 | Wake.RECEIVES
+            self._rings.localWords[WAKE] = self._epoch << 8 | Wake.RECEIVES
             barrier()
 
     def leave(self) -> None:
-        """Send nothing any more; what was written by the peer can still be taken."""
+        """Stop sending; packets of the peer can still be taken."""
         self.isUp = False
-        self.isOver = True
+        self.isClosed = True
 
     def close(self) -> None:
-        """Let go of the memory of both boxes. Twice is fine."""
+        """Release the memory of both boxes. Idempotent."""
         self.leave()
-        if len(self._boxes.ours):
-            self._boxes.close()
+        if len(self._rings.localBytes):
+            self._rings.close()

@@ -9,12 +9,12 @@ from itertools import repeat
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.verbs._lookout import (
-    Allowance,
+from txrdma.verbs._busypoll import (
+    BusyPoll,
     CROWDED_SECONDS,
     FREE_SECONDS,
-    Lookout,
     MOST_SECONDS,
+    SpinBudget,
 )
 
 US = 1e-6
@@ -24,8 +24,8 @@ class LookoutTests(SynchronousTestCase):
     """A reader that waits for what comes at given times."""
 
     def setUp(self) -> None:
-        self.allowance = Allowance()
-        self.lookout = Lookout(self.allowance)
+        self.budget = SpinBudget()
+        self.busyPoll = BusyPoll(self.budget)
         self.now = 1000.0
         self.looked = 0.0
         self.waited = 0.0
@@ -39,12 +39,12 @@ class LookoutTests(SynchronousTestCase):
         """
         found = []
         for wait in waits:
-            until = self.lookout.waits(self.now)
+            until = self.busyPoll.waits(self.now)
             arrival = self.now + wait
             found.append(arrival < until)
             self.looked += min(until, arrival) - self.now
             came = arrival if found[-1] else arrival + waking
-            self.lookout.came(came)
+            self.busyPoll.came(came)
             self.waited += came - self.now
             self.now = came + work
         return found
@@ -73,9 +73,9 @@ class LookoutTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """A wait without an end is looked at for a bounded time, once."""
-        until = self.lookout.waits(self.now)
+        until = self.busyPoll.waits(self.now)
         self.assertLessEqual(until - self.now, MOST_SECONDS)
-        self.assertEqual(self.lookout.waits(self.now + 5), until)
+        self.assertEqual(self.busyPoll.waits(self.now + 5), until)
 
     def test_again(self) -> None:
         """After a pause of the application looking pays again, and is done again."""
@@ -96,7 +96,7 @@ class LookoutTests(SynchronousTestCase):
         """When answers have become quicker, it does not look for as long as it did before."""
         self.arrivals(repeat(300 * US, 20), work=300 * US)
         self.arrivals(repeat(10 * US, 40))
-        self.assertLess(self.lookout.waits(self.now) - self.now, 50 * US)
+        self.assertLess(self.busyPoll.waits(self.now) - self.now, 50 * US)
 
     def test_share(self) -> None:
         """Who has next to nothing to do but to look does not have the processor for itself by that."""
@@ -108,55 +108,55 @@ class LookoutTests(SynchronousTestCase):
 
     def test_shared(self) -> None:
         """All readers of a process have one share of its processor."""
-        others = [Lookout(self.allowance) for _ in range(4)]
+        others = [BusyPoll(self.budget) for _ in range(4)]
         looked = 0.0
         began = self.now
         for turn in range(20_000):
-            lookout = others[turn % 4]
-            until = lookout.waits(self.now)
+            busyPoll = others[turn % 4]
+            until = busyPoll.waits(self.now)
             looked += min(max(until - self.now - FREE_SECONDS, 0.0), 350 * US)
             self.now += 400 * US
-            lookout.came(self.now)
+            busyPoll.came(self.now)
         self.assertLess(looked / (self.now - began), 0.72)
 
     def test_crowded(self) -> None:
         """Where others want the processor nobody looks, for a while; quick answers are slept for, too."""
         self.arrivals(repeat(100 * US, 10))
-        until = self.lookout.waits(self.now)
-        self.lookout.yielded(self.now, self.now + 3e-3)
+        until = self.busyPoll.waits(self.now)
+        self.busyPoll.yielded(self.now, self.now + 3e-3)
         self.now += 3e-3
-        self.assertLess(self.lookout.waits(self.now), self.now)
-        self.assertLess(self.lookout.waits(self.now), until)
-        other = Lookout(self.allowance)
+        self.assertLess(self.busyPoll.waits(self.now), self.now)
+        self.assertLess(self.busyPoll.waits(self.now), until)
+        other = BusyPoll(self.budget)
         self.assertEqual(other.waits(self.now), self.now)
 
     def test_crowdedForLong(self) -> None:
         """The longer others want it, the more seldom it is tried."""
         tries = 0
         while self.now < 1010:
-            if self.lookout.waits(self.now) > self.now:
+            if self.busyPoll.waits(self.now) > self.now:
                 tries += 1
-                self.lookout.yielded(self.now, self.now + 3e-3)
+                self.busyPoll.yielded(self.now, self.now + 3e-3)
                 self.now += 3e-3
-            self.lookout.came(self.now)
+            self.busyPoll.came(self.now)
             self.now += 100 * US
         self.assertLess(tries, 40)
         self.assertGreater(tries, 5)
 
     def test_notCrowded(self) -> None:
         """When nobody took the processor it goes on."""
-        until = self.lookout.waits(self.now)
-        self.lookout.yielded(self.now, self.now + CROWDED_SECONDS / 2)
-        self.assertEqual(self.lookout.waits(self.now), until)
+        until = self.busyPoll.waits(self.now)
+        self.busyPoll.yielded(self.now, self.now + CROWDED_SECONDS / 2)
+        self.assertEqual(self.busyPoll.waits(self.now), until)
         self.assertGreater(until, self.now)
 
     def test_freeOfCrowd(self) -> None:
         """When the others have gone it is tried as soon as at first, after some time."""
         for _ in range(10):
             self.now += 1
-            self.assertTrue(self.allowance.yielded(self.now, self.now + 3e-3))
+            self.assertTrue(self.budget.yielded(self.now, self.now + 3e-3))
         for _ in range(200):
             self.now += 1
-            self.assertFalse(self.allowance.yielded(self.now, self.now + US))
-        self.allowance.yielded(self.now, self.now + 3e-3)
-        self.assertGreater(self.allowance.window(self.now + 6e-3, 30 * US), 0)
+            self.assertFalse(self.budget.yielded(self.now, self.now + US))
+        self.budget.yielded(self.now, self.now + 3e-3)
+        self.assertGreater(self.budget.window(self.now + 6e-3, 30 * US), 0)

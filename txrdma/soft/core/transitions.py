@@ -79,7 +79,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     """
     The state that C{modify} with these attributes leads to.
 
-    @raise InvalidRequest: there is no such way, or an attribute lacks, is too much, or has no sense.
+    @raise InvalidRequest: the transition does not exist, or an attribute is missing, excess or invalid.
     """
     target = current if attributes.state is None else attributes.state
     given = attributes.given() - {"state"}
@@ -99,7 +99,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
 
 @lru_cache(maxsize=256)
 def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
-    """Find out why a transition can't be made with these attributes; C{""} if it can."""
+    """Why a transition is impossible with these attributes; C{""} if it is possible."""
     way = f"{kind.name} {current.name} to {target.name}"
     if target is _RESET or (target is _ERR and current is not _RESET):
         required, optional = _rule("", "currentState")
@@ -107,7 +107,7 @@ def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[st
         try:
             required, optional = _ALLOWED[kind][current, target]
         except KeyError:
-            return f"there is no way {way}"
+            return f"there is no transition {way}"
     if missing := required - given:
         return f"{way} needs {', '.join(sorted(missing))}"
     if excess := given - required - optional:
@@ -117,9 +117,9 @@ def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[st
 
 def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
     """
-    Look whether the alternate path allows it (IBA 17.2.8).
+    Check a change of the migration state (IBA 17.2.8).
 
-    @raise InvalidRequest: it does not.
+    @raise InvalidRequest: the present state does not allow it.
     """
     here = current.migrationState or MigrationState.MIGRATED
     if asked.alternateAddress is not None and here is not MigrationState.MIGRATED:

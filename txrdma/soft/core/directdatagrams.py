@@ -10,41 +10,39 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Final, Protocol
 
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import AddressVector, Buffer, QPState
+from txrdma.iba.verbs import Addressed, AddressVector, Buffer, QPState
+from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
 
-Came = tuple[tuple[bytes, int], memoryview]
+ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 """A datagram: its sender's address and queue pair, and its bytes."""
 
 
-class Way(Protocol):
-    """The route of the queue pair's datagrams."""
+class DatagramRoute(Route, Protocol):
+    """
+    The route of a UD queue pair.
 
-    def poll(self) -> None:
-        """Bring the datagrams that have come, which are held here then."""
+    @ivar inbox: queue of datagrams that are taken without receives; None where receives take them.
+    """
+
+    inbox: DirectDatagrams | None
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        """Send a datagram at once; False where that can't be done at present."""
+        """Send a datagram immediately; False where it has to be posted."""
 
 
 class Pair(Protocol):
-    """The queue pair, as its datagrams see it: they may go in RTS only."""
+    """The queue pair: datagrams may be sent in RTS only."""
 
     state: QPState
 
 
-class Addressed(Protocol):
-    """An address handle: the way to a port, as a value."""
-
-    address: AddressVector
-
-
 class DirectDatagrams:
     """
-    The datagrams of a queue pair, for as long as that is open: routes come and go.
+    The datagrams of a queue pair without work requests, whatever its route.
 
-    @ivar way: the route, from RTR on; C{isOpen}: whether datagrams are brought here.
+    @ivar way: the route, from RTR on; C{isOpen}: whether received datagrams are queued here.
     """
 
     def __init__(
@@ -55,23 +53,23 @@ class DirectDatagrams:
         ring: Callable[[bool], None],
     ) -> None:
         """
-        @param most: datagrams that may wait; others are lost, as those that find no receive.
-        @param openInbox: has the queue pair bring its datagrams here.
-        @param ring: wakes who waits for the completion queue, given whether the datagram is solicited.
+        @param most: limit of queued datagrams; others are dropped, like those without a receive.
+        @param openInbox: has the queue pair queue its datagrams here.
+        @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
-        self.way: Way | None = None
+        self.way: DatagramRoute | None = None
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring
-        self._came: list[Came] = []
+        self._came: list[ReceivedDatagram] = []
         self._isTaking = False
 
     def openInbox(self) -> Sized:
-        """Have datagrams brought by L{takeDatagrams} from now on: see the interface."""
+        """Have datagrams queued for L{takeDatagrams} from now on: see the interface."""
         self.isOpen = True
         return self._open(self)
 
-    def takeDatagrams(self, limit: int) -> Sequence[Came]:
+    def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
         """Take at most C{limit} datagrams, oldest first."""
         way = self.way
         if way is not None:
@@ -96,7 +94,7 @@ class DirectDatagrams:
     # For the route.
 
     def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
-        """Keep a datagram until somebody takes it; False where too many wait already."""
+        """Queue a received datagram; False when the queue is full."""
         came = self._came
         if len(came) >= self._most:
             return False
@@ -106,6 +104,6 @@ class DirectDatagrams:
         return True
 
     def clear(self) -> None:
-        """Forget what has come, and the route."""
+        """Drop queued datagrams, and the route."""
         self.way = None
         self._came = []

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -19,21 +19,13 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
 from txrdma.kit.logs import advised
-from txrdma.soft._route import Route
+from txrdma.soft.core.route import Route
 
 _UNARMED: Final = 0
 _SOLICITED: Final = 1
 _NEXT: Final = 2
 
-
-class Member(Protocol):
-    """A queue pair, as the completion queues see it that it completes into."""
-
-    def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
-
-    def armRoute(self) -> None:
-        """Tell the route what our completion queues are armed for."""
+_Failed = Callable[[AsyncEventKind | None], None]
 
 
 class _Bell:
@@ -54,7 +46,7 @@ class _Bell:
         try:
             os.write(self.writing, b"\1\0\0\0\0\0\0\0" if sys.byteorder == "little" else b"\0\0\0\0\0\0\0\1")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # it is readable already
 
     def silence(self) -> bool:
         """Make the descriptor unreadable again, and return whether it was readable."""
@@ -72,7 +64,7 @@ class _Bell:
 @implementer(ICompletionChannel)
 class SoftCompletionChannel:
     """
-    Wakes whoever waits for its queues.
+    A descriptor that wakes readers of its queues.
 
     Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a
     peer process that has put something into a route's shared memory. The peer can't tell which queue it is
@@ -103,7 +95,7 @@ class SoftCompletionChannel:
     def takeEvents(self) -> Sequence[ICompletionQueue]:
         """The queues that had something since they were armed; each is now unarmed."""
         if self._open().silence():
-            self._rung = True  # what is found now needs no ringing
+            self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
                 queue._look()
         self._rung = False
@@ -151,17 +143,17 @@ class SoftCompletionQueue:
         self._completions: deque[Completion] = deque()
         self._room = depth
         self._polls: tuple[Callable[[], None], ...] = ()
-        self._lanes: tuple[Route, ...] = ()  # what comes by these is taken from them
+        self._lanes: tuple[Route, ...] = ()  # routes that are polled elsewhere
         self._polling = False
-        self._members: dict[Member, None] = {}
+        self._members: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
         channel._queues.append(self)
 
     def __repr__(self) -> str:
         return f"<SoftCompletionQueue {len(self._completions)} of {self.depth}>"
 
-    # For those who wait.
+    # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
         """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
@@ -179,15 +171,15 @@ class SoftCompletionQueue:
         return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
-        """Nobody waits any more, but looks: so nobody has to ring."""
+        """Cancel wakeups, because the queue is polled."""
         self.armed = _UNARMED
         if self.isLive:
             self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
         """Take at most C{limit} completions, oldest first."""
-        if self._polls and len(self._completions) < limit:  # else what has not come here yet can wait
-            self._polling = True  # who asks now needs no event for it
+        if self._polls and len(self._completions) < limit:  # otherwise there is enough without polling
+            self._polling = True  # the caller needs no event for these
             try:
                 for poll in self._polls:
                     poll()
@@ -203,21 +195,21 @@ class SoftCompletionQueue:
         return [completions.popleft() for _ in range(limit)]
 
     def close(self) -> None:
-        """Let go of it. Queue pairs that still complete into it go to ERR: nobody would ever hear of them."""
+        """Destroy the queue; queue pairs that still complete into it go to ERR."""
         if self._closed:
             return
         self._closed = True
         self._room = 0
         self.armed = _UNARMED
-        for member in tuple(self._members):
-            member.failed()
+        for failed in tuple(self._members):
+            failed(None)
         self._members.clear()
         self._completions.clear()
         self._polls = self._lanes = ()
         self.channel._queues.remove(self)
         if self in self.channel._events:
             self.channel._events.remove(self)
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs and routes.
 
@@ -233,7 +225,7 @@ class SoftCompletionQueue:
             self.channel._raise(self)
 
     def ring(self, solicited: bool) -> None:
-        """Wake the channel's reader, if the queue is armed: what has come is no completion."""
+        """Wake the channel's reader, if the queue is armed, for a message without completion."""
         if self.armed == _NEXT or (self.armed and solicited):
             self.armed = _UNARMED
             self.channel._raise(self)
@@ -243,34 +235,37 @@ class SoftCompletionQueue:
         """Whether the completion queue is closed, and brings no more completions."""
         return self._closed
 
-    def join(self, member: Member) -> None:
-        """A queue pair completes here from now on."""
+    def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
+        """
+        Add a queue pair, whose requests complete here from now on.
+
+        @param failed: puts the queue pair into ERR, and raises the event, if any.
+        @param armRoute: hands the route what the queues of the queue pair are armed for.
+        """
         if self._closed:
             raise InvalidRequest("the completion queue is closed")
-        self._members[member] = None
+        self._members[failed] = armRoute
 
-    def leave(self, member: Member) -> None:
-        """Forget a queue pair that completes here no more."""
-        self._members.pop(member, None)
+    def leave(self, failed: _Failed) -> None:
+        """Remove a queue pair, by its first argument of L{join}."""
+        self._members.pop(failed, None)
 
-    def attach(self, route: Route, member: Member) -> None:
-        """Look at this route, which is the member's, whenever somebody looks at the queue."""
+    def attach(self, route: Route) -> None:
+        """Poll this route whenever the queue is polled."""
         if route.poll not in self._polls:
             self._polls += (route.poll,)
-            if self.armed:
-                member.armRoute()
 
     def detach(self, route: Route) -> None:
-        """Look at it no more."""
+        """Stop polling the route."""
         poll = route.poll
         if poll in self._polls:
             self._polls = tuple([each for each in self._polls if each != poll])
         if self._lanes:
             self._lanes = tuple([lane for lane in self._lanes if lane is not route])
 
-    def lookElsewhere(self, lane: Route) -> Sized:
+    def pollElsewhere(self, lane: Route) -> Sized:
         """
-        Leave it to others to look at this route.
+        Stop polling this route, because its messages are taken elsewhere.
 
         @return: the completions here, oldest first.
         """
@@ -285,14 +280,14 @@ class SoftCompletionQueue:
         self._completions.extend(kept)
 
     def _armRoutes(self) -> None:
-        for member in self._members:
-            member.armRoute()
+        for armRoute in self._members.values():
+            armRoute()
 
     def _look(self) -> None:
-        """A peer has rung once and won't again: see whether it was for us, and arm again if not."""
+        """Poll after a peer has rung, and arm again if nothing was found."""
         if self.armed and self._lanes:
             self.armed = _UNARMED
-            self.channel._raise(self)  # whoever looks at the lane will see
+            self.channel._raise(self)  # the reader polls the lane
         if not self.armed or not self._polls:
             return
         for poll in self._polls:
@@ -306,10 +301,10 @@ class SoftCompletionQueue:
             self.channel._raise(self)
 
     def _overrun(self) -> None:
-        """A completion is lost: the queue and all its queue pairs are of no more use (IBA 10.2.5.3)."""
+        """Fail the queue and its queue pairs, because a completion is lost (IBA 10.2.5.3)."""
         if self._room == 0:
             return
         self._room = 0
         self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
-        for member in tuple(self._members):
-            member.failed(AsyncEventKind.QP_FATAL)
+        for failed in tuple(self._members):
+            failed(AsyncEventKind.QP_FATAL)

@@ -1,9 +1,9 @@
 """
-The time to look for completions before a process sleeps: as long as they have lately taken to come.
+How long to busy-poll for completions before a process sleeps: as long as they have lately taken.
 
-To sleep and to be woken costs both processes tens of microseconds, so a process that expects an answer soon
-looks for it, as hypervisors poll before they halt a processor (Documentation/virt/kvm/halt-polling.rst of
-Linux). Looking is bounded in time, and in its share of the processor, and stops where others want that.
+Sleeping and waking costs both processes tens of microseconds, so a process that expects an answer soon
+busy-polls, as hypervisors do before they halt a processor (Documentation/virt/kvm/halt-polling.rst of Linux).
+It is bounded in time and in its share of the processor, and stops where other processes want that.
 
 Nothing here reads a clock; times are seconds, and only their differences matter.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Final
 
 MOST_SECONDS: Final = 400e-6
-"""Seconds of looking at most: completions that take longer to come are waited for asleep."""
+"""Most seconds of busy-polling; completions that take longer are awaited asleep."""
 
 _LEARNT_SECONDS: Final = 550e-6
-"""The longest wait that counts as short after a sleep, with what waking both ends has taken of it."""
+"""Longest wait in seconds that counts as short after a sleep, including the wakeup of both ends."""
 
 _FIRST_SECONDS: Final = 30e-6
 _SPARE_SECONDS: Final = 15e-6
@@ -24,34 +24,34 @@ _FORGETTING: Final = 1 / 8
 _PATIENCE: Final = 2
 
 FREE_SECONDS: Final = 50e-6
-"""Seconds of looking that are not charged: a sleep would cost as much of the processor."""
+"""Seconds of busy-polling that are free: a sleep would cost as much processor time."""
 
 _SHARE: Final = 0.7
 _MOST_CREDIT: Final = 0.02
 
 CROWDED_SECONDS: Final = 20e-6
-"""Seconds: a yield of the processor that took so long shows that others want it."""
+"""Seconds of a yield of the processor from which on others are assumed to need it."""
 
 _LEAST_PAUSE: Final = 2e-3
 _MOST_PAUSE: Final = 0.5
 
 
-class Allowance:
+class SpinBudget:
     """
-    The time that a process may spend on looking: a share of its processor, and nothing while others want it.
+    The time that a process may busy-poll: a share of the processor, and none while others need it.
 
-    @ivar lookers: how many look at this time.
+    @ivar pollers: number of readers that busy-poll now.
     """
 
     def __init__(self) -> None:
-        self.lookers = 0
+        self.pollers = 0
         self._credit = _MOST_CREDIT
         self._at = 0.0
         self._pause = _LEAST_PAUSE
         self._pausedUntil = 0.0
 
     def window(self, now: float, wanted: float) -> float:
-        """The seconds that a reader may look from now on, who wants to do so."""
+        """The seconds that a reader may busy-poll from now on, of those it wants."""
         if now < self._pausedUntil:
             return 0.0
         if wanted <= FREE_SECONDS:
@@ -61,14 +61,14 @@ class Allowance:
         return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
 
     def spent(self, seconds: float) -> None:
-        """Count the seconds that a reader has looked."""
+        """Charge seconds of busy-polling."""
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:
         """
-        The processor was offered to others from C{before} to C{now}.
+        Record that the processor was offered to others from C{before} to C{now}.
 
-        @return: whether they took it: nobody looks for a while then, each time for longer.
+        @return: whether they took it; then busy-polling pauses, each time for longer.
         """
         if now - before < CROWDED_SECONDS:
             self._pause = max(_LEAST_PAUSE, self._pause * 0.9)
@@ -78,16 +78,16 @@ class Allowance:
         return True
 
 
-class Lookout:
+class BusyPoll:
     """
-    The time that one reader looks on: a little longer than what it waited for has lately taken to come.
+    How long one reader busy-polls: a little longer than completions have lately taken.
 
-    A wait begins when there is nothing left to do, and ends with what comes, found by looking or by being
-    woken. Waits that are too long to be looked out do not count, but when there are only such, nobody looks.
+    A wait begins when there is nothing left to do, and ends with a completion, found by polling or after a
+    wakeup. Waits that are too long for busy-polling do not count; after several in a row it stops.
     """
 
-    def __init__(self, allowance: Allowance, mostSeconds: float = MOST_SECONDS) -> None:
-        self._allowance = allowance
+    def __init__(self, budget: SpinBudget, mostSeconds: float = MOST_SECONDS) -> None:
+        self._budget = budget
         self._most = mostSeconds
         self._expected = _FIRST_SECONDS
         self._late = 0
@@ -96,24 +96,24 @@ class Lookout:
         self._until = 0.0
 
     def waits(self, now: float) -> float:
-        """There is nothing left to do. Tell until when to look for more; it is past when the time is over."""
+        """Begin a wait, or continue it; return the time until which to busy-poll, which may be past."""
         if not self._isWaiting:
             self._isWaiting = True
             self._since = self._until = now
             if self._late < _PATIENCE:
                 wanted = min(1.5 * self._expected + _SPARE_SECONDS, self._most)
-                self._until += self._allowance.window(now, wanted)
+                self._until += self._budget.window(now, wanted)
         return self._until
 
     def came(self, now: float) -> None:
-        """Note that a completion has come, and how long it took."""
+        """End a wait with a completion, and learn from its duration."""
         if not self._isWaiting:
             return
         self._isWaiting = False
         waited = now - self._since
         looked = min(now, self._until) - self._since
         if looked > FREE_SECONDS:
-            self._allowance.spent(looked)
+            self._budget.spent(looked)
         if waited > _LEARNT_SECONDS:
             self._late += 1
             return
@@ -123,6 +123,6 @@ class Lookout:
         self._expected = waited if waited > expected else expected + (waited - expected) * _FORGETTING
 
     def yielded(self, before: float, now: float) -> None:
-        """The processor was offered to others; if they took it, and nothing came meanwhile, look no more."""
-        if self._allowance.yielded(before, now):
+        """Record a yield of the processor; if others took it, stop busy-polling."""
+        if self._budget.yielded(before, now):
             self._until = min(self._until, before)

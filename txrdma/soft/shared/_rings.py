@@ -1,7 +1,7 @@
 """
-The two boxes of a lane: the one that we write, with its ring of records, and the peer's, which we read.
+The boxes of a lane: ours, whose ring we write, and the peer's, whose ring we read.
 
-See L{txrdma.soft.shared._layout} for how they look, and for the order in which records are written.
+L{txrdma.soft.shared._layout} describes them, and the order in which records are written.
 """
 
 from __future__ import annotations
@@ -25,64 +25,64 @@ from txrdma.soft.shared._layout import (
 )
 
 
-class Boxes:
+class RingPair:
     """
-    Our box, how far its ring is written and the peer has read it, and the peer's box.
+    Our box and the peer's, with the positions in both rings.
 
-    @ivar ours: the bytes of our box; C{words}: the same as C{u64}; C{end}: how many; C{ring}: bytes of the
-        ring.
-    @ivar out: index of the word where the next record begins.
-    @ivar produced: the position up to which records are written; C{acknowledged}: up to which the peer has
-        consumed them, as far as we know.
-    @ivar limit: no record ends behind this position.
-    @ivar offset: so much of the first waiting request is done; -1: all but its notice.
-    @ivar at: index of the word in the peer's box where its next record begins.
-    @ivar theirs: the words of the peer's box; C{theirEnd}: how many; C{theirBytes}: its bytes; C{raw}: the
-        object itself, slices of which are quicker than those of a view.
+    @ivar localBytes: our box; C{localWords}: as C{u64} words; C{localEnd}: their number; C{ring}: bytes of
+        its ring.
+    @ivar writeIndex: index of the word where the next record begins.
+    @ivar produced: position up to which records are written; C{acknowledged}: last known position up to which
+        the peer has consumed them.
+    @ivar limit: position behind which no record may end.
+    @ivar offset: bytes of the first waiting request that are done; -1: all but its notice.
+    @ivar readIndex: index of the word in the peer's box where its next record begins.
+    @ivar peerWords: words of the peer's box; C{peerEnd}: their number; C{peerBytes}: its bytes;
+        C{peerBuffer}: the object behind them, which is faster to slice than a view.
     """
 
     def __init__(self, box: memoryview) -> None:
-        self.ours = box
-        self.words = box.cast("Q")
-        self.end = len(box) // 8
+        self.localBytes = box
+        self.localWords = box.cast("Q")
+        self.localEnd = len(box) // 8
         self.ring = ringBytes(len(box))
-        self.out = FIRST
+        self.writeIndex = FIRST
         self.produced = 0
         self.acknowledged = 0
         self.limit = self.ring - LINE
         self.offset = 0
-        self.raw: Any
+        self.peerBuffer: Any
         self.detach()
 
     def read(self, box: memoryview, at: int) -> None:
-        """Read in this box from now on, from that word on."""
-        self.at = at
-        self.theirBytes = box
-        self.raw = box.obj
-        self.theirs = box.cast("Q")
-        self.theirEnd = len(box) // 8
+        """Read records of this box, from that word on."""
+        self.readIndex = at
+        self.peerBytes = box
+        self.peerBuffer = box.obj
+        self.peerWords = box.cast("Q")
+        self.peerEnd = len(box) // 8
 
     def detach(self) -> None:
-        """Read in a box in which nothing happens."""
+        """Read an empty box."""
         self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
 
     def close(self) -> None:
-        """Let go of the memory of both boxes."""
-        self.words[WAKE] = 0
+        """Let go of the memory of both rings."""
+        self.localWords[WAKE] = 0
         self.detach()
-        self.ours = self.words = memoryview(b"")
+        self.localBytes = self.localWords = memoryview(b"")
 
-    def record(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
-        """Append one record to the ring, or tell that there is no room."""
+    def append(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
+        """Append one record to the ring; False when there is no room."""
         size = (length + 71) & -LINE
-        out = self.out
-        tail = (self.end - out) << 3
+        out = self.writeIndex
+        tail = (self.localEnd - out) << 3
         needed = size if size <= tail else size + tail
         if self.produced + needed > self.limit:
-            self.refresh()
+            self.readAcknowledged()
             if self.produced + needed > self.limit:
                 return False
-        words = self.words
+        words = self.localWords
         if size > tail:
             words[FIRST] = 0
             if not ORDERED:
@@ -90,42 +90,42 @@ class Boxes:
             words[out] = PADDING << 24 | tail - 8
             self.produced += tail
             out = FIRST
-        data = self.ours
+        data = self.localBytes
         start = (out << 3) + 8
         for piece in pieces:
             end = start + len(piece)
             data[start:end] = piece
             start = end
         after = out + (size >> 3)
-        if after == self.end:
+        if after == self.localEnd:
             after = FIRST
         words[after] = 0
         if not ORDERED:
             barrier()
         words[out] = immediate << 32 | control << 24 | length
-        self.out = after
+        self.writeIndex = after
         self.produced += size
         return True
 
-    def refresh(self) -> None:
-        """Look how far the peer is; completions and faults are left to C{poll}."""
-        consumed = self.theirs[CONSUMED]
+    def readAcknowledged(self) -> None:
+        """Read the peer's position only; completions and faults are left to polling."""
+        consumed = self.peerWords[CONSUMED]
         if self.acknowledged < consumed <= self.produced:
             self.acknowledge(consumed)
 
     def acknowledge(self, consumed: int) -> None:
-        """The peer has consumed up to there."""
+        """Set the position up to which the peer has consumed records."""
         self.acknowledged = consumed
         self.limit = consumed + self.ring - LINE
 
-    def recordParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
-        """Append a message in as many records as it takes; C{offset} of its bytes are in the ring already."""
+    def appendParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
+        """Append a long message as several records, from C{offset} on; False when there is no room."""
         whole = self.ring >> 2
         while True:
             offset = self.offset
             size = min(whole, length - offset)
             flags = (CONTINUED if offset else 0) | (MORE if offset + size < length else 0)
-            if not self.record(control | flags, immediate, part(pieces, offset, size), size):
+            if not self.append(control | flags, immediate, part(pieces, offset, size), size):
                 return False
             if offset + size == length:
                 self.offset = 0
@@ -134,7 +134,7 @@ class Boxes:
 
 
 def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]:
-    """The bytes from C{offset} on, of several pieces."""
+    """The bytes from C{offset} on, of several buffers."""
     part = []
     for piece in pieces:
         if offset < len(piece):
@@ -147,7 +147,7 @@ def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]
 
 
 def spread(targets: list[memoryview], offset: int, data: memoryview) -> None:
-    """Put bytes from C{offset} on, into several pieces that have room for them."""
+    """Write bytes from C{offset} on into several buffers."""
     for target in part(targets, offset, len(data)):
         target[:] = data[: len(target)]
         data = data[len(target) :]

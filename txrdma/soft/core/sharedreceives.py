@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, QueueFull
 from txrdma.iba.verbs import AsyncEventKind, ReceiveRequest
 from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
-from txrdma.soft.memory import Domain
+from txrdma.soft.core.memory import Domain
 
-
-class Taker(Protocol):
-    """A queue pair, as the shared receive queue sees it that it takes from."""
-
-    def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
-
-    def sharedPosted(self) -> None:
-        """Tell the queue pair that the shared receive queue has new receives."""
+_Failed = Callable[[AsyncEventKind | None], None]
 
 
 class _Receives(deque[ReceiveRequest]):
-    """The requests; who takes one makes the queue look at its limit."""
+    """The posted receives, which report when the limit is reached."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()
@@ -46,7 +37,7 @@ class _Receives(deque[ReceiveRequest]):
 @implementer(ISharedReceiveQueue)
 class SoftSharedReceiveQueue:
     """
-    Receives for many queue pairs.
+    Receives that are shared by queue pairs.
 
     @ivar receives: the requests: those of every queue pair that takes from here. They must stay unchanged
         until their completion.
@@ -65,9 +56,9 @@ class SoftSharedReceiveQueue:
         self.maxSegments = maxSegments
         self.receives = _Receives(self._tellLimit)
         self._notify = notify
-        self._takers: dict[Taker, None] = {}
+        self._takers: dict[_Failed, Callable[[], None]] = {}
         self._closed = False
-        self._tellClosed = closed
+        self._onClosed = closed
 
     def __repr__(self) -> str:
         return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
@@ -88,8 +79,8 @@ class SoftSharedReceiveQueue:
             if len(request.segments) > most:
                 raise InvalidRequest(f"receive {request.identifier} has more than {most} segments")
         receives.extend(requests)
-        for taker in tuple(self._takers):
-            taker.sharedPosted()
+        for posted in tuple(self._takers.values()):
+            posted()
 
     def arm(self, limit: int) -> None:
         """
@@ -114,11 +105,11 @@ class SoftSharedReceiveQueue:
             return
         self._closed = True
         self.receives.limit = 0
-        for taker in tuple(self._takers):
-            taker.failed()
+        for failed in tuple(self._takers):
+            failed(None)
         self._takers.clear()
         self.receives.clear()
-        self._tellClosed(self)
+        self._onClosed(self)
 
     # For queue pairs.
 
@@ -127,20 +118,25 @@ class SoftSharedReceiveQueue:
         """Whether the shared receive queue is closed, and takes no more receives."""
         return self._closed
 
-    def join(self, taker: Taker) -> None:
-        """Let a queue pair take receives from here."""
-        self._checkOpen()
-        self._takers[taker] = None
+    def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
+        """
+        Add a queue pair that takes receives from here.
 
-    def leave(self, taker: Taker) -> None:
-        """Forget a queue pair that takes receives from here no more."""
-        self._takers.pop(taker, None)
+        @param failed: puts the queue pair into ERR, and raises the event, if any.
+        @param posted: called when receives were added.
+        """
+        self._checkOpen()
+        self._takers[failed] = posted
+
+    def leave(self, failed: _Failed) -> None:
+        """Remove a queue pair, by its first argument of L{join}."""
+        self._takers.pop(failed, None)
 
     def _checkOpen(self) -> None:
         if self._closed:
             raise InvalidRequest("the shared receive queue is closed")
 
     def _tellLimit(self) -> None:
-        """Fewer are left than was asked for: say so, once."""
+        """Raise SRQ_LIMIT_REACHED, once."""
         self.receives.limit = 0
         self._notify(AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=self))

@@ -1,8 +1,8 @@
 """
-The life of pyverbs' objects: how they end, and how their descriptors are found.
+Closing objects of pyverbs, and finding their descriptors.
 
-pyverbs closes what is collected, in any order, and what could not be closed a second time, in freed memory.
-So we close everything ourselves, children first, and what can't be closed is never collected.
+pyverbs closes collected objects in any order, and closes those whose close failed again, in freed memory. So
+we close everything explicitly, children first, and never let an object be collected that can't be closed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DISASSOCIATED: Final = "RDMAV_ALLOW_DISASSOC_DESTROY"
 _opening = Lock()
 
 
-class Ledger:
+class ResourceTracker:
     """
-    The objects of one device that could not be closed.
+    Closes the objects of one device.
 
-    @ivar stuck: something; so what it belongs to can't be closed, either.
+    @ivar stuck: True once an object could not be closed; its parents then stay open.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Ledger:
 
     @property
     def isInherited(self) -> bool:
-        """Is it a forked process that asks? To close something there would take it from the parent."""
+        """Whether this is a forked process, where closing would take objects from the parent."""
         return os.getpid() != self._owner
 
     def closeContext(self, context: Any) -> None:
-        """Close the device itself, if nothing of it is left."""
+        """Close the context of the device, unless an object of it is still open."""
         if self.stuck:
             keep(context)
         else:
@@ -64,22 +64,22 @@ class Ledger:
 
 
 def closeEach(*things: Any) -> None:
-    """Close one after the other; the failure of one is no reason to leave the others open."""
+    """Close all of these; failures are logged."""
     for thing in things:
         try:
             thing.close()
         except Exception:
-            _log.failure("while {thing!r} was closed", thing=thing)
+            _log.failure("Unexpected error while {thing!r} was closed", thing=thing)
 
 
 def keep(thing: object) -> None:
-    """Keep it to the very end: nothing will collect it."""
+    """Leak a reference, so that the object is never collected."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
     """The device, and the descriptor of its asynchronous events, which does not block."""
-    with _newEvents() as new, _endsOfTheGone():
+    with _newEvents() as new, _disassociatedDestroy():
         context = verbs.Context(name=name)
     if len(new) != 1:
         _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
@@ -92,7 +92,7 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
     """
     A completion channel, and its descriptor, which does not block.
 
-    Later releases of pyverbs tell the descriptor; 44 does not, so we look which one is new.
+    Later releases of pyverbs report the descriptor; for 44 it is the one that is new.
     """
     with _newEvents() as new:
         channel = verbs.CompChannel(context)
@@ -107,11 +107,11 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
 
 
 @contextmanager
-def _endsOfTheGone() -> Iterator[None]:
+def _disassociatedDestroy() -> Iterator[None]:
     """
-    Have libibverbs let go of what the kernel has already taken away with a device.
+    Let libibverbs destroy objects of a removed device.
 
-    It asks for this when it is used first; our own environment, which others inherit, stays as it is.
+    It reads this variable on first use only; the environment is restored, because child processes inherit it.
     """
     if _DISASSOCIATED in os.environ:
         yield
@@ -125,7 +125,7 @@ def _endsOfTheGone() -> Iterator[None]:
 
 @contextmanager
 def _newEvents() -> Iterator[list[int]]:
-    """The descriptors of libibverbs' events that came in the meantime."""
+    """The event descriptors of libibverbs that are opened in this context."""
     new: list[int] = []
     with _opening:
         before = _events()
@@ -140,5 +140,5 @@ def _events() -> set[int]:
             if _EVENTS in os.readlink(f"/proc/self/fd/{name}"):
                 found.add(int(name))
         except OSError:
-            pass  # closed meanwhile
+            pass  # closed concurrently
     return found
