@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from benchmarks.orders import cpuSeconds, memoryBytes, Orders, pieces
 from txrdma.cm.connections.transport import MessageTransport
-from txrdma.smc.insight.status import diagnosisName
+from txrdma.smc.common.names import diagnosisName
 from txrdma.tap.proxy import IStreamTransport
 
 Result = dict[str, Any]

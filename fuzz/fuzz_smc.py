@@ -11,10 +11,20 @@ from harness import decoder, Target
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.group._linkgroup import LinkEnd, LinkGroup, Role
+from txrdma.smc.flow.ring import Ring
+from txrdma.smc.group._linkgroup import LinkEnd, LinkGroup
 from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
-from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, check, Choice, choose, Offer, propose
-from txrdma.smc.stream._ring import Ring
+from txrdma.smc.terms.offer import (
+    Abilities,
+    Agreement,
+    Candidate,
+    check,
+    Choice,
+    choose,
+    Offer,
+    propose,
+    Role,
+)
 from txrdma.smc.wire import clc, llc
 from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, unpackFrom
 from txrdma.test.support.captures import messages, names, SMC_GO, streams

@@ -18,7 +18,7 @@ from twisted.web.error import SchemeNotSupported
 from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
 
 from txrdma.smc.endpoints import SMCClientEndpoint
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 
 @implementer(IAgentEndpointFactory)

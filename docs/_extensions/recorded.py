@@ -17,12 +17,12 @@ from sequences import Step
 from twisted.internet.protocol import Protocol
 
 from txrdma.iba.roce import RoCEPacket
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group.groups import closeLinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire import clc, llc
 from txrdma.smc.wire.cdc import CDC, CDC_TYPE, StateFlags
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP, World
@@ -113,7 +113,7 @@ class Recording:
     def _host(self, address: str) -> Host:
         host = Host(self._world, address, lambda: self._world.network.device(address))
         useDevice(host, "simulated", host.openDevice())
-        presenceOn(host).hold()  # as services do, by listening: the link group stays
+        reactorUse(host).hold()  # as services do, by listening: the link group stays
         return host
 
     def _send(self, where: str, kind: str, what: str) -> None:

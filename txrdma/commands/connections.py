@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, size
 from txrdma.commands.common.watching import watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll
+from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma connections}, once or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from txrdma.mad.layouts.attributes import Attribute, ManagementClass, plain
 from txrdma.mad.layouts.dump import dumped, payloadOf
 from txrdma.mad.layouts.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
 from txrdma.mad.layouts.sa import Record
-from txrdma.smc.explaining._words import ofCLC
+from txrdma.smc.dissect.words import ofCLC
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.clc import Message, SMCD, SMCR
 
@@ -70,7 +70,7 @@ class CommandOptions(options.CommandOptions):
             raise usage.UsageError(f"--level {self['level']}: there are 1, 2 and 3")
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma decode}: print what each datagram and conversation means."""
     tuple(attributesOf(None))  # all are known from here on
     if (clc := _clcIn(options["arguments"])) is not None:

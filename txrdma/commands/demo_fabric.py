@@ -98,7 +98,7 @@ def urlOf(address: object) -> str:
     return str(address)
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma demo-fabric}: serve the page until the command is interrupted."""
     if options["verbose"]:
         globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)], redirectStandardIO=False)

@@ -74,7 +74,7 @@ class CommandOptions(SweepOptions):
             raise usage.UsageError(f"--format {self['format']}: there are {', '.join(FORMATS)}")
 
 
-async def carryOut(reactor: Any, options: CommandOptions) -> None:
+async def run(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma discover}: print the fabric in the chosen format."""
     fabric, names = await fabricOf(reactor, options)
     form = options["format"]

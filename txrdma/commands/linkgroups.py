@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, size
 from txrdma.commands.common.watching import watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll
+from txrdma.smc.status.control import Answer, askAll
 from txrdma.unix.answers import IReactor
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IReactor, options: CommandOptions) -> None:
     """Carry out C{txrdma linkgroups}, once or again and again."""
 
     async def ask() -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from twisted.python import usage
 
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
-from txrdma.smc.carriers.option.carrier import PINS
-from txrdma.smc.carriers.option.installing import install, Installation, look, remove, Users
-from txrdma.smc.carriers.option.places import cgroupRoot
+from txrdma.smc.signalling.option.carrier import PINS
+from txrdma.smc.signalling.option.installing import install, Installation, look, remove, Users
+from txrdma.smc.signalling.option.places import cgroupRoot
 
 _INSTALL, _REMOVE, _STATUS = "install", "remove", "status"
 
@@ -71,7 +71,7 @@ class CommandOptions(commandOptions.CommandOptions):
             raise usage.UsageError(f"--group {self['group']}: there is no such group") from None
 
 
-async def carryOut(reactor: object, options: CommandOptions) -> None:
+async def run(reactor: object, options: CommandOptions) -> None:
     """Carry out C{txrdma smc-option}; each action ends with printing what is installed then."""
     pins = Path(options["pins"])
     if options["action"] == _INSTALL:

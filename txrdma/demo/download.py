@@ -25,7 +25,7 @@ from twisted.internet.task import cooperate, react
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.iweb import IAgent
 
-from txrdma.smc.insight import status
+from txrdma.smc.stream import connectionstatus as status
 
 PROGRESS_SECONDS = 0.1
 

@@ -39,6 +39,7 @@ class Limit(NamedTuple):
 
 
 _WAITS: Final = "The next one waits for its turn."
+_OLDEST: Final = "The oldest are dropped."
 _CLOSED: Final = "The next connection is closed at once."
 
 LIMITS: Final = (
@@ -46,7 +47,7 @@ LIMITS: Final = (
     Limit(
         "smc:",
         "handshakes of a listener at a time",
-        "txrdma.smc.options.HANDSHAKES",
+        "txrdma.smc.terms.options.HANDSHAKES",
         "The next client gets plain TCP.",
         "integration.smc.test_options.LimitTests.test_handshakes",
         "handshakes",
@@ -54,7 +55,7 @@ LIMITS: Final = (
     Limit(
         "smc:",
         "link groups of a process",
-        "txrdma.smc.options.GROUPS",
+        "txrdma.smc.terms.options.GROUPS",
         "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
         "integration.smc.test_options.LimitTests.test_groups",
         "maxgroups",
@@ -62,7 +63,7 @@ LIMITS: Final = (
     Limit(
         "smc:",
         "bytes of all rings of a process",
-        "txrdma.smc.options.MEMORY",
+        "txrdma.smc.terms.options.MEMORY",
         "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
         "integration.smc.test_options.LimitTests.test_memory",
         "maxmemory",
@@ -91,28 +92,28 @@ LIMITS: Final = (
     Limit(
         "smc:",
         "silent peers that are remembered",
-        "txrdma.smc.handshake._silence.MOST",
+        "txrdma.smc.signalling.silence.MOST",
         "The oldest one is forgotten.",
         "unit.smc.test_silence.SilenceTests.test_bounded",
     ),
     Limit(
         "smc:",
         "processes of other users that announce connections to a listener",
-        "txrdma.smc.carriers.local._MOST_STRANGERS",
+        "txrdma.smc.signalling.local._MOST_STRANGERS",
         "The next one is turned away; our own user's processes are served before.",
         "integration.smc.test_local.AnnouncementTests.test_strangersAreFew",
     ),
     Limit(
         "smc:",
         "announced connections of a process of another user",
-        "txrdma.smc.carriers.local._MOST_OF_STRANGER",
+        "txrdma.smc.signalling.local._MOST_OF_STRANGER",
         "The next one is refused, and is plain TCP.",
         "integration.smc.test_local.AnnouncementTests.test_strangersAreBounded",
     ),
     Limit(
         "smc:",
         "announced connections of a process of our user",
-        "txrdma.smc.carriers.local._MOST_EXPECTED",
+        "txrdma.smc.signalling.local._MOST_EXPECTED",
         "The next one is refused, and is plain TCP.",
         "integration.smc.test_local.AnnouncementTests.test_room",
     ),
@@ -233,14 +234,14 @@ LIMITS: Final = (
     Limit(
         "rdma:",
         "connections of a listener that are asked for and not established (ib: and rsocket: likewise)",
-        "txrdma.cm._manager.BACKLOG",
+        "txrdma.cm.core.dispatcher.BACKLOG",
         "The next REQ is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_flood",
     ),
     Limit(
         "rdma:",
         "SIDR requests that are kept with their answers",
-        "txrdma.cm._manager.MOST_QUESTIONS",
+        "txrdma.cm.core.dispatcher.MOST_QUESTIONS",
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
     ),
@@ -362,16 +363,58 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "bytes of a webhook's answer",
-        "txrdma.monitor.channels.MOST_ANSWER",
+        "txrdma.monitor.events.channels.MOST_ANSWER",
         "The connection is closed.",
         "integration.monitor.test_telling.ChannelTests.test_webhook",
     ),
     Limit(
         "monitor",
-        "news that wait for a channel",
-        "txrdma.monitor.outlets.MOST_NEWS",
+        "alerts that wait for a channel",
+        "txrdma.monitor.events.notificationqueue.MOST_ALERTS",
         "The oldest are dropped.",
         "unit.monitor.test_outlets.QueueTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "changes in its journal",
+        "txrdma.monitor.events.journal.MOST_CHANGES",
+        _OLDEST,
+        "unit.monitor.test_memory.BoundTests.test_changes",
+    ),
+    Limit(
+        "monitor",
+        "cleared findings",
+        "txrdma.monitor.diagnosis.findinglog.MOST_CLEARED",
+        _OLDEST,
+        "unit.monitor.test_findings.LedgerTests.test_bounded",
+    ),
+    Limit(
+        "monitor",
+        "sweeps that hosts can cause in a period",
+        "txrdma.monitor.reading.poller.MOST_UNPLANNED",
+        "The next one waits for the end of the period.",
+        "unit.monitor.test_keeping_true.EventTests.test_storm",
+    ),
+    Limit(
+        "monitor",
+        "readings that wait for the disk",
+        "txrdma.monitor.series.history.MOST_ROWS",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_fullDisk",
+    ),
+    Limit(
+        "monitor",
+        "other values that wait for the disk",
+        "txrdma.monitor.series.history.MOST_VALUES",
+        _OLDEST,
+        "unit.monitor.test_history.WriterTests.test_manyValues",
+    ),
+    Limit(
+        "monitor",
+        "logged wrong passwords in a period",
+        "txrdma.monitor.web.access.MOST_LOGGED",
+        "Further ones are not logged.",
+        "unit.monitor.test_access.AccessTests.test_manyGuessers",
     ),
     # shared memory and UNIX sockets
     Limit(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.own import OwnBackend
+from txrdma.smc.userspace import UserspaceBackend
 
 BACKENDS: Final = ("auto", "own", "kernel")
 """
@@ -27,4 +27,4 @@ def backendNamed(name: str) -> ISMCBackend:
         from txrdma.smc.kernel.backend import KernelBackend
 
         return KernelBackend()
-    return OwnBackend()
+    return UserspaceBackend()

@@ -16,17 +16,17 @@ from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IAddress, IConnector, IProtocol, IProtocolFactory
 from twisted.python.failure import Failure
 
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.dialing import dial
-from txrdma.smc.common.presence import presenceOn, Use
+from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.dialing import bindingOf, cancellable, endpointTo, isNumeric, timeoutOf
+from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
-from txrdma.smc.stepping import SteppingFactory
+from txrdma.smc.signalling.dialing import dial
+from txrdma.smc.terms.options import Options
+from txrdma.smc.wrapping import HandshakeFactory
 
 
-class Connecting(SteppingFactory):
+class Connecting(HandshakeFactory):
     """
     Begins a handshake on each TCP connection that comes of one call of an endpoint's C{connect}.
 
@@ -42,7 +42,7 @@ class Connecting(SteppingFactory):
         self._options = options
         self._outcomes = Outcomes(where)
         # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
-        self._use: Use | None = presenceOn(reactor).hold()
+        self._use: Use | None = reactorUse(reactor).hold()
         self._connector: IConnector | None = None
         self._negotiation: ClientNegotiation | None = None
         self._connected: Deferred[IProtocol] | None = None
@@ -116,7 +116,7 @@ def connect(
     """
     Connect; the protocol is there when the handshake is over.
 
-    Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+    Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
     """
     connecting = Connecting(factory, reactor, options, f"connection to {host}:{port}")
     return connecting.toAddress(host, port) if isNumeric(host) else connecting.toName(host, port)

@@ -34,7 +34,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import ClientFactory, ServerFactory
 from twisted.python.failure import Failure
 
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 ConnectTCP = Callable[[str, int, "ClientFactory[Any]", float, Any], IConnector]
 """C{connectTCP} of L{IReactorTCP}: host, port, factory, timeout in seconds, address to bind to or None."""

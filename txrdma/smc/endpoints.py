@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 )
 
 from txrdma.smc.backends import backendNamed
-from txrdma.smc.options import Options, USUAL
+from txrdma.smc.terms.options import Options, USUAL
 
 
 @implementer(IStreamClientEndpoint)
@@ -35,7 +35,7 @@ class SMCClientEndpoint:
         """
         Connect; the protocol is there when the handshake is over.
 
-        Fails as TCP does, also when it is cancelled, and with L{txrdma.smc.insight.outcomes.NotSMC} where
+        Fails as TCP does, also when it is cancelled, and with L{txrdma.smc.handshake.outcomes.NotSMC} where
         plain TCP would not do.
         """
         backend = backendNamed(self._options.backend)

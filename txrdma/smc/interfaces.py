@@ -11,7 +11,7 @@ from zope.interface import Interface
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
 
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 
 class ISMCBackend(Interface):
@@ -28,7 +28,7 @@ class ISMCBackend(Interface):
         Connect to a host and a port.
 
         @return: Fires with the connected protocol. Fails as TCP does, also when it is cancelled, at every
-            stage, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+            stage, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
         """
 
     def listen(

@@ -11,11 +11,11 @@ import os
 from importlib import import_module
 from typing import Final
 
-from txrdma.smc.options import LOCAL_DEVICE, Options
+from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.verbs.devices import prepareDevice
 
-_ALWAYS: Final = ("encodings.idna", "txrdma.smc.own", "txrdma.smc.connecting")
-_ELSEWHERE: Final = ("txrdma.smc.carriers.marked", "txrdma.smc.carriers.option.carrier")
+_ALWAYS: Final = ("encodings.idna", "txrdma.smc.userspace", "txrdma.smc.connecting")
+_ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.option.carrier")
 
 
 def prepare(options: Options) -> None:
@@ -31,9 +31,9 @@ def prepare(options: Options) -> None:
     for name in _ALWAYS:
         import_module(name)
     if options.agreed:
-        import_module("txrdma.smc.carriers.agreed")
+        import_module("txrdma.smc.signalling.configured")
     if options.meetingDirectory:
-        import_module("txrdma.smc.carriers.seeking")
+        import_module("txrdma.smc.signalling.netns")
     if options.device == "auto":
         prepareDevice(LOCAL_DEVICE)
         return

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import (
 from twisted.plugin import IPlugin
 
 if TYPE_CHECKING:
-    from txrdma.smc.options import Options
+    from txrdma.smc.terms.options import Options
 
 
 def _number(key: str, value: str, highest: int) -> int:
@@ -81,7 +81,7 @@ def _versions(version: str) -> tuple[int, ...]:
 
 def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
     """The UEIDs of an end, which stand one behind the other."""
-    from txrdma.smc.handshake._offer import MOST_UEIDS
+    from txrdma.smc.terms.offer import MOST_UEIDS
     from txrdma.smc.wire.clc import enterpriseID
 
     if ueid is None:
@@ -105,7 +105,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
 
 def _links(links: str | None) -> int | None:
     """The most links of a link group; None leaves that to the device's ports."""
-    from txrdma.smc.handshake._offer import FEWEST_LINKS, MOST_LINKS
+    from txrdma.smc.terms.offer import FEWEST_LINKS, MOST_LINKS
 
     if links is None:
         return None
@@ -116,7 +116,7 @@ def _links(links: str | None) -> int | None:
 
 def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
     """Options from the keys of either side, which are taken, and the address that a client comes from."""
-    from txrdma.smc.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
+    from txrdma.smc.terms.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
 
     device, peer, version = (_take(kwargs, key, "auto") for key in ("device", "peer", "version"))
     backend, fallback = _take(kwargs, "backend", "auto"), _take(kwargs, "fallback", "yes")

@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
-from txrdma.smc.insight.outcomes import NotSMC
+from txrdma.smc.handshake.outcomes import NotSMC
 
 reactor: Any = theReactor
 

@@ -254,7 +254,13 @@ class EndpointCase:
 
 
 class FailingCallContract(EndpointCase):
-    """Promises of endpoints about calls that fail."""
+    """
+    Promises of endpoints about calls that fail.
+
+    @cvar STEP: only each call with a number that is a multiple of this fails.
+    """
+
+    STEP = 1
 
     async def check(self: Any, calls: FailingCalls) -> None:
         """Play with each call failing."""
@@ -270,7 +276,7 @@ class FailingCallContract(EndpointCase):
         before = await self.settled()
         number, isReached = 0, True
         while isReached:
-            number += 1
+            number += self.STEP
             what = f"call {number}"
             calls.begin(number)
             await self.play(what)

@@ -12,7 +12,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.values import frozen
 from txrdma.ports.pnet import Networks
 from txrdma.smc.common.realports import hasPyverbs
-from txrdma.smc.options import LOCAL_DEVICE, USUAL
+from txrdma.smc.terms.options import LOCAL_DEVICE, USUAL
 
 
 @frozen

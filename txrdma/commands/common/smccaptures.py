@@ -1,4 +1,4 @@
-"""SMC in captures, for C{txrdma decode}: packets taken apart, and explained by L{txrdma.smc.explaining}."""
+"""SMC in captures, for C{txrdma decode}: packets taken apart, and explained by L{txrdma.smc.dissect}."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID, ROCE_PORT
 from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import plain
-from txrdma.smc.carriers.option._synoptions import segmentIn
-from txrdma.smc.explaining._conversation import CLIENT, Connection, Conversation, Sentence, SERVER
-from txrdma.smc.explaining._words import amount
+from txrdma.smc.dissect.conversation import CLIENT, Connection, Conversation, Sentence, SERVER
+from txrdma.smc.dissect.words import amount
+from txrdma.smc.signalling.option._synoptions import segmentIn
 
 _BTH_NEXT = 0x1B
 _IP_ADDRESSES = {4: (12, 16, 20), 6: (8, 24, 40)}

@@ -36,10 +36,10 @@ from txrdma.smc.group._linkstate import (
     RKeyConfirmed,
     RKeyRefused,
     RKeysDeleted,
-    Role,
     Timing,
     Token,
 )
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -79,7 +79,6 @@ __all__ = [
     "RKeyRefused",
     "RKeysDeleted",
     "RemoteRKeysDeleted",
-    "Role",
     "Timing",
     "Token",
 ]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import field
-from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.kit.machines import machineBuilder
 from txrdma.kit.values import frozen, record
-from txrdma.smc.handshake._offer import Choice
+from txrdma.smc.terms.offer import Choice, Role
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -63,13 +62,6 @@ class Timing:
     silence: float = 7875.0
     serverIdle: float = 600.0
     clientIdle: float = 610.0
-
-
-class Role(Enum):
-    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
-
-    SERVER = "server"
-    CLIENT = "client"
 
 
 class GroupKey(NamedTuple):

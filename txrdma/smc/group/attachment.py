@@ -28,7 +28,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.smc.handshake._offer import Candidate
+from txrdma.smc.terms.offer import Candidate
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.verbs.completions import CompletionReader
 

@@ -20,6 +20,9 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.logs import Seldom
+from txrdma.smc.common.names import describe
+from txrdma.smc.flow.closing import LINGER_TIMEOUT
+from txrdma.smc.flow.flow import Flow
 from txrdma.smc.group._linkgroup import (
     Event,
     GroupEnded,
@@ -48,13 +51,10 @@ from txrdma.smc.group.buffers import (
     RemoteMemoryBuffer,
     SMALLEST_RING,
 )
-from txrdma.smc.group.further import FurtherLinks
+from txrdma.smc.group.failover import LinkFailover
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.insight.status import describe
-from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
 _log = Logger()
@@ -106,7 +106,7 @@ class Group:
             offersLink=agreement.release == 0 and agreement.maxLinks == 1,
         )
         link.life = self.core.first
-        self._further = FurtherLinks(self)
+        self._further = LinkFailover(self)
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Group:
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
         link.connect(answer, self.agreement.isDirect)
-        if link.turn.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
+        if link.scheduler.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
             self.core.shareMemory()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
@@ -182,7 +182,7 @@ class Group:
 
         @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
         """
-        isPinned = self.links[0].turn.poster.isStaged
+        isPinned = self.links[0].scheduler.queue.isStaged
         size = self.groups.ringSize()
         size = wanted or (min(size, PINNED_RING) if isPinned else size)
         buffer = self.pool.withRoom(size)
@@ -314,7 +314,7 @@ class Group:
     def trimSoon(self) -> None:
         """Trim at the end of a turn of one of the links that there are."""
         if self.links and not self.isOver:
-            self.links[0].turn.atEnd(self.trim)
+            self.links[0].scheduler.callAtEnd(self.trim)
 
     # LLC
 
@@ -329,7 +329,7 @@ class Group:
         known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
-        placing = link.turn.placing
+        placing = link.scheduler.placing
         if len(theirs) > known and placing is not None and not self.isOver:
             placing.prepare(next(reversed(theirs)), lambda: None)
 
@@ -396,7 +396,7 @@ class Group:
         elif isinstance(event, RKeyConfirmed):
             self.pool.answered(event.rkey, None)
             for link in self.links[:1]:
-                link.turn.atEnd(self.trim)  # who wanted it may have gone
+                link.scheduler.callAtEnd(self.trim)  # who wanted it may have gone
         elif isinstance(event, RKeyRefused):
             refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
             self.pool.answered(event.rkey, refused)
@@ -428,11 +428,11 @@ class Group:
         """The link that the core means."""
         return next(link for link in self.links if link.life is life)
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Take in what links have brought whose turn it is not."""
         for link in list(self.links):
-            if not link.turn.isBusy:
-                link.look()
+            if not link.scheduler.isBusy:
+                link.poll()
 
     # Time
 
@@ -474,11 +474,11 @@ class Group:
     def _pass(self) -> None:
         """Time has passed: do what is due."""
         for link in list(self.links):
-            link.look()
+            link.poll()
         now = self._reactor.seconds()
         for link in self.links:
-            if link.wasHeard:
-                link.wasHeard = False
+            if link.hasReceived:
+                link.hasReceived = False
                 link.life.heard = now
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
@@ -495,12 +495,12 @@ class Group:
     @property
     def isBusy(self) -> bool:
         """Whether a turn of one of the links is going on."""
-        return any(link.turn.isBusy for link in self.links)
+        return any(link.scheduler.isBusy for link in self.links)
 
     def finish(self) -> None:
         """Run a turn of each link at once."""
         for link in list(self.links):
-            link.turn.finish()
+            link.scheduler.finish()
 
     def rest(self) -> None:
         """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
@@ -539,7 +539,7 @@ class Group:
         self.part()
         for link in self.links:
             link.isBreaking = True  # nobody waits for an answer any more
-            link.turn.drain()
+            link.scheduler.drain()
         self._over(text, Diagnosis.NOACTLINK)
 
     def takeLeave(self) -> None:
@@ -570,17 +570,17 @@ class Group:
                 ending.enter_context(link.ending())
             with self.groups.forgetting(self):
                 with self.enduring("told of that"):
-                    self._tellEnd(text, diagnosis, mayVanish)
+                    self._reportEnd(text, diagnosis, mayVanish)
                 self._release()
 
-    def _tellEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
+    def _reportEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
         """Tell everybody who waits for something of the group, and all its connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
-            arrived = link.turn.arrived()
-            vanishes = mayVanish and link.turn.placing is not None
+            arrived = link.scheduler.arrived()
+            vanishes = mayVanish and link.scheduler.placing is not None
             streams += [(stream, vanishes, arrived) for stream in link.members]
-        alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasHeardEnd]
+        alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:
             _seldom.info(
                 self.key.witness,
@@ -609,7 +609,7 @@ class Group:
         self._lingering.clear()
         for link in self.links:
             with self.enduring("ended its turns"):
-                link.turn.end()
+                link.scheduler.end()
         with self.enduring("closed its buffers"):
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:

@@ -4,7 +4,7 @@ The link groups of a device, which of them a connection joins, and how long they
 Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
+not in use on the reactor (L{txrdma.smc.common.reactoruse}) nothing of them stays there: those over shared
 memory rest, and so do those over adapters, for which a thread waits for what peers still want; others are
 closed.
 """
@@ -28,16 +28,16 @@ from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IAttendedDevice, IDrivenDevice, IRestingDevice, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkgroup import GroupKey, Timing
-from txrdma.smc.group.attendant import Attendant
-from txrdma.smc.group.endings import Endings
+from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.pace import Pace
 from txrdma.smc.group.parties import Member
+from txrdma.smc.group.pollthread import PollThread
 from txrdma.smc.group.ports import findPorts, openDevices
-from txrdma.smc.handshake._offer import Agreement, Candidate, Choice
+from txrdma.smc.group.ratelimiter import GroupRateLimiter
+from txrdma.smc.terms.offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 
 _log = Logger()
@@ -189,16 +189,16 @@ class LinkGroups:
         @param devices: what the description means, if that is open already; they are closed with this.
         """
         self.reactor = reactor
-        self.presence = presenceOn(reactor)
-        self.endings = Endings(reactor)
+        self.reactorUse = reactorUse(reactor)
+        self.closeNotifier = CloseNotifier(reactor)
         self.isStopping = False
         self._key = (reactor, description)
         self._groups: dict[tuple[object, ...], list[Group]] = {}
         self._orphans: WeakSet[Member] = WeakSet()  # without a link; they wait for TCP's word
-        self._endings = 0
+        self._endingGroups = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
-        self._pace = Pace(reactor)
+        self._rateLimiter = GroupRateLimiter(reactor)
         self.devices = list(devices) or openDevices(reactor, description)
         self._opened = tuple(self.devices)
         self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
@@ -210,7 +210,7 @@ class LinkGroups:
         self._isOwed = False  # a peer has still to acknowledge something, as far as these know
         isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
         self._attended = [each for each in attended if each is not None] if isAttended else []
-        self._attendant = Attendant(reactor, self._attend)
+        self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering: IDelayedCall | None = None
         self.ports = findPorts(self.devices)
@@ -224,7 +224,7 @@ class LinkGroups:
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
             reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
         ]
-        self.presence.add(self)
+        self.reactorUse.add(self)
 
     def __repr__(self) -> str:
         return f"<LinkGroups of {', '.join(map(repr, self._opened))}>"
@@ -275,7 +275,7 @@ class LinkGroups:
                 if group.isNew and group.hasPlace:
                     making = group
             if making is None:
-                waiting = None if hasTurn else self._pace.turn()
+                waiting = None if hasTurn else self._rateLimiter.wait()
                 hasTurn = True
                 if waiting is not None:
                     await waiting  # meanwhile another of the same client may have begun one
@@ -342,12 +342,12 @@ class LinkGroups:
     @contextmanager
     def forgetting(self, group: Group) -> Iterator[None]:
         """A group is over: no connection finds it any more, while it lets go of everything."""
-        self._endings += 1
+        self._endingGroups += 1
         try:
             self._forget(group)
             yield
         finally:
-            self._endings -= 1
+            self._endingGroups -= 1
 
     def closeIdle(self, spared: Group) -> bool:
         """Close a link group without connections, but not C{spared}; whether there was one."""
@@ -390,12 +390,12 @@ class LinkGroups:
         for group in self.groups():
             group.portsChanged()
 
-    # Not in use: see txrdma.smc.common.presence
+    # Not in use: see txrdma.smc.common.reactoruse
 
     @property
     def isBusy(self) -> bool:
         """Some group is in the middle of a turn, or of its end."""
-        return self._endings > 0 or any(group.isBusy for group in self.groups())
+        return self._endingGroups > 0 or any(group.isBusy for group in self.groups())
 
     def rest(self) -> None:
         """Leave the reactor: links rest where peers can do without it meanwhile, and end elsewhere."""
@@ -411,7 +411,7 @@ class LinkGroups:
         self._isAtRest = True
         for group in self.groups():
             for link in list(group.links):
-                link.look()  # a peer whose window is full could not say its last word while we rest
+                link.poll()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
         for device in self._resting:
@@ -449,7 +449,7 @@ class LinkGroups:
         found += [link.descriptor for link in self.links()]
         times = [time for group in self.groups() if (time := group.deadline()) is not None]
         try:
-            self._attendant.watch(found, min(times) - self.reactor.seconds() if times else None)
+            self._pollThread.watch(found, min(times) - self.reactor.seconds() if times else None)
         except (OSError, RuntimeError) as error:
             _log.warn("{groups!r} can't rest, and end: {error}", groups=self, error=error)
             self._end()
@@ -458,7 +458,7 @@ class LinkGroups:
         """Be part of the reactor, again or still."""
         self._stopLingering()
         self._isAtRest = False
-        self._attendant.stop()
+        self._pollThread.stop()
         for device in self._resting:
             device.wake()
         for attended in self._attended:
@@ -474,16 +474,16 @@ class LinkGroups:
 
         @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
         """
-        self.isStopping = self.presence.isEnding = self.endings.isPrompt = True
-        self.endings.tell()
+        self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
+        self.closeNotifier.notify()
         del self._triggers[0]
         for link in self.links():
-            link.turn.finish()
+            link.scheduler.finish()
             for stream in list(link.members):
-                if stream.connected and not stream.hasHeardEnd:
+                if stream.connected and not stream.hasReceivedEnd:
                     self._targets[stream] = stream.written
-                    link.hasten(stream)
-            link.turn.finish()
+                    link.confirmSoon(stream)
+            link.scheduler.finish()
         self._forgetStopped()
         if not self._targets:
             return None
@@ -504,7 +504,7 @@ class LinkGroups:
     def _forgetStopped(self) -> None:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
-            if stream.hasHeardEnd or stream.hasDelivered(target):
+            if stream.hasReceivedEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:
@@ -523,7 +523,7 @@ class LinkGroups:
             if stream.connected:
                 stream.stopped()
         self.close()
-        self.presence.isEnding = False  # a program may run the reactor again, as trial does
+        self.reactorUse.isEnding = False  # a program may run the reactor again, as trial does
 
     def _part(self) -> None:
         """
@@ -562,7 +562,7 @@ class LinkGroups:
 
     def _isWaiting(self) -> bool:
         """Whether a link has something to say for which its peer has had no room yet."""
-        return any(link.isActive and link.turn.poster.dirty for link in self.links())
+        return any(link.isActive and link.scheduler.queue.dirty for link in self.links())
 
     def _lookAround(self) -> bool:
         """
@@ -617,20 +617,20 @@ class LinkGroups:
     def _end(self) -> None:
         """Close all groups and devices now."""
         self._stopLingering()
-        self._attendant.stop()
+        self._pollThread.stop()
         self._isAtRest = False  # the end of the last connection may have put all to rest
         if _open.get(self._key) is self:
             del _open[self._key]
-        self.presence.remove(self)
+        self.reactorUse.remove(self)
         self._targets.clear()
         self.checkStopped()
         triggers, self._triggers = self._triggers, []
         for trigger in triggers:
             self.reactor.removeSystemEventTrigger(trigger)
-        self._pace.close()
+        self._rateLimiter.close()
         for group in self.groups():
             group.close("the device is closed")
-        self.endings.close()
+        self.closeNotifier.close()
         for unsubscribe in self._unsubscribers:
             unsubscribe()
         for device in self._opened:

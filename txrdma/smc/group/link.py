@@ -1,9 +1,9 @@
 """
-A link: its queue pair, what arrives by it, and the connections that are bound to it.
+A link of a group: its queue pair, received messages, and the connections bound to it.
 
-Follows RFC 7609, 3.2 and 4.5, with the queue pair attributes that Linux uses. What concerns all links of a
-group is L{txrdma.smc.group.group}'s. Connections are flushed once for each batch of completions, or once for
-a turn of the reactor, and in between when that takes long.
+Follows RFC 7609, 3.2 and 4.5, with the queue pair attributes that Linux uses. Each received CDC message goes
+to the flow that its token names, each LLC message to the group (L{txrdma.smc.group.group}). When the bytes of
+connections are sent is decided by L{txrdma.smc.group.sendscheduler}.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from txrdma.error import RDMAError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.posting import Bearing
-from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS, SendScheduler, statusText
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 
@@ -39,46 +39,45 @@ _log = Logger()
 _AnyAnswer = TypeVar("_AnyAnswer", Accept, Confirm)
 
 _REPOST: Final = 16
-"""Receives are posted again in batches: no fewer than 48 are there for the peer, as Linux has it."""
+"""Receives are reposted in batches of 16, so that at least 48 are posted, as on Linux."""
 
-_LOOKS: Final = 64
-"""Batches of completions that are taken in at once, where what has arrived must be known."""
+_POLL_BATCHES: Final = 64
+"""Batches of completions processed by one poll, at most."""
 
 _START: Final = CDC_START
 
 PREPARING_SECONDS: Final = 2.0
-"""Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
+"""Seconds to resolve the address of a peer's buffer; after that the first write waits for it."""
 
 
 def receive(flow: Flow, message: tuple[int, ...]) -> None:
-    """Give a CDC message to its connection, which ends if that raises."""
+    """Pass a CDC message to its flow; if that raises, the connection is aborted."""
     try:
         flow.received(message)
     except Exception:
-        flow.keeper.broke()
+        flow.owner.abortOnError()
 
 
 class Link:
     """
     A link of a group: its queue pair, and the connections on it.
 
-    @ivar group: the link group, and C{agreement} what its two ends have agreed on.
-    @ivar life: the link as the core of its group knows it, from the beginning.
+    @ivar group: the link group; C{agreement}: its terms.
+    @ivar life: the link's state in the LLC core of the group.
     @ivar turn: what connections have to post, and when.
-    @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
+    @ivar route: route of the queue pair, such as C{'rocev2'}; C{''} before the first contact.
     @ivar isActive: connections may use the link.
-    @ivar isBreaking: the link is about to end: nothing else that fails is news.
-    @ivar wasHeard: the link has brought something since the group looked here.
-    @ivar members: the connections that are bound to the link, those included that have ended for the
-        application only.
-    @ivar contexts: the stack of logging contexts of the reactor's thread.
+    @ivar isBreaking: the link is about to end; further failures are ignored.
+    @ivar hasReceived: the link has brought something since the group looked here.
+    @ivar members: connections bound to the link, including those that have ended for the application only.
+    @ivar contexts: stack of logging contexts of the reactor's thread.
     """
 
     life: LinkLife
 
     def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
         """
-        @param port: where the link begins.
+        @param port: local port of the link.
         @param domain: the group's protection domain on the device of that port.
         """
         groups = group.groups
@@ -92,9 +91,9 @@ class Link:
         self.members: dict[Member, None] = {}
         self.route = ""
         self.isActive = False
-        self.wasHeard = False
+        self.hasReceived = False
         self._reactor = groups.reactor
-        self._presence = groups.presence
+        self._reactorUse = groups.reactorUse
         self._flows: dict[int, Flow] = group.flows
         self._far: FarEnd | None = None
         self.isBreaking = False
@@ -104,9 +103,9 @@ class Link:
         )
         with ExitStack() as undo:
             undo.callback(attachment.close)
-            self.turn = Turn(groups.reactor, attachment, self)
+            self.scheduler = SendScheduler(groups.reactor, attachment, self)
             undo.pop_all()
-        self._poster = self.turn.poster
+        self._queue = self.scheduler.queue
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._receives = attachment.receives
@@ -121,11 +120,12 @@ class Link:
 
     def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
         """
-        The server's answer to a Proposal: our end of a connection on this link (RFC 7609, A.2.2).
+        Create the server's answer to a Proposal, which describes the local end of a connection (RFC 7609,
+        A.2.2).
 
-        @param token: the alert token, which the peer puts into each CDC message to us.
-        @param isFirst: it is the group's first contact.
-        @param hostName: of this host; version 2 tells it.
+        @param token: alert token, which the peer puts into each CDC message.
+        @param isFirst: whether this is the first contact of the group.
+        @param hostName: name of this host, sent in version 2.
         """
         extension = self.agreement.extension(isFirst, hostName)
         return self._answer(Accept, element, token, self.port.candidate.mtu, isFirst, extension)
@@ -134,10 +134,11 @@ class Link:
         self, element: Element, token: int, accept: Accept, agreement: Agreement, hostName: bytes
     ) -> Confirm:
         """
-        The client's answer to an Accept: our end of a connection on this link (RFC 7609, A.2.3).
+        Create the client's answer to an Accept, which describes the local end of a connection (RFC 7609,
+        A.2.3).
 
-        @param agreement: what the Accept comes to. Its enterprise ID is repeated, which need not be that of
-            the group's first contact.
+        @param agreement: terms of the Accept. Its enterprise ID is repeated, and may differ from that of the
+            first contact.
         """
         candidate = self.port.candidate
         extension = agreement.extension(accept.firstContact, hostName, (candidate.gid,))
@@ -175,38 +176,39 @@ class Link:
 
     def connect(self, far: FarEnd, isDirect: bool) -> None:
         """
-        The peer's end is known: make the queue pair ready for it.
+        Connect the queue pair to the peer's.
 
-        @param isDirect: no router is between the two ends.
-        @raise Refused: the device can't do it.
+        @param far: the peer's queue pair.
+        @param isDirect: whether there is no router between the two ends.
+        @raise Refused: the device failed to connect.
         """
         self._far = far
         self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
-        self.turn.placing = IPlacing(self._queuePair, None)
+        self.scheduler.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
-            self._poster.openLane(lane)
+            self._queue.openLane(lane)
             self._reader.addSource(lane.takeMessages, self._taken, unread)
 
-    def keep(self) -> None:
-        """Keep what is posted from now on: another link, about to come, may have to send it again."""
-        if self._poster.kept is None:
-            self._poster.keep()
+    def retain(self) -> None:
+        """Retain posted bytes from now on, since the group is about to have another link."""
+        if self._queue.unacknowledged is None:
+            self._queue.retain()
             for stream in self.members:
                 flow = self._flows.get(stream.token)
                 if flow is not None:
-                    flow.keep()
+                    flow.retain()
 
-    def forgo(self) -> None:
-        """Keep nothing any more: there is no other link."""
-        if self._poster.kept is not None and not self.turn.isHasty:
-            self._poster.forgo()
+    def stopRetaining(self) -> None:
+        """Retain nothing any more, since the group has no other link."""
+        if self._queue.unacknowledged is not None and not self.scheduler.isHasty:
+            self._queue.stopRetaining()
 
     async def prepare(self, answer: Accept | Confirm) -> None:
-        """Find out how the peer's buffer is reached, so that no write has to wait for that."""
-        placing = self.turn.placing
+        """Resolve the address of the peer's buffer, so that the first write need not wait for it."""
+        placing = self.scheduler.placing
         if placing is not None:
             known: Deferred[None] = Deferred()
             placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
@@ -215,10 +217,10 @@ class Link:
             try:
                 await known.addTimeout(PREPARING_SECONDS, self._reactor)
             except TimeoutError:
-                pass  # a busy peer: the first write will wait for it
+                pass  # the peer is busy; the first write waits for it
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
-        """Whether the other end is at this port, and its queue pair has this number; None: any."""
+        """Whether the peer's port has these addresses, and its queue pair this number (None: any)."""
         far = self._far
         if far is None:
             return False
@@ -226,18 +228,18 @@ class Link:
 
     @property
     def farQPN(self) -> QPN | None:
-        """The number of the queue pair at the other end; None before the first contact."""
+        """Number of the peer's queue pair; None before the first contact."""
         return None if self._far is None else self._far.qpn
 
-    def bearing(self, answer: Accept | Confirm, named: Link) -> Bearing:
+    def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
         """
-        The way to the peer's ring by this link.
+        Return the peer's ring as this link reaches it.
 
-        @param named: the link that the answer is about: another one may have failed meanwhile.
-        @raise Refused: the peer never told of that buffer.
+        @param named: the link that the answer names; it may have failed since.
+        @raise Refused: the peer has not announced that buffer.
         """
         address, rkey = self.group.target(self, named, answer)
-        return Bearing(self._poster, address, rkey)
+        return RemoteBuffer(self._queue, address, rkey)
 
     @property
     def isStopping(self) -> bool:
@@ -258,59 +260,59 @@ class Link:
 
     @property
     def isOver(self) -> bool:
-        """The link is gone; connections that still have something to read stay."""
-        return self._poster.isOver
+        """The link has ended; connections with unread bytes remain."""
+        return self._queue.isOver
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
-        """Let go of a connection that is over; if C{quiet}, the peer can't write to its element any more."""
+        """Remove an ended connection; if C{quiet}, the peer does not write to its element any more."""
         self.members.pop(stream, None)
         self.group.forget(stream, element, quiet)
         if not self.isOver:
-            self.turn.atEnd(self.group.trim)
+            self.scheduler.callAtEnd(self.group.trim)
         else:
-            self.group.trimSoon()  # it may go on by other links
+            self.group.trimSoon()  # the group may have other links
 
-    def hasten(self, stream: Member) -> None:
-        """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
-        self.turn.hasten()
+    def confirmSoon(self, stream: Member) -> None:
+        """Request acknowledgement of all that was sent on a connection, because the process stops."""
+        self.scheduler.confirmSoon()
         if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:
-        """A turn has ended: see whether somebody waited for that."""
-        if not self._poster.isBusy:
-            if self._presence.isDue:
-                self._presence.settle()
+        """Handle the end of processing, for which closing or leaving the reactor may wait."""
+        if not self._queue.isBusy:
+            if self._reactorUse.isDue:
+                self._reactorUse.settle()
             if self.isStopping:
                 self.groups.checkStopped()
 
     # Completions
 
-    def look(self) -> None:
-        """Take in what has arrived, now."""
-        for _ in range(_LOOKS):
+    def poll(self) -> None:
+        """Poll for received messages."""
+        for _ in range(_POLL_BATCHES):
             if self.isOver or not self._reader.poll():
                 break
 
     def _sent(self, batch: Sequence[Completion]) -> None:
-        self.turn.completed(batch)
+        self.scheduler.completed(batch)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        """Take what has been received."""
-        poster = self._poster
-        wasBusy, poster.isBusy = poster.isBusy, True
+        """Process receive completions."""
+        queue = self._queue
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             self._take(batch)
             self._settle()
         finally:
-            poster.isBusy = wasBusy
-        if self._presence.isDue or self.groups.isStopping:
+            queue.isBusy = wasBusy
+        if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
     def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
-        """Take the CDC messages that a direct lane brings."""
-        poster = self._poster
-        wasBusy, poster.isBusy = poster.isBusy, True
+        """Process CDC messages received through a direct lane."""
+        queue = self._queue
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             if len(messages) == 1:
                 message = messages[0]
@@ -319,168 +321,167 @@ class Link:
                     receive(flow, message)
             else:
                 self._takeSeveral(messages)
-            self.wasHeard = True
-            self.turn.settle()
+            self.hasReceived = True
+            self.scheduler.settle()
         finally:
-            poster.isBusy = wasBusy
-        if self._presence.isDue or self.groups.isStopping:
+            queue.isBusy = wasBusy
+        if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
     def _takeSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
-        """Take CDC messages; see C{_take} for why what was written may go out in between."""
-        poster = self._poster
-        clock = self.turn.clock
+        """Process several CDC messages, with flushes in between as in C{_take}."""
+        queue = self._queue
+        clock = self.scheduler.clock
         flows = self._flows
         due = clock() + HOLD_SECONDS
         for message in messages:
-            if poster.dirty and clock() >= due:
-                self.turn.settle()
+            if queue.dirty and clock() >= due:
+                self.scheduler.settle()
                 due = clock() + HOLD_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
                 receive(flow, message)
 
     def _settle(self) -> None:
-        """Flush what was written."""
-        self.turn.settle()
+        """Flush dirty flows, and repost receives."""
+        self.scheduler.settle()
         used = self._used
-        if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
+        if len(used) >= _REPOST and not self.isOver:  # after the flush, to keep it out of the latency
             self._queuePair.postReceive(used)
             used.clear()
 
     def _take(self, batch: Sequence[Completion]) -> None:
         """
-        Hand on what was received, each to its connection.
+        Dispatch received messages to their connections.
 
-        While that takes long, what was written meanwhile goes out: otherwise the peer has nothing to do until
-        we are ready, and then we have not until it is.
+        If that is slow, flush writes in between, so that both ends work in parallel.
         """
-        poster = self._poster
-        clock = self.turn.clock
+        # Local names: this loop runs once per message.
+        queue = self._queue
+        clock = self.scheduler.clock
         flows = self._flows
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
-        due = clock() + HOLD_SECONDS if len(batch) > 1 else inf
+        due = clock() + HOLD_SECONDS if len(batch) > 1 else inf  # a single message needs no clock
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
-            if status:
-                self.broken(said(status))
+            if status:  # the queue pair is in the error state: all later completions fail, too
+                self.broken(statusText(status))
                 break
-            used.append(byOffset[offset])
+            used.append(byOffset[offset])  # reposted in _settle; its bytes are not read after this iteration
             message = unpackFrom(receives, offset)
-            if length < CDC_LENGTH or message[0] >> 8 != CDC_TYPE:
+            if length < CDC_LENGTH or message[0] >> 8 != CDC_TYPE:  # LLC, or invalid: the group decides
                 self.group.control(self, bytes(receives[offset : offset + length]))
                 continue
-            if poster.dirty and clock() >= due:
+            if queue.dirty and clock() >= due:
                 self._settle()
                 due = clock() + HOLD_SECONDS
+            # A message for an unknown token is dropped: its connection has just ended here.
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
                 receive(flow, message)
-        self.wasHeard = True
+        self.hasReceived = True
 
     # LLC
 
     def send(self, raw: bytes) -> str | None:
         """
-        Post one LLC message, ahead of what waits.
+        Post one LLC message, ahead of queued bytes.
 
-        @return: how the device refused it, if it did.
+        @return: the reason if the device refused it, else None.
         """
         if self.isOver or self._queuePair.state is not QPState.RTS:
             return None
-        poster = self._poster
-        request = poster.newMessage()
-        poster.number(request)
+        queue = self._queue
+        request = queue.newMessage()
+        queue.number(request)
         request.inline = (raw,)
         try:
             self._queuePair.postSend([request])
         except Exception as error:
             if not isinstance(error, RDMAError):
-                _log.failure("A link of SMC-R ends by an error while it sent ({link!r})", link=self)
+                _log.failure("An SMC-R link ends because of an error while sending ({link!r})", link=self)
             return f"the device refused a message: {error}"
         return None
 
     # How it breaks
 
     def broken(self, text: str) -> None:
-        """The queue pair is of no more use; what has arrived by it comes first."""
+        """End the link because its queue pair has failed, after processing what was received."""
         if not self.isOver and not self.isBreaking:
             self.isBreaking = True
-            self.look()
+            self.poll()
             self.group.linkBroken(self, text)
 
     def failed(self, failure: Failure) -> None:
-        """End connections with an error: something of ours, or of the device's, has raised, and is logged."""
+        """End the link because of an exception here or in the device, which has been logged."""
         if not self.isOver:
             self.isBreaking = True
-            self.group.linkFailed(self, f"an error here: {failure.getErrorMessage()}")
+            self.group.linkFailed(self, f"internal error: {failure.getErrorMessage()}")
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
-        """End the link when the queue pair of the device's event is its own; the text says how it failed."""
+        """Handle an asynchronous error of a queue pair, if it is this link's."""
         if queuePair is self._queuePair:
             self.broken(text)
 
     # Rest
 
     def rest(self) -> None:
-        """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        """Remove readers and delayed calls from the reactor until C{wake}."""
         if self.isOver:
-            return  # who waits for its end is told of it
+            return  # calls that report the end are still pending
         self._reader.stop()
-        self.turn.rest()
+        self.scheduler.rest()
 
     def wake(self) -> None:
-        """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
+        """Return to the reactor; other code may have removed the readers, as trial does."""
         if not self.isOver and self._far is not None:
             self._reader.start()
-            self.turn.wake()
+            self.scheduler.wake()
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor that becomes readable with what the peer sends, once C{attend} was called."""
+        """File descriptor that becomes readable when messages arrive, after C{attend}."""
         return self._reader.fileno()
 
     def attend(self) -> None:
         """
-        Take in what has arrived while the link rests.
-
-        What arrives from now on makes C{descriptor} readable.
+        Process messages received while the link is off the reactor, and rearm C{descriptor}.
         """
         if not self.isOver and self._far is not None:
             self._reader.attend()
             if not self.isOver:
-                self.turn.look()
+                self.scheduler.poll()
 
     def rouse(self) -> None:
-        """There is something to do in the link's rest."""
-        self._presence.rouse()
+        """Return to the reactor, because something was queued."""
+        self._reactorUse.rouse()
 
     # The end
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
-        turn, poster = self.turn, self._poster
+        """Stop posting; pending calls are made after the context exits."""
+        turn, queue = self.scheduler, self._queue
         self.isBreaking = True
         self.isActive = False
-        poster.end()
-        wasBusy, poster.isBusy = poster.isBusy, True
+        queue.end()
+        wasBusy, queue.isBusy = queue.isBusy, True
         try:
             yield
         finally:
-            poster.isBusy = wasBusy
+            queue.isBusy = wasBusy
         if not wasBusy:
-            turn.remind()
+            turn.scheduleIfPending()
         if self.isStopping:
             turn.finish()
         self.turned()
 
     def discard(self) -> None:
-        """Let go of everything: the link has never been used."""
-        self.turn.end()
+        """Release all resources of a link that was never used."""
+        self.scheduler.end()
         self.closeAttachment()
 
     def closeAttachment(self) -> None:
-        """Let go of the queue pair, and what belongs to it."""
+        """Close the queue pair, and what belongs to it."""
         self._attachment.close()

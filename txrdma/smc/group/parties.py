@@ -13,14 +13,14 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
-from txrdma.smc.common.presence import Presence
+from txrdma.smc.common.reactoruse import ReactorUse
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.endings import Endings
-from txrdma.smc.group.posting import Bearing, Kept
-from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.group.closenotifier import CloseNotifier
+from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm
 
 
@@ -40,7 +40,7 @@ class Member(Protocol):
     @property
     def connected(self) -> bool: ...
     @property
-    def hasHeardEnd(self) -> bool: ...
+    def hasReceivedEnd(self) -> bool: ...
     @property
     def hasArrived(self) -> bool: ...
     @property
@@ -58,7 +58,7 @@ class Member(Protocol):
     def rebind(self, link: Any) -> None:
         """Begin on another link of the group, as the one that the handshake has named has failed."""
 
-    def move(self, link: Any, bearing: Bearing, kept: Sequence[Kept]) -> None:
+    def move(self, link: Any, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
         """Go on by another link of the group, as its own has failed."""
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
@@ -76,13 +76,13 @@ class Membership(Protocol):
     The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
 
     @ivar ports: where links may begin; active ones first.
-    @ivar endings: ends of connections that are still to be told.
+    @ivar closeNotifier: ends of connections that are still to be told.
     """
 
     reactor: Any
-    endings: Endings
+    closeNotifier: CloseNotifier
     ports: tuple[Port, ...]
-    presence: Presence
+    reactorUse: ReactorUse
     timing: Timing
     isStopping: bool
 
@@ -139,7 +139,7 @@ class LinkOwner(Protocol):
     def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
         """The place where the peer's ring begins on a link, and its key there."""
 
-    def lookBeside(self) -> None:
+    def pollOtherLinks(self) -> None:
         """Take in what links have brought whose turn it is not."""
 
     def discard(self) -> None:

@@ -23,7 +23,7 @@ from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.handshake._offer import Candidate, Subnets, VERSIONS
+from txrdma.smc.terms.offer import Candidate, Subnets, VERSIONS
 from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()

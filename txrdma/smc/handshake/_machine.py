@@ -11,7 +11,7 @@ C{done}: once it is true, what TCP brings is none of their business (but see C{m
 
 The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
 FellBack when the peer declines or does not answer, and Failed when the connection is of no use. What there is
-to be agreed on is a matter of L{txrdma.smc.handshake._offer}.
+to be agreed on is a matter of L{txrdma.smc.terms.offer}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Protocol, Union
 from txrdma.error import RDMAError, WireError
 from txrdma.kit.machines import machineBuilder
 from txrdma.kit.values import frozen
-from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
+from txrdma.smc.terms.offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
@@ -389,7 +389,7 @@ class _Handshake:
 
     @property
     def mayCross(self) -> bool:
-        """TCP may begin with CLC that was long under way, which L{txrdma.smc.wire.clc.Crossed} finds."""
+        """Late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
         return self._core.mayCross
 
     @property

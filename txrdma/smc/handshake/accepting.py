@@ -1,5 +1,5 @@
 """
-The server's end of a CLC handshake: who accepts a Proposal, or knows of a client that will send one.
+The server's side of a CLC handshake: accepts Proposals.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ from typing import Any, cast
 from twisted.internet.interfaces import IProtocol
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.interfaces import IArrival
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
-from txrdma.smc.handshake._offer import Choice, choose
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.handshake.outcomes import Outcomes
+from txrdma.smc.signalling.interfaces import IServerSignal
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Choice, choose, Role
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
 def _meansMemory(proposal: Proposal) -> bool:
-    """Whether a client has chosen shared memory: no real port has the addresses that it offers."""
+    """Whether a client has chosen shared memory: its addresses are not those of a real port."""
     return proposal.gid.isLoopback and proposal.mac.isLocal
 
 
-class Crowd:
+class HandshakeCount:
     """
-    The handshakes of one listener, without those of clients that may never propose: these hold nothing.
+    Number of handshakes in progress on a listener. Clients that have not announced SMC are not counted.
 
-    @ivar present: how many of them are under way.
+    @ivar present: the number.
     """
 
     present = 0
@@ -43,9 +42,9 @@ class Crowd:
 
 class ServerNegotiation(Negotiation):
     """
-    The server's end of a connection whose client speaks SMC, or may do so.
+    The server's side of a handshake with a client that supports SMC, or may support it.
 
-    @ivar _arrival: what its carrier knows of the connection, None when that is nothing.
+    @ivar _arrival: signal of the client; None if there is none.
     """
 
     role = Role.SERVER
@@ -58,16 +57,16 @@ class ServerNegotiation(Negotiation):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
-        arrival: IArrival | None,
-        crowd: Crowd | None = None,
+        arrival: IServerSignal | None,
+        count: HandshakeCount | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
-        self._crowd = crowd or Crowd()
+        self._count = count or HandshakeCount()
         self._isInside = False
 
     def connectionMade(self) -> None:
-        """The client speaks first, if its carrier is sure of it."""
+        """Wait for the client's first bytes; a client that has announced SMC is counted at once."""
         arrival = self._arrival
         if arrival is not None:
             self._peer.introduce(arrival)
@@ -80,7 +79,7 @@ class ServerNegotiation(Negotiation):
         self._begin(core)
 
     def readConnectionLost(self) -> None:
-        """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
+        """Handle a FIN; a client that has sent its Confirm may have finished by SMC-R already."""
         if self._isConfirmed and self._work is not None:
             self._hasEnded = True
         else:
@@ -88,13 +87,13 @@ class ServerNegotiation(Negotiation):
 
     def _enter(self) -> bool:
         """
-        Count the handshake: the client is known to propose, or has done so.
+        Count the handshake, once the client has announced or sent a Proposal.
 
-        @return: False where there are too many.
+        @return: False if there are too many.
         """
-        if not self._isInside and self._crowd.present < self._options.handshakes:
+        if not self._isInside and self._count.present < self._options.handshakes:
             self._isInside = True
-            self._crowd.present += 1
+            self._count.present += 1
         return self._isInside
 
     def _withdrawn(self) -> None:
@@ -107,7 +106,7 @@ class ServerNegotiation(Negotiation):
             self._arrival.settle()
         if self._isInside:
             self._isInside = False
-            self._crowd.present -= 1
+            self._count.present -= 1
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -125,12 +124,12 @@ class ServerNegotiation(Negotiation):
 
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():
-            raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
+            raise Refused(f"{self._options.handshakes} handshakes are in progress", Diagnosis.MEM)
         groups, candidates = self._ways(isLocal=_meansMemory(proposal))
         own = self._addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
         if isinstance(choice, Diagnosis):
-            raise Refused("nothing of the client's Proposal can be had", choice)
+            raise Refused("nothing of the client's Proposal is acceptable", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
         self._stream = stream = Stream(link, element, self._addresses, self.role)
@@ -140,7 +139,9 @@ class ServerNegotiation(Negotiation):
     async def _place(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
-        """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
+        """
+        Find a group for the client and reserve a ring; return the group, whether it is new, and the ring.
+        """
         options, witness = self._options, self._peer.witness
         while True:
             group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)
@@ -151,7 +152,7 @@ class ServerNegotiation(Negotiation):
                 if isNew:
                     group.discard()
                 elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
-                    continue
+                    continue  # the group has ended meanwhile: try another
                 raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
@@ -162,7 +163,7 @@ class ServerNegotiation(Negotiation):
         if link.isOver and not stream.wasLost:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         if link.isOver:
-            pass  # the client has said all, and gone
+            pass  # the client has already finished, and gone
         elif group.isNew:
             group.connect(confirm)
             await group.confirmed()

@@ -1,7 +1,8 @@
 """
-From a TCP connection to a stream: the CLC handshake of both ends, and what comes of it.
+Runs a CLC handshake on a TCP connection; the result is a stream over SMC-R, or plain TCP.
 
-L{txrdma.smc.handshake._machine} decides; here are the TCP connection, the timer and the link group.
+Common part of client and server. L{txrdma.smc.handshake._machine} makes the decisions; this module connects
+it with the TCP connection, a timer and a link group.
 """
 
 from __future__ import annotations
@@ -25,21 +26,20 @@ from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
 from txrdma.kit.logs import Seldom
-from txrdma.smc.carriers.counterpart import Counterpart
-from txrdma.smc.common.presence import presenceOn, Use
+from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
-from txrdma.smc.handshake._offer import Candidate
+from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
-from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.options import LOCAL_DEVICE, Options
-from txrdma.smc.stream.companion import Companion
+from txrdma.smc.signalling.counterpart import PeerIdentity
 from txrdma.smc.stream.stream import Address, Stream
+from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
-from txrdma.smc.wire.clc import Crossed, Diagnosis
+from txrdma.smc.terms.offer import Candidate, Role
+from txrdma.smc.terms.options import LOCAL_DEVICE, Options
+from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -47,19 +47,19 @@ _seldom = Seldom(_log)
 
 @lru_cache(1)
 def hostName() -> bytes:
-    """The name of this host, as version 2 tells it to the peer in a first contact."""
+    """The name of this host, which version 2 sends in a first contact."""
     return os.uname().nodename.encode("ascii", "replace")
 
 
 def _resumed(
     steps: Coroutine[Deferred[Any], Any, None], waited: Deferred[Any]
 ) -> Generator[Deferred[Any], Any, None]:
-    """The rest of steps that have begun, and wait for something."""
+    """Continue a coroutine that has already been started, and awaits a Deferred."""
     try:
         while True:
             try:
                 result = yield waited
-            except GeneratorExit:  # nobody waits any more, as when a reactor is abandoned
+            except GeneratorExit:  # garbage collection, as when a reactor is abandoned
                 steps.close()
                 raise
             except BaseException as error:
@@ -73,11 +73,11 @@ def _resumed(
 @implementer(IHalfCloseableProtocol)
 class Negotiation(Protocol):
     """
-    The base of a client's and a server's negotiation, which runs a CLC handshake on a TCP connection.
+    Base class of L{ClientNegotiation} and L{ServerNegotiation}: runs a CLC handshake on a TCP connection.
 
-    @ivar _peer: who the other end is.
-    @ivar _work: the steps that an event has started, while they wait for something.
-    @ivar _stream: the SMC connection in the making.
+    @ivar _peer: identity of the peer.
+    @ivar _work: a coroutine started by an event of the handshake, while it is suspended.
+    @ivar _stream: the stream that is being set up.
     """
 
     transport: Connection
@@ -93,7 +93,7 @@ class Negotiation(Protocol):
         use: Use | None = None,
     ) -> None:
         """
-        @param use: of SMC on the reactor, which has begun for the connection; None: it begins now.
+        @param use: use of the reactor held for this connection; None: hold a new one.
         """
         self._reactor: IReactorTime = reactor
         self._options = options
@@ -109,44 +109,44 @@ class Negotiation(Protocol):
         self._early = b""
         self._isPaused = False
         self._hasEnded = False
-        self._use: Use | None = use or presenceOn(reactor).hold()
+        self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
-        """Begin, with a TCP connection."""
-        self._peer = Counterpart(transport, self.role is Role.SERVER)
+        """Begin on a TCP connection."""
+        self._peer = PeerIdentity(transport, self.role is Role.SERVER)
         super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
 
-    # What the TCP connection brings
+    # Called by TCP
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes of CLC, or the application's."""
+        """Process bytes of CLC, or early bytes of the application."""
         self._core.received(data, self._reactor.seconds())
         self._turn()
 
     def readConnectionLost(self) -> None:
-        """The peer has said all. If that was to a protocol on TCP, this hears it as it always does."""
+        """Handle a FIN; if the connection has fallen back to TCP, the protocol gets it in the usual way."""
         transport = self.transport
-        transport.startReading()  # so that it meets the end again, in its turn
+        transport.startReading()  # the end is read again, for the protocol
         self._core.ended()
         self._turn()
         if transport.protocol is self:
             transport.connectionLost(Failure(ConnectionDone()))
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: negotiations never close one half of the connection."""
+        """Do nothing: a handshake never closes one half of the connection."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End the negotiation without success: the TCP connection is lost."""
+        """Fail, because the TCP connection is lost."""
         self._end()
         self._failed(reason)
         self._leave()
 
-    # The core's turn
+    # Driving the state machine
 
     def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
         self._core = core
         if self._options.timeout is not None:
-            self._limit = self._reactor.callLater(self._options.timeout, self._tooLong)
+            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
         self._turn()
 
     def _turn(self) -> None:
@@ -161,7 +161,7 @@ class Negotiation(Protocol):
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = Crossed(core.isJoining) if core.mayCross else None
+                foreign = LateCLCFilter(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None and core.isEstablished:
                 self._runOnSMC(self._stream)
@@ -171,7 +171,7 @@ class Negotiation(Protocol):
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Have a timer by then: mostly the one that there is, which will see that it is not time yet."""
+        """Set the timer; one that fires earlier is kept, and set again when it fires."""
         timer = self._timer
         if timer is not None and timer.active():
             if self._until <= deadline:
@@ -181,7 +181,7 @@ class Negotiation(Protocol):
         self._timer = self._reactor.callLater(max(deadline - self._reactor.seconds(), 0.0), self._late)
 
     def _pause(self, isFull: bool) -> None:
-        """Let the peer wait with what it sends while nobody can say what that is."""
+        """Pause reading while received bytes can't be assigned to CLC or the application yet."""
         if isFull != self._isPaused:
             self._isPaused = isFull
             if isFull:
@@ -190,15 +190,17 @@ class Negotiation(Protocol):
                 self.transport.resumeProducing()
 
     def _late(self) -> None:
-        """If this process was busy, the answer may be there: it is heard before the next call."""
+        """Expire in the next iteration: if this process was busy, the answer may be readable already."""
         self._timer = self._reactor.callLater(0, self._expired)
 
     def _send(self, data: bytes) -> None:
-        """Give a message to the system now: who has confirmed may be done, and gone, in the same turn."""
+        """
+        Write a message to the socket at once: after a Confirm, the connection may end in this iteration.
+        """
         transport = self.transport
         if not transport.dataBuffer and not transport._tempDataLen:
             sent = transport.writeSomeData(data)
-            if isinstance(sent, int):  # what goes wrong is met by the reactor, too
+            if isinstance(sent, int):  # errors are reported by the reactor
                 data = data[sent:]
         if data:
             transport.write(data)
@@ -208,7 +210,7 @@ class Negotiation(Protocol):
         self._core.expired(self._reactor.seconds())
         self._turn()
 
-    def _tooLong(self) -> None:
+    def _timedOut(self) -> None:
         self._limit = None
         self._decline(Diagnosis.TIMEOUT_CL)
 
@@ -228,27 +230,27 @@ class Negotiation(Protocol):
             self._step(self._answer(event))
 
     async def _answer(self, event: clcEvents.Event) -> None:
-        """Act on an event that is a matter of one role: a Proposal, an Accept or a Confirm."""
+        """Process an event of one role: a Proposal, an Accept or a Confirm."""
         raise NotImplementedError
 
     def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
         try:
             waited = steps.send(None)
-        except StopIteration:  # it waits for nothing, as mostly
+        except StopIteration:  # the common case: nothing to wait for
             self._stepped(None)
             return
         except BaseException:
-            self._stumbled(Failure())
+            self._stepFailed(Failure())
             return
         work = Deferred.fromCoroutine(_resumed(steps, waited))
         self._work = work
-        work.addCallbacks(self._stepped, self._stumbled)
+        work.addCallbacks(self._stepped, self._stepFailed)
 
     def _stepped(self, _: None) -> None:
         self._work = None
         self._turn()
 
-    def _stumbled(self, failure: Failure) -> None:
+    def _stepFailed(self, failure: Failure) -> None:
         self._work = None
         if failure.check(CancelledError):
             return
@@ -258,9 +260,9 @@ class Negotiation(Protocol):
             diagnosis = Diagnosis.INTERR
             if failure.check(RDMAError):
                 text = failure.getErrorMessage()
-                _seldom.warn(text, "a connection can't be SMC-R: {error}", error=text)
+                _seldom.warn(text, "a connection can't use SMC-R: {error}", error=text)
             else:
-                _log.failure("An error, by which a connection can't be SMC-R", failure)
+                _log.failure("A connection can't use SMC-R because of an error", failure)
         self._decline(diagnosis)
 
     def _decline(self, diagnosis: Diagnosis) -> None:
@@ -272,14 +274,14 @@ class Negotiation(Protocol):
     # How it ends
 
     def _abandon(self) -> None:
-        """Let go of what was meant for SMC."""
+        """Release the stream that was being set up."""
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.discard()
-            stream.link.group.discard()  # if it was new, then for this connection: nobody else would end it
+            stream.link.group.discard()  # a group created for this connection only
 
     def _end(self) -> None:
         self._over = True
@@ -290,7 +292,7 @@ class Negotiation(Protocol):
         self._timer = self._limit = None
 
     def _leave(self) -> None:
-        """Use SMC no longer, unless a stream does so in place of the negotiation. Twice is fine."""
+        """Release the use of the reactor, unless it was passed on to a stream. Idempotent."""
         use, self._use = self._use, None
         if use is not None:
             use.release()
@@ -316,7 +318,7 @@ class Negotiation(Protocol):
     ) -> None:
         self._end()
         if self._hasEnded:
-            self.transport.startReading()  # so that the protocol meets the end, in its turn
+            self.transport.startReading()  # the end is read again, for the protocol
         allowed = self._options.fallback
         self._outcomes.fellBack(reason, peerDiagnosis, allowed)
         if not allowed:
@@ -342,55 +344,55 @@ class Negotiation(Protocol):
         self._end()
         link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
-        companion = Companion(stream, self.transport, self._reactor)
-        self.transport.protocol = companion
+        monitor = TCPMonitor(stream, self.transport, self._reactor)
+        self.transport.protocol = monitor
         protocol, failure = self._built()
         kind = SMCTransport if options.autocork else PromptTransport
         transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
         if options.sndbuf != SMCTransport.bufferSize:
             transport.bufferSize = options.sndbuf
         use, self._use = self._use, None
-        callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion, use)
+        callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
         if protocol is None:
             stream.close()
             self._failed(failure)
             return
         self._succeeded(protocol)
         if self._hasEnded:
-            companion.readConnectionLost()
+            monitor.readConnectionLost()
 
     def _built(self) -> tuple[IProtocol | None, Failure]:
-        """The user's protocol, or None and why there is none: its factory has declined, or raised."""
+        """Build the user's protocol; None and the reason if its factory has declined or raised."""
         try:
             return self._build(), Failure(NoProtocol())
         except Exception:
-            if self.role is Role.SERVER:  # whoever connects is told
+            if self.role is Role.SERVER:  # a client's Deferred fails instead
                 _log.failure("Unhandled error in buildProtocol")
             return None, Failure()
 
     def _succeeded(self, protocol: IProtocol) -> None:
-        """The user's protocol is connected."""
+        """Handle success: the user's protocol is connected."""
 
     def _failed(self, reason: Failure) -> None:
-        """Hear that the user's protocol will never be connected, for this reason."""
+        """Handle failure: the user's protocol will not be connected."""
 
     # What both need
 
     @property
     def _addresses(self) -> tuple[Address, Address]:
-        """The addresses of the TCP connection: ours, and the peer's."""
+        """Local address of the TCP connection, and the peer's."""
         return cast("tuple[Address, Address]", self._peer.addresses)
 
     @property
     def _terms(self) -> GroupTerms:
-        """The terms for a link group that the connection may need."""
+        """Terms for a new link group."""
         return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _localDevice(self) -> str:
         """
-        The device that shares memory with the peer.
+        Device string of the software device that shares memory with the peer.
 
-        @raise Refused: there is none.
+        @raise Refused: the peer is another user.
         """
         if self._peer.directory:
             return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
@@ -400,10 +402,10 @@ class Negotiation(Protocol):
 
     def _ways(self, isLocal: bool = False) -> tuple[LinkGroups, tuple[Candidate, ...]]:
         """
-        The link groups of the device that this connection should use, and our ends there.
+        Choose the device for this connection; return its link groups and the local candidates.
 
         @param isLocal: the peer has chosen shared memory.
-        @raise Refused: there is none.
+        @raise Refused: no device reaches the peer.
         """
         device = self._options.device
         if device == "auto":
@@ -415,7 +417,9 @@ class Negotiation(Protocol):
         return groups, groups.candidates
 
     def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
-        """The same by the RDMA port of the interface of the TCP connection, if that can be had."""
+        """
+        Link groups and candidates of the RDMA port at the interface of the TCP connection; None without one.
+        """
         if not realPorts.isAny():
             return None
         own, place = self._peer.own, self._peer.place
@@ -435,9 +439,9 @@ class Negotiation(Protocol):
 
     def _groupsOf(self, device: str) -> LinkGroups:
         """
-        The link groups of a device.
+        Open a device if necessary, and return its link groups.
 
-        @raise Refused: it is not to be had.
+        @raise Refused: the device can't be opened.
         """
         try:
             return linkGroups(self._reactor, device)

@@ -1,7 +1,7 @@
 """
-Put a protocol on a TCP connection that has been ours for a while: what falling back to TCP comes to.
+Fallback to TCP: connects the user's protocol to the TCP connection of a handshake.
 
-From then on nothing of ours is in the way of the bytes, but for CLC that may still be under way.
+From then on bytes pass only through Twisted's transport, except for late CLC messages, which are removed.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from enum import Enum
 from typing import Any, cast
 
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import Refused
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.insight.status import markTCP
+from txrdma.smc.common.names import prefixFor
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.stream.connectionstatus import markTCP
 
 _log = Logger()
 
 Foreign = Callable[[bytes], tuple[int, bool]]
 """
-Says how many of some first bytes are not the protocol's, and whether all that follows is.
+Returns how many of the first bytes are CLC, and whether all that follows is the protocol's.
 
-Raises C{Refused} when nothing that is said by TCP can be the protocol's: the connection is lost.
+Raises C{Refused} if no bytes on TCP can be the protocol's: the connection is then lost.
 """
 
 
 class _Reactor(IReactorFDSet, IReactorTime):
-    """The interfaces of the reactor that a TCP transport here is used with."""
+    """Interfaces of the reactor that are used here."""
 
 
 class _Leftover:
     """
-    Bytes that were read before the protocol was there.
+    Bytes that were read before the protocol was connected.
 
-    They are given to it by the first C{doRead}, so pausing, TLS and the order of things work as with any
-    others; since nothing may come from the socket any more, that C{doRead} is ours to call.
+    The first C{doRead} delivers them, so that pausing, TLS and ordering work as usual. It is called from
+    here, since the socket may never become readable again.
     """
 
     def __init__(self, transport: Connection, data: bytes) -> None:
@@ -56,7 +57,7 @@ class _Leftover:
         cast(_Reactor, self._transport.reactor).callLater(0, self.deliver)
 
     def deliver(self) -> None:
-        """Call C{doRead} if the transport is reading and nobody did it before."""
+        """Call C{doRead} if the transport is reading and the bytes are not delivered yet."""
         transport = self._transport
         reactor = cast(_Reactor, transport.reactor)
         if transport.__dict__.get("doRead") != self._doRead or not transport.connected:
@@ -65,11 +66,11 @@ class _Leftover:
             callWithContext({"system": transport.logstr}, self._read)
 
     def _read(self) -> None:
-        """Do what the reactor does, which calls the protocol by its name in the log."""
+        """Call C{doRead} as the reactor does."""
         try:
             self._transport.doRead()
         except BaseException:
-            _log.failure("Unhandled Error")  # as the reactor says it
+            _log.failure("Unhandled Error")  # the reactor's message
             self._transport.connectionLost(Failure())
 
     def _doRead(self) -> Exception | None:
@@ -79,11 +80,11 @@ class _Leftover:
         return transport._dataReceived(self._data)
 
 
-class _Sifter:
+class _CLCStripper:
     """
-    Takes what is not for the protocol from the beginning of what the socket brings.
+    Strips late CLC messages from the TCP stream before the application sees it.
 
-    It sits where bytes come out of the socket, so TLS gets what is left of them, too.
+    It replaces the method that gets bytes from the socket, so that it works below TLS, too.
     """
 
     def __init__(self, transport: Connection, foreign: Foreign) -> None:
@@ -96,12 +97,12 @@ class _Sifter:
     def _dataReceived(self, data: bytes) -> Exception | None:
         self._held += data
         try:
-            # At the end, what is there is what there is.
+            # No data means that the connection has ended: the rest is the protocol's.
             count, isSure = self._foreign(self._held) if data else (0, True)
         except Refused:
             transport = self._transport
             del transport._dataReceived
-            # By a reset: the peer would take a FIN for an end in order.
+            # Close by a reset, since the peer would take a FIN for an orderly end.
             close = transport._closeSocket
             transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]  # as above, of Twisted's
             return ConnectionLost()
@@ -114,13 +115,6 @@ class _Sifter:
         return why if data else transport._dataReceived(b"")
 
 
-def prefixFor(transport: Connection, protocol: IProtocol) -> str:
-    """The log prefix of a protocol on a TCP transport that was made for another one."""
-    _name, comma, rest = transport.logstr.partition(",")
-    name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
-    return name + comma + rest
-
-
 def runOnTCP(
     transport: Connection,
     protocol: IProtocol,
@@ -131,17 +125,17 @@ def runOnTCP(
     foreign: Foreign | None = None,
 ) -> None:
     """
-    Connect a protocol with a TCP transport that has been serving another one.
+    Connect a protocol to the TCP transport of a handshake.
 
-    @param leftover: what the other one had received and did not want.
-    @param foreign: finds out which of the first bytes that still come are not the protocol's.
+    @param leftover: received bytes that belong to the protocol.
+    @param foreign: recognizes late CLC messages among the next bytes; None if there can be none.
     """
     markTCP(transport, role, reason, peerDiagnosis)
     _holdPresence(transport)
     transport.logstr = prefixFor(transport, protocol)
     transport.protocol = protocol
     if foreign is not None:
-        _Sifter(transport, foreign)
+        _CLCStripper(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
     # ITransport is what it is, IProtocol has no types for it.
     callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
@@ -150,12 +144,12 @@ def runOnTCP(
 
 
 def _holdPresence(transport: Connection) -> None:
-    """C{txrdma connections} tells of this process as long as the connection lives."""
-    use = presenceOn(transport.reactor).hold()
+    """Hold a use of the reactor as long as the connection lives, so that C{txrdma connections} lists it."""
+    use = reactorUse(transport.reactor).hold()
     lost = transport.connectionLost
 
     def connectionLost(reason: Failure) -> None:
-        transport.__dict__.pop("connectionLost", None)  # who aborts and then raises is told twice by Twisted
+        transport.__dict__.pop("connectionLost", None)  # called twice if a protocol aborts and raises
         try:
             lost(reason)
         finally:

@@ -1,5 +1,5 @@
 """
-The client's end of a CLC handshake: who proposes, when the listener is known to speak SMC.
+The client's side of a CLC handshake: proposes SMC if the listener is known to support it.
 """
 
 from __future__ import annotations
@@ -14,37 +14,36 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused, WireError
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.dialing import approachOf
-from txrdma.smc.carriers.interfaces import IApproach
-from txrdma.smc.common.presence import Use
-from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
-from txrdma.smc.handshake._offer import Agreement, Offer, propose
-from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.handshake.choice import carrierFor
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign
-from txrdma.smc.insight.outcomes import Outcomes, tellSilence
-from txrdma.smc.options import Options
+from txrdma.smc.signalling.dialing import approachOf
+from txrdma.smc.signalling.interfaces import IClientSignal
+from txrdma.smc.signalling.silence import logUnresponsivePeer, silentPeers
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Agreement, Offer, propose, Role
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
 class ClientNegotiation(Negotiation):
     """
-    The client's end of a negotiation, which proposes SMC to the server.
+    The client's side of a handshake.
 
-    @ivar _approach: the carrier's view, while it is not known whether the listener speaks SMC.
-    @ivar _held: bytes that came before it did, and may be somebody else's.
-    @ivar _hasAsked: the peer should answer; if it does not, others need not ask for a while.
+    @ivar _approach: signal to the listener, until it is known whether the listener supports SMC.
+    @ivar _held: bytes received before that is known.
+    @ivar _hasAsked: a Proposal was sent; if it is not answered, later connections do not propose for a while.
     """
 
     role = Role.CLIENT
-    _approach: IApproach | None = None
+    _approach: IClientSignal | None = None
     _accept: Accept | None = None
     _group: Group | None = None
     _held = b""
@@ -60,7 +59,7 @@ class ClientNegotiation(Negotiation):
         finished: Deferred[IProtocol] | None = None,
     ) -> None:
         """
-        @param finished: fires with the user's protocol; when it is cancelled, so is this, by its owner.
+        @param finished: fires with the user's protocol; its canceller must call C{cancel}.
         """
         super().__init__(reactor, options, outcomes, build, use)
         self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
@@ -68,39 +67,39 @@ class ClientNegotiation(Negotiation):
         self._offer: Offer | None = None
 
     def finished(self) -> Deferred[IProtocol]:
-        """The user's protocol, when it is connected."""
+        """Return a Deferred that fires with the user's protocol when it is connected."""
         return self._finished
 
     def connectionMade(self) -> None:
-        """Propose, if the listener is known to speak SMC."""
-        self.transport.protocol = self  # and not what an endpoint has put before us
+        """Propose, if the listener is known to support SMC."""
+        self.transport.protocol = self  # instead of the wrapper of an endpoint
         self._approach = approachOf(self.transport, partial(carrierFor, self._reactor, self._options))
-        self._approach.ask(self.transport, self._told)
+        self._approach.ask(self.transport, self._signalled)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes before the listener has said that it has us: it is somebody else, or its word comes next."""
+        """Hold bytes that arrive before the listener's signal, which may be about to arrive."""
         if self._approach is None:
             super().dataReceived(data)
             return
         self._held += data
         self.transport.pauseProducing()
-        self._reactor.callLater(0, self._heardEarly)
+        self._reactor.callLater(0, self._decideEarly)
 
-    def _heardEarly(self) -> None:
+    def _decideEarly(self) -> None:
         if self._approach is not None:
-            self._approach.hurry()
+            self._approach.decideNow()
 
     def readConnectionLost(self) -> None:
         """
-        The server closed TCP: one that can't have us, or is a stranger, or ours after its last word by SMC-R.
+        Handle a FIN of the server, which may have sent everything by SMC-R already.
 
-        Where it has said nothing yet, the protocol is connected and hears of the end, as by plain TCP.
+        Before the listener's signal, the protocol is connected on plain TCP, and sees the end there.
         """
         if self._approach is not None:
             self._hasEnded = True
             self._runOnTCP(Diagnosis.PEERNOSMC, None, self._held)
         elif self._stream is not None:
-            self._hasEnded = True  # the Confirm is sent
+            self._hasEnded = True  # after the Confirm was sent
         else:
             super().readConnectionLost()
 
@@ -110,7 +109,7 @@ class ClientNegotiation(Negotiation):
             approach.close()
         super()._end()
 
-    def _told(self) -> None:
+    def _signalled(self) -> None:
         approach, self._approach = self._approach, None
         assert approach is not None, "a carrier's answer after the end"
         held, self._held = self._held, b""
@@ -144,10 +143,10 @@ class ClientNegotiation(Negotiation):
         if isInTime:
             silentPeers(self._reactor).answered(peer)
         elif peer is not None:
-            tellSilence(self._reactor, peer, self._reactor.seconds())
+            logUnresponsivePeer(self._reactor, peer, self._reactor.seconds())
 
     def _declineAtOnce(self, diagnosis: Diagnosis) -> None:
-        """The server waits to hear something."""
+        """Decline without a Proposal, because the server waits for a CLC message."""
         self._send(Decline(peerID=peerID(), diagnosis=diagnosis).encode())
         self._runOnTCP(diagnosis, None, b"")
 
@@ -205,7 +204,7 @@ class ClientNegotiation(Negotiation):
             self._step(self._linked(self._stream, accept))
 
     async def _linked(self, stream: Stream, accept: Accept) -> None:
-        """Make the link ready after our Confirm is sent, and attach the stream to it."""
+        """Wait until the link is ready, after the Confirm was sent, and attach the stream to it."""
         assert self._group is not None, "a stream before its group"
         if accept.firstContact:
             await self._group.confirmed()
@@ -221,12 +220,12 @@ class ClientNegotiation(Negotiation):
 
     def _failed(self, reason: Failure) -> None:
         if self._hasAsked and reason.check(WireError):
-            self._answered(isInTime=False)  # whoever answers so would do it each time
+            self._answered(isInTime=False)  # the peer would answer like this each time
         if not self._finished.called:
             self._finished.errback(reason)
 
     def cancel(self) -> None:
-        """End the connection, as nobody waits for it any more."""
+        """Abort the connection, because the user cancelled it."""
         address = self.transport.getPeer()
         self._end()
         self.transport.abortConnection()

@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
 
 from txrdma.smc.dialing import cancellable, endpointTo
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.transports import dial, listen, Terms
-from txrdma.smc.options import Options
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.report import report
+from txrdma.smc.terms.options import Options
 
 
 @implementer(ISMCBackend)
@@ -31,7 +31,7 @@ class KernelBackend:
         Connect to a host and a port; the handshake is over, too, when the protocol is there.
 
         Fails as TCP does, with C{ConnectBindError} where the kernel has no SMC sockets, and with
-        L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+        L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
         """
         introspection.appear(reactor, report)
         terms = Terms(f"connection to {host}:{port}", options.fallback)

@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
 from txrdma.kit.logs import Seldom
-from txrdma.smc.insight.status import socketToDict, tcpCounts
 from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
 from txrdma.smc.kernel.sockets import hasFallenBack
+from txrdma.smc.stream.connectionstatus import socketToDict, tcpCounts
 from txrdma.smc.wire.clc import Diagnosis
 
 if TYPE_CHECKING:

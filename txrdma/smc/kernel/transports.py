@@ -22,14 +22,14 @@ from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
-from txrdma.smc.carriers.owners import placeOf
-from txrdma.smc.common.presence import presenceOn, Use
-from txrdma.smc.insight.outcomes import NotSMC, Outcomes
-from txrdma.smc.insight.status import forget, register
+from txrdma.smc.common.reactoruse import reactorUse, Use
+from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.kernel.sockets import hasFallenBack, smcSocket, unsent
 from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.stepping import AcceptingFactory, Build
+from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.stream.connectionstatus import forget, register
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wrapping import AcceptingFactory, Build
 
 _FIRST: Final = 1e-3
 _LONGEST: Final = 0.1
@@ -87,7 +87,7 @@ class KernelConnection(Connection):
 
     def _established(self, role: str, terms: Terms) -> None:
         self.smc = KernelStatus(self, role)
-        self._use = presenceOn(self.reactor).hold()
+        self._use = reactorUse(self.reactor).hold()
         register(self)
         terms.tell(self.smc)
 
@@ -225,7 +225,7 @@ class KernelPort(Port):
     def startListening(self) -> None:
         """Listen, and fail as TCP does; the error names what the kernel lacks."""
         super().startListening()
-        self._use = presenceOn(self.reactor).hold()
+        self._use = reactorUse(self.reactor).hold()
 
     def connectionLost(self, reason: Failure) -> None:
         """Listen no more; connections stay as they are."""
@@ -238,7 +238,7 @@ class KernelPort(Port):
 class SMCOnly(AcceptingFactory):
     """Stands before the factory of a server for which plain TCP will not do."""
 
-    def met(self, transport: Connection, build: Build) -> None:
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """Give the connection to the user's protocol, or close it when it has fallen back."""
         protocol = None if cast(KernelServer, transport).smc.isTCP else build()
         if protocol is None:

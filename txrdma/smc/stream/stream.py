@@ -1,12 +1,17 @@
 """
-The end of a connection over SMC-R: its place on a link, the TCP connection beside it, and its close.
+The local end of an SMC-R connection: joins its flow, its link, the TCP connection beside it, and its
+transport.
 
-Follows RFC 7609, 4.8 (ending). Bytes are the business of a L{Flow}: what is written waits until the link
-flushes, once for each batch of completions, or once for a turn of the reactor. Applications see a stream by
-its L{Front}, which is L{txrdma.smc.stream.transport}.
+Follows RFC 7609, 4.8 (closing). The bytes belong to a L{Flow}, the states of closing to a L{Closing}.
+Applications see a stream through its L{Front}, which is L{txrdma.smc.stream.transport}.
 
-A connection whose peer, TCP connection or link is lost lives on as long as bytes are in its ring: these are
-delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.stream.companion}.
+C{loseConnection} leads to C{connectionLost} as follows: C{close} marks the flow as ending. The next flush
+sends the backlog, and calls C{finish}, which sends CLOSED with the last message. C{wasFlushed} asks for its
+acknowledgement. C{delivered} then produces C{Ended}, and the close notifier calls C{connectionLost} in the
+next reactor iteration. When the peer has sent CLOSED, too, C{Released} frees the token and the buffer.
+
+If the peer, its TCP connection or the link is lost, bytes that are still in the ring are delivered first. The
+reason of the end is the one TCP would report: see L{txrdma.smc.stream.tcpmonitor}.
 """
 
 from __future__ import annotations
@@ -24,16 +29,16 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.kit.logs import Seldom
-from txrdma.smc.common.presence import Use
-from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.common.names import describe
+from txrdma.smc.common.reactoruse import Use
+from txrdma.smc.flow.closing import Closing, Ended, Ending, ReadEnded, Released, Send
+from txrdma.smc.flow.flow import ENDS, Flow
+from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.posting import Bearing, Kept
-from txrdma.smc.insight.status import describe
-from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._flow import ENDS, Flow
-from txrdma.smc.stream.companion import Companion
-from txrdma.smc.stream.nobody import NOBODY
+from txrdma.smc.stream.closedowner import CLOSED_OWNER
+from txrdma.smc.stream.tcpmonitor import TCPMonitor
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.streams.transport import Front
@@ -47,27 +52,27 @@ _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
 _REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
-"""The endings that a protocol hears of by another reason than C{ConnectionLost}."""
+"""Endings that are reported by another reason than C{ConnectionLost}."""
 
 
 class Stream:
     """
-    An end of a connection: a member of its link, which knows no application but by its L{Front}.
+    The local end of a connection.
 
-    Slots and no timers: there may be thousands of these, mostly idle.
+    It has slots and no timers, since a process may have thousands of them, mostly idle.
 
-    @ivar flow: the bytes.
-    @ivar host: our address of the TCP connection; C{peer}: the peer's.
-    @ivar token: our alert token: what the peer calls this connection.
+    @ivar flow: the bytes of the connection.
+    @ivar host: local address of the TCP connection; C{peer}: address of the peer.
+    @ivar token: local alert token, by which the peer addresses this connection.
     @ivar disconnected: the connection has ended for the application, or never began.
-    @ivar named: the link that Accept and Confirm name; it may fail before the other one of them is here.
-    @ivar blocks: how often the peer's ring was too full for what was written.
-    @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
+    @ivar named: the link that Accept and Confirm name; it may fail before the handshake completes.
+    @ivar blocks: number of times that the peer's ring was full.
+    @ivar wasLost: the link ended before the local handshake completed.
     """
 
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
-        *("_element", "_rkey", "_companion", "_use", "_front"),
+        *("_element", "_rkey", "_monitor", "_use", "_front"),
         *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed", "_isBroken"),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
@@ -75,13 +80,13 @@ class Stream:
 
     def __init__(self, link: Link, element: Element, addresses: tuple[Address, Address], role: Role) -> None:
         """
-        @param addresses: our address of the TCP connection, and the peer's.
+        @param addresses: local address of the TCP connection, and the peer's.
         """
         self.link = self.named = link
         self.role = role
-        self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
+        self.flow = Flow(link.scheduler.queue, element.view, link.contexts, self)
         self._closing = Closing()
-        self._companion: Companion | None = None
+        self._monitor: TCPMonitor | None = None
         self._use: Use | None = None
         self._front: Front | None = None
         self.host, self.peer = addresses
@@ -98,9 +103,9 @@ class Stream:
 
     def attach(self, answer: Accept | Confirm) -> None:
         """
-        The peer's end is known.
+        Set the peer's buffer and token, from its Accept or Confirm.
 
-        @raise Refused: it names a buffer that we never heard of, or the link has ended meanwhile.
+        @raise Refused: the peer has not announced that buffer, or the link has ended.
         """
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
@@ -108,15 +113,16 @@ class Stream:
         self._rkey = bearing.rkey
         self.flow.attach(bearing, answer.size, answer.token)
 
-    def start(self, front: Front, companion: Companion, use: Use | None) -> None:
+    def start(self, front: Front, monitor: TCPMonitor, use: Use | None) -> None:
         """
-        Begin to serve an application, with what watches the TCP connection.
+        Connect the application.
 
-        @param use: the handshake's, which ends, or is this stream's from now on.
+        @param monitor: watches the TCP connection.
+        @param use: the handshake's use of the reactor, which passes to this stream.
         """
-        presence = self.link.groups.presence
+        presence = self.link.groups.reactorUse
         self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
-        self._companion = companion
+        self._monitor = monitor
         self._front = front
         flow = self.flow
         flow.isOpen = True
@@ -124,57 +130,61 @@ class Stream:
         front.begun()
         flow.begin()
         if self.wasLost:
-            companion.linkLost(mayVanish=True)
-            if self.hasHeardEnd:
+            monitor.linkLost(mayVanish=True)
+            if self.hasReceivedEnd:
                 self._closing.groupDied(flow.unread)
                 self._conclude()
 
     def discard(self) -> None:
-        """Give up: the handshake has not come to its end."""
+        """Release the stream after a failed handshake."""
         self.flow.early = None
         self.disconnected = True
-        # A client's buffer is not known to anybody yet; a server's may be, and be written to.
+        # The peer of a client does not know the buffer yet; the peer of a server may know it, and write to
+        # it.
         self._released(quiet=self.role is Role.CLIENT)
 
-    # What the application wants: see txrdma.smc.stream.transport
+    # Called by the transport: see txrdma.smc.stream.transport
 
     def close(self) -> None:
-        """End the connection when all is posted that was written, and a producer is done."""
+        """Close the connection after all written bytes are posted and a producer is done."""
         self._hasClosed = True
         if self.connected and not self.flow.isDeaf:
-            self.resume()  # nobody will read what comes, but the peer needs the room for it
+            self.resume()  # received bytes are dropped from now on, to free space for the peer
             self.flow.isDeaf = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
-        """Write nothing any more when all is posted that was written, and a producer is done."""
+        """Close the write side after all written bytes are posted and a producer is done."""
         self.flow.isEnding = True
         if not self.flow.isDirty:
             self.flow.touch()
 
     def resume(self) -> None:
-        """Deliver again what arrives, in the link's next turn."""
+        """Resume delivery, before the next flush."""
         flow = self.flow
         if self.connected and not flow.isDeaf and flow.isPaused:
             flow.isPaused = False
-            self.link.turn.soon(self, flow.deliver)
+            self.link.scheduler.callSoon(self, flow.deliver)
 
     def abort(self) -> None:
-        """End the connection at once, and forget what is not posted."""
+        """Abort the connection, and discard bytes that are not posted."""
         self._hasClosed = True
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:
-        """The application has raised: its connection ends, for its peer in order, as with TCP."""
+        """
+        Log an exception of the application, and close its connection; as with TCP, the peer sees an orderly
+        end.
+        """
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
         self._giveUp(self.fail)
 
-    def broke(self) -> None:
+    def abortOnError(self) -> None:
         """
-        Log the exception that is being handled, and abort this connection; others of the link go on.
+        Log the exception being handled, and abort this connection only.
 
-        When that raises again, the link ends, since nothing else would end the connection.
+        If that raises again, the link ends, since nothing else would end the connection.
         """
         _log.failure("An SMC-R connection is aborted by an error ({stream!r})", stream=self)
         if self._isBroken:
@@ -185,16 +195,16 @@ class Stream:
             self._giveUp(self._aborted)
 
     def _giveUp(self, end: Callable[[], None]) -> None:
-        """End soon, in a turn of ours."""
+        """Discard the backlog, and end the connection before the next flush."""
         self.flow.drop()
         if not self.disconnected:
             self.flow.isDeaf = True
-            self.link.turn.soon(self, end)
+            self.link.scheduler.callSoon(self, end)
 
-    # What the flow brings: see txrdma.smc.stream._flow.Keeper
+    # Called by the flow: see txrdma.smc.flow.owner.FlowOwner
 
-    def heard(self, state: int) -> None:
-        """The peer tells how far it is with its end."""
+    def stateReceived(self, state: int) -> None:
+        """Handle new state flags of the peer."""
         self._received(state)
 
     def _received(self, state: int) -> None:
@@ -203,15 +213,15 @@ class Stream:
         self._conclude()
 
     def drained(self) -> None:
-        """Conclude the connection if its end was behind the bytes that were just delivered."""
+        """Handle an ending that was waiting for the bytes just delivered."""
         if self._closing.readEnding:
             self._conclude()
 
     def _conclude(self) -> None:
-        """Do what the state machine says; if all is read, what was waiting behind that, too."""
+        """Act on events of the state machine, and on endings that waited for the bytes to be read."""
         flow, closing = self.flow, self._closing
         if flow.backlog and not flow.isDirty:
-            flow.touch()  # there may be nobody any more to write to
+            flow.touch()  # the peer may have closed: the flush drops the backlog
         self._happened()
         while closing.readEnding and not flow.unread and not self._isHasty:
             closing.drained()
@@ -220,10 +230,10 @@ class Stream:
             self._leave()
 
     def violated(self, what: str) -> None:
-        """The peer does what it must not: this connection ends, the others of the link go on."""
+        """Close this connection because the peer violated the protocol; others of the link continue."""
         _seldom.warn(
             (self.peer.host, self.role),
-            "an SMC-R connection with {peer} ends, as the peer breaks the rules: {what}",
+            "SMC-R connection with {peer} closed because the peer violated the protocol: {what}",
             peer=describe(self.peer),
             what=what,
         )
@@ -231,20 +241,21 @@ class Stream:
         self._closing.fail()
         self._happened()
 
-    # What TCP and the link tell together: see txrdma.smc.stream.companion
+    # Used by the TCP monitor and the group
+
     @property
-    def hasHeardEnd(self) -> bool:
-        """The peer has said that it closes or aborts, or the application is gone."""
+    def hasReceivedEnd(self) -> bool:
+        """Whether the peer has closed or aborted, or the application has been told the end."""
         return bool(self.flow.peerState & ENDS) or self._closing.over
 
     @property
     def awaitsDelivery(self) -> bool:
-        """The application has closed, and hears so when the peer has what was posted."""
+        """Whether the application has closed, and waits until the peer has received what was posted."""
         return self.flow.isDeaf and not self._closing.over
 
     @property
     def mayBeSilent(self) -> bool:
-        """The peer has said that it writes no more, and owes us nothing."""
+        """Whether the peer has finished writing while the application still reads."""
         return bool(self.flow.peerState) and not self.flow.isDeaf
 
     @property
@@ -254,50 +265,48 @@ class Stream:
 
     @property
     def hasArrived(self) -> bool:
-        """The peer has all that was posted."""
-        return self.link.turn.hasArrived(self.flow.last)
+        """Whether the peer has received all that was posted."""
+        return self.link.scheduler.hasArrived(self.flow.last)
 
     @property
     def written(self) -> int:
-        """Bytes that the application has written so far."""
+        """Number of bytes that the application has written."""
         return self.flow.ring.produced + self.flow.backlog
 
     def askForUpdate(self) -> None:
-        """Send a message, even if there is nothing to tell: its completion says how far the peer is."""
+        """Send a message even without news: its completion acknowledges all earlier ones."""
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
         """
-        Whether the peer has so many bytes, and what the application wants it to know of the end.
-
-        Without a link nothing more is delivered, and nobody needs to wait.
+        Whether the peer has received so many bytes, and the local close; always True without a link.
         """
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
     def doubt(self) -> None:
-        """See of all that is posted whether it arrives: the TCP connection has ended."""
-        self.flow.isDoubtful = True
+        """Request an acknowledgement of each message, because the TCP connection has ended."""
+        self.flow.confirmsEach = True
 
-    def look(self) -> None:
-        """Take in what the link has brought."""
-        self.link.look()
+    def poll(self) -> None:
+        """Poll the link."""
+        self.link.poll()
 
     @property
     def isPosted(self) -> bool:
-        """Whether there is nothing to post at present."""
+        """Whether nothing is queued for sending."""
         return not (self.flow.backlog or self.flow.isDirty)
 
-    def lookBeside(self) -> None:
-        """Take in what other links of the group have brought."""
-        self.link.group.lookBeside()
+    def pollOtherLinks(self) -> None:
+        """Poll the other links of the group."""
+        self.link.group.pollOtherLinks()
 
     def rebind(self, link: Link) -> None:
-        """Begin on another link of the group: the one that was named has failed during the handshake."""
+        """Use another link of the group, because the named one failed during the handshake."""
         self.link = link
 
-    def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
-        """Go on by another link of the group, as this one has failed."""
+    def move(self, link: Link, bearing: RemoteBuffer, kept: Sequence[Unacknowledged]) -> None:
+        """Continue on another link of the group, because this one has failed."""
         self.link = link
         self._rkey = bearing.rkey
         self.flow.isDirty = False
@@ -305,32 +314,31 @@ class Stream:
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """
-        End the connection, because its link is gone.
+        End the connection, because its link has ended.
 
-        @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
-        @param arrived: the number of the last message of ours that the peer has looked at.
+        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
-        isPeerGone = self.link.group.hasPeerParted or self.link.turn.isPeerGone
+        isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
-        companion = self._companion
+        monitor = self._monitor
         if self.flow.isDeaf and not mayVanish:
-            if companion is not None:
-                companion.cut()  # the application has closed, and whether the peer has all nobody will say
-        elif companion is not None:
-            companion.linkLost(mayVanish)
+            if monitor is not None:
+                monitor.cut()  # closed locally, and delivery can't be confirmed any more
+        elif monitor is not None:
+            monitor.linkLost(mayVanish)
         elif mayVanish and self.flow.early is not None:
-            self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
+            self.wasLost = True  # the local handshake still continues on TCP
             return
-        if companion is None or self.hasHeardEnd or (self.flow.isDeaf and not mayVanish):
+        if monitor is None or self.hasReceivedEnd or (self.flow.isDeaf and not mayVanish):
             self._closing.groupDied(self.flow.unread)
             self._conclude()
 
     def vanished(self) -> None:
         """
-        The peer's process is gone, and its kernel has closed TCP in order: all that it sent is here.
-
-        If it was there when the link failed, what it has sent later is not.
+        Handle the end of the peer's process, whose kernel has closed TCP in order: all that it sent has
+        arrived.
         """
         if self._isWhole:
             self._closing.delivered()
@@ -339,25 +347,25 @@ class Stream:
             self.reset()
 
     def reset(self) -> None:
-        """The peer is lost, without a word; what has arrived is read first."""
+        """Handle the loss of the peer; received bytes are read first."""
         self.link.group.isPeerLost = True
         self._received(_ABORT)
 
     def stopped(self) -> None:
-        """Post what was written, and take leave of the peer as TCP would, since the process ends."""
+        """Flush, and close as TCP would when a process stops."""
         if not self.flow.isDirty:
             self.flow.touch()
-        self.link.turn.finish()
+        self.link.scheduler.finish()
         self.fail()
-        self.link.turn.finish()
+        self.link.scheduler.finish()
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
-        """The peer takes back buffers of its own, which it may when we have no more to write there."""
+        """Handle DELETE RKEY of the peer's buffers: a violation if there is more to write there."""
         if self._rkey in rkeys and (self.flow.isOpen or self.flow.backlog):
             self.violated("its buffer is taken back")
 
     def _swept(self) -> None:
-        """Somebody has removed everything from the reactor: nobody waits for the application any more."""
+        """Abort without notifying the application: other code has removed all readers, as trial does."""
         self._use = None
         front, self._front = self._front, None
         if front is not None:
@@ -365,7 +373,7 @@ class Stream:
         self.abort()
 
     def fail(self) -> None:
-        """The application can't go on: drop what is not posted, and tell the peer of an orderly end."""
+        """Discard the backlog, and close; the peer sees an orderly end."""
         self.flow.drop()
         self._closing.stopped()
         self._happened()
@@ -376,34 +384,34 @@ class Stream:
             self._happened()
 
     def delivered(self) -> None:
-        """The peer has all that was posted."""
+        """Handle that the peer has received all that was posted."""
         self._closing.delivered()
         self._happened()
 
     def expired(self) -> None:
-        """The peer did not do its part of the end."""
-        if self._companion is not None:
-            self._companion.cut()  # it may never have heard of SMC-R
+        """Release the connection: the peer did not close in time."""
+        if self._monitor is not None:
+            self._monitor.cut()  # the peer may not have completed its handshake, and may wait on TCP
         self._closing.expired()
         self._happened()
 
     def blocked(self) -> None:
-        """The peer's ring is too full for what was written, from now on."""
+        """Start measuring: the peer's ring is full."""
         self.blocks += 1
-        self._blockedSince = self.link.turn.clock()
+        self._blockedSince = self.link.scheduler.clock()
 
     def unblocked(self) -> None:
-        """The peer's ring has room again, or nothing waits for it any more."""
-        self._blockedSeconds += self.link.turn.clock() - self._blockedSince
+        """Stop measuring: the peer's ring has free space, or the backlog was dropped."""
+        self._blockedSeconds += self.link.scheduler.clock() - self._blockedSince
 
     @property
     def blockedSeconds(self) -> float:
-        """Seconds for which bytes waited for room in the peer's ring, those that still wait included."""
-        waiting = self.link.turn.clock() - self._blockedSince if self.flow.isBlocked else 0.0
+        """Seconds for which bytes waited for space in the peer's ring, including the current wait."""
+        waiting = self.link.scheduler.clock() - self._blockedSince if self.flow.isBlocked else 0.0
         return self._blockedSeconds + waiting
 
     def finish(self) -> bool:
-        """If all is posted that will ever be written, end it; tell whether there are new flags to send."""
+        """Close the write side if everything is posted; return True if there are new state flags to send."""
         closing = self._closing
         if self._isHasty:
             if self.flow.backlog:
@@ -419,8 +427,8 @@ class Stream:
         before, self.flow.flags = self.flow.flags, int(closing.flags)
         return before != self.flow.flags
 
-    def unheard(self) -> None:
-        """There is something to write, and nobody to read it."""
+    def peerHasClosed(self) -> None:
+        """Handle writes after the peer has closed: drop them, or abort."""
         if self._isHasty:
             self.flow.drop()
             if not self.flow.isDirty:
@@ -430,7 +438,7 @@ class Stream:
             self.abort()
 
     def wasFlushed(self) -> None:
-        """Let the application know that all that was written is posted."""
+        """Notify the application that all written bytes are posted, and request delivery of a close."""
         flow, front = self.flow, self._front
         if front is not None and flow.isOpen and not flow.backlog:
             front.flushed()
@@ -438,15 +446,15 @@ class Stream:
             self._hasStoppedWriting = False
             front.writeEnded()
         self._happened()
-        if flow.isDoubtful and self._companion is not None:
-            self._companion.doubt()
+        if flow.confirmsEach and self._monitor is not None:
+            self._monitor.doubt()
         if not flow.isEnding and flow.isDeaf and not self._closing.over:
-            self.link.turn.deliver(self, flow.last)
+            self.link.scheduler.deliver(self, flow.last)
 
     # The end
 
     def _happened(self) -> None:
-        """Do what the state machine says."""
+        """Act on the events of the close state machine."""
         for event in self._closing.events():
             if isinstance(event, Send):
                 if self.flow.flags != event.flags:
@@ -462,13 +470,13 @@ class Stream:
     def _readEnded(self) -> None:
         flow, front = self.flow, self._front
         if not flow.isDeaf and front is not None and front.knowsHalves:
-            self.link.groups.endings.add(self._tellReadEnded)
+            self.link.groups.closeNotifier.add(self._notifyReadEnded)
         elif not flow.isDeaf or flow.peerState & ENDS:
             self._isHasty = flow.isDeaf = True
             self.closeWriting()
 
-    def _tellReadEnded(self) -> None:
-        """Tell the application that all is read, unless it has closed meanwhile and so reads nothing."""
+    def _notifyReadEnded(self) -> None:
+        """Call C{readConnectionLost} of the application, unless it has closed meanwhile."""
         if self._front is not None and not self._hasClosed:
             self.link.contexts.append(self.flow.context)
             try:
@@ -477,18 +485,18 @@ class Stream:
                 self.link.contexts.pop()
 
     def _ended(self, how: Ending) -> None:
-        """The application's part is over; it hears so after what it has delayed by no time."""
+        """End the connection for the application; C{connectionLost} follows in the next reactor iteration."""
         self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)())
         flow = self.flow
         flow.drop()
-        self.disconnected = flow.isDeaf = True  # what still comes is for nobody
+        self.disconnected = flow.isDeaf = True  # drop what is still received
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
         if self._front is not None:
-            self.link.groups.endings.add(self._tell)
+            self.link.groups.closeNotifier.add(self._tell)
 
     def _tell(self) -> None:
-        """Tell the application that the connection has ended, unless nobody waits for it any more."""
+        """Call C{connectionLost} of the application, and end the use of the reactor."""
         front, self._front = self._front, None
         failure, self._failure = self._failure, None
         if front is not None:
@@ -504,11 +512,11 @@ class Stream:
 
     def _mayLeaveTCP(self, how: Ending) -> None:
         """
-        Close TCP with the application's part, unless the peer may take that for an answer.
+        Close TCP together with the application's end, unless the peer might misinterpret that.
 
-        A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
-        our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
-        When the link is over, an end in order would say that it has brought everything.
+        A peer that has not sent any message may still be in its handshake, and would fall back to TCP. On the
+        same host it reads the Confirm before a FIN, and then the messages of the link; a reset would overtake
+        them. After the link has failed, a FIN would claim that everything was delivered.
         """
         if self.flow.messagesReceived and how is not Ending.LOST:
             self._closeTCP(how is Ending.DONE)
@@ -517,10 +525,11 @@ class Stream:
 
     def _leave(self) -> None:
         """
-        Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
+        Leave the reactor, as TCP would: the peer has closed, and there is nothing to deliver or to send.
 
-        So it is with who has paused, or may still write. What such an application does next rouses the link
-        (L{txrdma.smc.group.turn.Turn.schedule}).
+        This applies to applications that have paused, or may still write. Their next call returns the link to
+        the reactor
+        (L{txrdma.smc.group.sendscheduler.SendScheduler.schedule}).
         """
         use, flow = self._use, self.flow
         isIdle = not (flow.isDeaf or flow.backlog or flow.isNoticed)
@@ -530,7 +539,7 @@ class Stream:
             use.release()
 
     def _released(self, quiet: bool) -> None:
-        """The peer's part is over, too."""
+        """Free the token and the buffer, because the connection has ended on both sides."""
         self._closeTCP(inOrder=self.flow.flags & (_CLOSED | _ABORT) == _CLOSED)
         element, self._element = self._element, None
         if element is not None:
@@ -539,30 +548,30 @@ class Stream:
             self._part()
 
     def _part(self) -> None:
-        """When nothing is left to be told or sent, let the flow go: a circle would wait to be collected."""
+        """Break the reference cycle of stream and flow when nothing is left to report or send."""
         if self._element is None and self._front is None and not self.flow.isDirty:
-            self.flow.keeper = NOBODY
+            self.flow.owner = CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
-        """Have no TCP connection any more, when all is posted that is to be said."""
-        companion, self._companion = self._companion, None
-        if companion is not None:
-            self.link.turn.atEnd(partial(companion.finish, inOrder))
+        """Close the TCP connection after the next flush."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            self.link.scheduler.callAtEnd(partial(monitor.finish, inOrder))
 
-    # What others read of it
+    # Status
 
     @property
     def connected(self) -> bool:
-        """Whether there is an application: the handshake is done, and the end not told."""
+        """Whether an application is connected: the handshake is done, and the end not reported."""
         return self._front is not None
 
     @property
     def tcp(self) -> Connection | None:
-        """The TCP connection beside the stream; None before the handshake is done, and when it has ended."""
-        companion = self._companion
-        return None if companion is None else companion.tcp
+        """The TCP connection beside the stream; None before the handshake completes, and after the end."""
+        monitor = self._monitor
+        return None if monitor is None else monitor.tcp
 
     @property
     def state(self) -> str:
-        """The state of the connection's end, by Linux's name."""
+        """State of the close state machine, by Linux's name."""
         return self._closing.state.name

@@ -14,11 +14,11 @@ from twisted.internet.tcp import Connection, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
-from txrdma.smc.group._linkgroup import Role
-from txrdma.smc.handshake.plaintcp import prefixFor
-from txrdma.smc.insight import status
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.common.names import describe, prefixFor
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Role
 from txrdma.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SMCTransport(StreamTransport[Stream]):
 
     def __repr__(self) -> str:
         stream = self.stream
-        return f"<SMCTransport {stream.role.value} {stream.state} to {status.describe(stream.peer)}>"
+        return f"<SMCTransport {stream.role.value} {stream.state} to {describe(stream.peer)}>"
 
     # ITCPTransport
 
@@ -124,5 +124,5 @@ class PromptTransport(SMCTransport):
 
     def _hurry(self) -> None:
         flow = self._flow
-        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.isDoubtful):
-            self.stream.link.turn.postNow(flow)
+        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.confirmsEach):
+            self.stream.link.scheduler.postNow(flow)

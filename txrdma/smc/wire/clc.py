@@ -63,13 +63,13 @@ __all__ = [
     "Accept",
     "AnswerV2",
     "Confirm",
-    "Crossed",
     "Decline",
     "Diagnosis",
     "FirstContact",
     "FirstContactV21",
     "IPv6Prefix",
     "ISMDevice",
+    "LateCLCFilter",
     "Message",
     "MessageType",
     "OSType",
@@ -213,7 +213,7 @@ MOST_CROSSING = 2
 """Messages that a peer may have sent before it heard of our Decline: one of its turn, and its own Decline."""
 
 
-class Crossed:
+class LateCLCFilter:
     """
     Tells CLC that the peer sent before it heard of our Decline from what comes behind that.
 

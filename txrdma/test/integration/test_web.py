@@ -24,7 +24,7 @@ from twisted.web.server import Site
 
 from txrdma.kit.logs import Seldom
 from txrdma.smc.group.groups import closeLinkGroups
-from txrdma.smc.insight import outcomes
+from txrdma.smc.handshake import outcomes
 from txrdma.testing.protocols import Recorder
 from txrdma.web import SMCAgentEndpointFactory
 

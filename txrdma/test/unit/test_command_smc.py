@@ -13,8 +13,8 @@ from txrdma.commands import linkgroups
 from txrdma.commands.common.counted import Rates
 from txrdma.commands.connections import connectionsTable
 from txrdma.commands.smc_stats import entriesOf, statisticsTable
-from txrdma.smc.insight.control import Answer
-from txrdma.smc.insight.statistics import statistics
+from txrdma.smc.status.control import Answer
+from txrdma.smc.status.statistics import statistics
 from txrdma.test.system.test_command import shown, SMC
 
 GROUP: dict[str, Any] = {

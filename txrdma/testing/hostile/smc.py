@@ -10,15 +10,15 @@ from random import Random
 from typing import Any, Final
 
 from txrdma.error import WireError
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group import ports as portsModule
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import closeLinkGroups, hasLinkGroups, linkGroups, useDevice
-from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
+from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import decodeFirst, HEADER_LENGTH
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
@@ -70,8 +70,8 @@ class SMCScenario(HostileScenario):
 
     def begin(self) -> None:
         """Use SMC on all hosts, as services do that listen."""
-        self._crowd = Crowd()
-        self._uses = [presenceOn(host).hold() for host in self.hosts]
+        self._crowd = HandshakeCount()
+        self._uses = [reactorUse(host).hold() for host in self.hosts]
         for host in self.hosts:
             groups = useDevice(host, DEVICE, host.device)
             groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small ones are made quickly
@@ -94,7 +94,7 @@ class SMCScenario(HostileScenario):
         def buildClient() -> Any:
             return pair.client
 
-        crowd = self._crowd if server is self.victim else Crowd()
+        crowd = self._crowd if server is self.victim else HandshakeCount()
         accepting = ServerNegotiation(server, _OPTIONS, Outcomes("server"), build, None, crowd)
         asking = ClientNegotiation(client, _OPTIONS, Outcomes("client"), buildClient)
         self.watch(client, asking.finished())
@@ -130,7 +130,7 @@ class SMCScenario(HostileScenario):
             closeLinkGroups(host)
         for use in (
             *self._uses,
-            *presenceOn(self.hostile)._uses,
+            *reactorUse(self.hostile)._uses,
         ):  # a host that was killed does not end its own
             use.release()
 

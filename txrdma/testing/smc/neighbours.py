@@ -19,7 +19,7 @@ from typing import cast, Final
 from unittest import mock
 
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.testing.outcome import check
@@ -150,7 +150,7 @@ class MemoryScenario(StreamScenario):
             calls = self.world.clock.calls
             check(not calls, f"nobody uses SMC, and there are calls: {[str(call) for call in calls]}")
             # What peers have done meanwhile is seen by the next use.
-            self.uses = {host: presenceOn(host).hold() for host in self.hosts}
+            self.uses = {host: reactorUse(host).hold() for host in self.hosts}
 
     def carried(self) -> tuple[int, int]:
         """Messages that were sent, and processes that were not found."""

@@ -378,9 +378,9 @@ class _Pushing(_Producer):
     def resumeProducing(self) -> None:
         """Resume writing, as L{IPushProducer} asks."""
         self.isPaused = False
-        self._goOn()
+        self._resend()
 
-    def _goOn(self) -> None:
+    def _resend(self) -> None:
         talker = self.talker
         for _ in range(talker.random.randrange(1, 5)):
             if self.isPaused or not self._produce():
@@ -392,4 +392,4 @@ class _Pushing(_Producer):
     def _again(self) -> None:
         self._isWaiting = False
         if not self.isPaused:
-            self._goOn()
+            self._resend()

@@ -28,7 +28,8 @@ from txrdma.error import WireError
 from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group import ports as portsModule
@@ -36,10 +37,9 @@ from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
-from txrdma.smc.stream._closing import LINGER_TIMEOUT
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
@@ -177,7 +177,7 @@ class StreamScenario:
         self.version = commonVersion(self.options.values())
         # As services do, by listening: link groups stay when connections end.
         self.isHeld = True
-        self.uses = {host: presenceOn(host).hold() for host in self.hosts}
+        self.uses = {host: reactorUse(host).hold() for host in self.hosts}
         if plan.isReversed:
             world.hosts.reverse()
 
@@ -487,7 +487,7 @@ class StreamScenario:
         self.wait(LINGER_TIMEOUT + FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
-                remembered = link.members or link.turn.poster.dirty
+                remembered = link.members or link.scheduler.queue.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
             for group in self._linkGroups(host):
                 check(not group.core.connections, f"{group!r} still has {group.core.connections}")

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
-from txrdma.smc.handshake._offer import VERSIONS
-from txrdma.smc.options import Options
+from txrdma.smc.terms.offer import VERSIONS
+from txrdma.smc.terms.options import Options
 
 _USUAL = Options()
 _OLD = _USUAL.versions, ()

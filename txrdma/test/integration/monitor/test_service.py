@@ -22,8 +22,8 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.historystore import HistoryStore
-from txrdma.monitor.ledger import Raised
+from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.service import WHOLE

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IReactorFromThreads
 
 from txrdma.interfaces import IAttendedDevice
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.groups import closeLinkGroups
@@ -52,7 +52,7 @@ class RestTests(RaceTestCase):
     """A client over a device that works by itself, as adapters do, and a server that is not done yet."""
 
     def setUp(self) -> None:
-        self.patch(groupsModule, "Attendant", LookedAfter)
+        self.patch(groupsModule, "PollThread", LookedAfter)
         self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # the world stands still meanwhile
         super().setUp()
 
@@ -88,12 +88,12 @@ class RestTests(RaceTestCase):
         end = self.world.clock.seconds() + seconds
         while self.world.clock.seconds() < end:
             self.wait(0.01)
-            self.groupsOf[self.client]._attendant.look()  # type: ignore[attr-defined]  # it is ours
+            self.groupsOf[self.client]._pollThread.look()  # type: ignore[attr-defined]  # it is ours
 
     def test_leavesReactor(self) -> None:
         """With the last connection the link group leaves the reactor, and stays."""
         group, _ = self.closed()
-        self.assertTrue(presenceOn(self.client).isIdle)
+        self.assertTrue(reactorUse(self.client).isIdle)
         self.assertFalse(group.isOver)
         self.assertNotIn(group.links[0].descriptor, [reader.fileno() for reader in self.client.getReaders()])
         self.assertIsNone(group._timer)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.iba.types import GID
-from txrdma.smc.carriers.choice import reachesOthers
 from txrdma.smc.common.realports import realPorts
+from txrdma.smc.handshake.choice import reachesOthers
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.testing.protocols import Echo
 

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from txrdma.error import Refused
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Decline, Diagnosis, Proposal
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP

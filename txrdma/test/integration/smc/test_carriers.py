@@ -12,10 +12,10 @@ from zope.interface import implementer
 
 from twisted.internet.error import ConnectionRefusedError
 
-from txrdma.smc import connecting, own
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
-from txrdma.smc.carriers.owners import Place
+from txrdma.smc import connecting, userspace
 from txrdma.smc.handshake import proposing
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo
@@ -24,7 +24,7 @@ TCP_MAXSEG, TCP_SAVE_SYN, TCP_SAVED_SYN = 2, 27, 28
 SIZE = 1111
 
 
-@implementer(IApproach)
+@implementer(IClientSignal)
 class SegmentApproach:
     """Says by the option "maximum segment size" of its SYN that it speaks SMC, and believes its listener."""
 
@@ -52,14 +52,14 @@ class SegmentApproach:
         self.seen.append("ask")
         reactor.callLater(0, told)
 
-    def hurry(self) -> None:
-        self.seen.append("hurry")
+    def decideNow(self) -> None:
+        self.seen.append("decideNow")
 
     def close(self) -> None:
         pass
 
 
-@implementer(IArrival)
+@implementer(IServerSignal)
 class SegmentArrival:
     """A client whose SYN had the size."""
 
@@ -76,7 +76,7 @@ class SegmentArrival:
         pass
 
 
-@implementer(IReception)
+@implementer(IListenerSignal)
 class SegmentReception:
     """Keeps the SYNs of clients, and looks into them."""
 
@@ -114,7 +114,7 @@ class ThirdCarrierTests(EndsTestCase):
 
     async def pair(self, carrier: SegmentCarrier) -> tuple[Any, Any]:
         """Client and server, after an echo."""
-        for module in (own, connecting, proposing):
+        for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
@@ -143,7 +143,7 @@ class ThirdCarrierTests(EndsTestCase):
     async def test_failed(self) -> None:
         """A carrier hears of a connection that was not made."""
         carrier = SegmentCarrier()
-        for module in (own, connecting, proposing):
+        for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

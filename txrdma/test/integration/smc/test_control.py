@@ -10,9 +10,9 @@ import socket
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.control import answer, answering, appear, controlName
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.control import answer, answering, appear, controlName
 from txrdma.test.support.smc.control import NAMESPACE
 
 
@@ -56,7 +56,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         appear(memory, dict)
-        use = presenceOn(memory).hold()
+        use = reactorUse(memory).hold()
         appear(memory, dict)
         [sentinel] = memory.getReaders()
         memory.run()
@@ -71,7 +71,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         """A process that has changed its user answers by its new name, and no more by the old one."""
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
-        self.addCleanup(presenceOn(memory).hold().release)
+        self.addCleanup(reactorUse(memory).hold().release)
         appear(memory, dict)
         memory.run()
         old = controlName(os.getpid())

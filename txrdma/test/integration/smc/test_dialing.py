@@ -14,10 +14,10 @@ from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers import approaching, clientports
-from txrdma.smc.carriers.clientports import bindSomewhere
-from txrdma.smc.carriers.dialing import DialedClient
-from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.signalling import approaching, clientports
+from txrdma.smc.signalling.clientports import bindSomewhere
+from txrdma.smc.signalling.dialing import DialedClient
+from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Recorders

@@ -29,11 +29,12 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.kit.logs import Seldom
-from txrdma.smc.carriers import announcing
-from txrdma.smc.carriers.local import listenerName
-from txrdma.smc.carriers.owners import Place
-from txrdma.smc.insight import outcomes, status
-from txrdma.smc.insight.outcomes import NotSMC
+from txrdma.smc.handshake import outcomes
+from txrdma.smc.handshake.outcomes import NotSMC
+from txrdma.smc.signalling import localclient as announcing
+from txrdma.smc.signalling.local import listenerName
+from txrdma.smc.signalling.owners import Place
+from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders

@@ -77,7 +77,7 @@ class SecondLinkTests(TwoLinkTestCase):
         self.until(lambda: there.heard == b"hello")
         for group in self.both():
             [link] = group.links
-            self.assertIsNone(link.turn.poster.kept)
+            self.assertIsNone(link.scheduler.queue.unacknowledged)
 
 
 class AsymmetricTests(TwoLinkTestCase):
@@ -214,7 +214,7 @@ class FailoverTests(TwoLinkTestCase):
             device.setPortEnabled(1, isEnabled)
             self.wait(1)
             for group in self.both():
-                kept = [link.turn.poster.kept is not None for link in group.links]
+                kept = [link.scheduler.queue.unacknowledged is not None for link in group.links]
                 self.assertEqual(kept, [links == 2] * links)
 
     def test_silent(self) -> None:

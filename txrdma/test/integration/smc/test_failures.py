@@ -13,12 +13,12 @@ from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.smc.group import group as groupModule
-from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.llc import DeleteReason
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -88,7 +88,9 @@ class FailureTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
         self.assertTrue(link.isOver)
         self.assertNotIn(link, groups.links())
-        self.assertEqual((link.turn.isBusy, groups.isBusy, link.turn.poster.dirty), (False, False, []))
+        self.assertEqual(
+            (link.scheduler.isBusy, groups.isBusy, link.scheduler.queue.dirty), (False, False, [])
+        )
         self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
         self.isBroken = False
         if not isTold:
@@ -182,7 +184,7 @@ class FailureTests(RaceTestCase):
         """A message of one connection can't be taken."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream, once=True)
+        self.breakable(Stream, "stateReceived", lambda link, stream: stream is poor.stream, once=True)
         for _, there in pairs:
             there.transport.write(b"hello")
         pairs[1][1].transport.loseWriteConnection()
@@ -217,11 +219,11 @@ class FailureTests(RaceTestCase):
         link._queuePair.failed()  # type: ignore[attr-defined]  # the software device's
         for here, _ in pairs:
             here.transport.write(b"hello")
-        link.turn.finish()
+        link.scheduler.finish()
         self.assertTrue(link.isOver)
         self.assertEqual(self.flushLoggedErrors(), [])
         self.until(lambda: all(here.reason for here, _ in pairs))
-        self.assertEqual((link.turn.isBusy, link.turn.poster.dirty), (False, []))
+        self.assertEqual((link.scheduler.isBusy, link.scheduler.queue.dirty), (False, []))
         self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
     def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:
@@ -318,7 +320,7 @@ class SharedMemoryTests(EndsTestCase):
         self.isBroken = False
         self.assertLess(reactor.seconds() - begun, 2.0)
         self.assertGreater(len(self.flushLoggedErrors(Broken)), 0)
-        self.assertEqual([each.turn.isBusy for each in links], [False] * len(links))
+        self.assertEqual([each.scheduler.isBusy for each in links], [False] * len(links))
         self.assertIn(True, [each.isOver for each in links])
         if not isTold:
             await self.connect(f"smc:127.0.0.1:{port}")

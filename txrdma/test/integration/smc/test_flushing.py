@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import SendRequest
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.group.turn import HOLD_SECONDS
+from txrdma.smc.group.sendscheduler import HOLD_SECONDS
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -45,7 +45,7 @@ class FlushingTests(RaceTestCase):
             self.ends.append((here, there))
             self.until(lambda: all(end.mode for pair in self.ends for end in pair))
         [link] = linkGroups(self.server, DEVICE).links()
-        link.turn.clock = lambda: self.now
+        link.scheduler.clock = lambda: self.now
         self.link = link
         queuePair = link._queuePair
         post = queuePair.postSend

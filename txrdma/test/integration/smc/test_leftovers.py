@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from txrdma.smc.common import presence
+from txrdma.smc.common import reactoruse as presence
 from txrdma.smc.group.groups import everyGroup
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder, Recorders

@@ -18,9 +18,11 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers import announcing
-from txrdma.smc.carriers import local as signalling
-from txrdma.smc.carriers.announcing import (
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.signalling import local as signalling
+from txrdma.smc.signalling import localclient as announcing
+from txrdma.smc.signalling.local import Announced, Announcements, listenerName, Teller
+from txrdma.smc.signalling.localclient import (
     Announcement,
     Channel,
     channelTo,
@@ -28,10 +30,8 @@ from txrdma.smc.carriers.announcing import (
     LONGEST_PATIENCE,
     PATIENCE,
 )
-from txrdma.smc.carriers.local import Announced, Announcements, listenerName, Teller
-from txrdma.smc.carriers.owners import Place
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -70,7 +70,7 @@ class Base(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         self.addCleanup(self.use.release)
         tcp = socket.socket()
         self.addCleanup(tcp.close)
@@ -445,7 +445,7 @@ class AnnouncementTests(Base):
         self.reactor.removeAll()
         for each in listener:
             self.reactor.addReader(each)
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         announcement = self.announce()
         self.reactor.serve()
         self.assertEqual((self.told, announcement.user), ([], -1))  # the listener's end was removed, too

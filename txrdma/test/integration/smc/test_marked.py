@@ -13,11 +13,11 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from txrdma.error import WireError
-from txrdma.smc.carriers import approaching
-from txrdma.smc.carriers.option.shared import sharedOption
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake import _machine
+from txrdma.smc.signalling import approaching
+from txrdma.smc.signalling.option.shared import sharedOption
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.marked import ModelCarrier
@@ -102,7 +102,7 @@ class OursTests(MarkedTestCase):
         await client.lost
         await server.lost
         for _ in range(500):
-            if presenceOn(reactor).isIdle:
+            if reactorUse(reactor).isIdle:
                 break
             await deferLater(reactor, 0.01)
         self.assertFalse(self.model.isOpen)

@@ -16,15 +16,16 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers import approaching, neighbours, seeking
-from txrdma.smc.carriers.announcing import Announcement, Channel, PATIENCE
-from txrdma.smc.carriers.interfaces import IDialing
-from txrdma.smc.carriers.local import Announcements
-from txrdma.smc.carriers.neighbours import AnnouncedNeighbour, listenersAt, Neighbour, NeighbourReception
-from txrdma.smc.carriers.owners import Place
-from txrdma.smc.carriers.seeking import NeighbourApproach, seek
-from txrdma.smc.common.presence import presenceOn
-from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.signalling import approaching, neighbours
+from txrdma.smc.signalling import netns as seeking
+from txrdma.smc.signalling.interfaces import IDialing
+from txrdma.smc.signalling.local import Announcements
+from txrdma.smc.signalling.localclient import Announcement, Channel, PATIENCE
+from txrdma.smc.signalling.neighbours import AnnouncedNeighbour, listenersAt, Neighbour, NeighbourReception
+from txrdma.smc.signalling.netns import NeighbourApproach, seek
+from txrdma.smc.signalling.owners import Place
+from txrdma.smc.signalling.silence import silentPeers
 from txrdma.test.integration.smc.test_local import PumpedReactor
 from txrdma.unix import places as unixplaces
 from txrdma.unix import sockets as unixsockets
@@ -39,7 +40,7 @@ class PlaceTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
-        self.use = presenceOn(self.reactor).hold()
+        self.use = reactorUse(self.reactor).hold()
         self.addCleanup(self.use.release)
         path = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(rmtree, path)

@@ -19,10 +19,10 @@ from txrdma.smc.group._linkgroup import LinkGroup
 from txrdma.smc.group.buffers import BufferPool
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
-from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.smc.wire.llc import LLCType, readHeader
 from txrdma.test.support.smc.ends import EndsTestCase
@@ -161,7 +161,7 @@ class LimitTestCase(OptionTestCase):
 
     @contextmanager
     def flood(
-        self, count: int, crowd: Crowd, isNew: bool = False, **keys: Any
+        self, count: int, crowd: HandshakeCount, isNew: bool = False, **keys: Any
     ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
         """
         So many clients that connect, propose, and say nothing more.
@@ -243,7 +243,7 @@ class LimitTests(LimitTestCase):
     def test_handshakes(self) -> None:
         """Of more handshakes than a listener may have, the others are declined as soon as they begin."""
         self.pair()
-        crowd = Crowd()
+        crowd = HandshakeCount()
         with self.flood(12, crowd, handshakes=10) as clients:
             self.assertEqual(crowd.present, 10)
             answers = [decode(socket.recv(1000)) for socket, _ in clients]
@@ -256,7 +256,7 @@ class LimitTests(LimitTestCase):
     def test_room(self) -> None:
         """When handshakes have ended others may begin."""
         self.pair()
-        crowd = Crowd()
+        crowd = HandshakeCount()
         with self.flood(5, crowd, handshakes=5):
             self.assertEqual(crowd.present, 5)
             self.wait(CLC_TIMEOUT + 2)
@@ -266,7 +266,7 @@ class LimitTests(LimitTestCase):
     def test_pace(self) -> None:
         """Groups for clients under ever new names are made some at a time; established connections go on."""
         here, there = self.pair()
-        with self.flood(200, Crowd(), isNew=True):
+        with self.flood(200, HandshakeCount(), isNew=True):
             made = len(self.groupsOf[self.server].groups())
             self.assertLess(made, 20)
             here.transport.write(b"hello")
@@ -280,7 +280,7 @@ class LimitTests(LimitTestCase):
     def test_closedWhileWaiting(self) -> None:
         """Clients that wait for their turn fall back when the device is closed."""
         self.pair()
-        with self.flood(50, Crowd(), isNew=True) as clients:
+        with self.flood(50, HandshakeCount(), isNew=True) as clients:
             closeLinkGroups(self.server)
             self.wait(2 * CLC_TIMEOUT)
             self.assertEqual({there.mode for _, there in clients}, {"TCP"})
@@ -288,7 +288,7 @@ class LimitTests(LimitTestCase):
     def test_proposedAndGone(self) -> None:
         """A client that proposes and says nothing more is waited for six seconds, then it is plain TCP."""
         self.pair()
-        with self.flood(3, Crowd()) as clients:
+        with self.flood(3, HandshakeCount()) as clients:
             self.wait(CLC_TIMEOUT - 1)
             self.assertEqual({there.mode for _, there in clients}, {""})
             self.wait(3)
@@ -315,7 +315,7 @@ class FloodTests(LimitTestCase):
         """Handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
         here, there = self.pair()
         [group] = self.groupsOf[self.server].groups()
-        crowd = Crowd()
+        crowd = HandshakeCount()
         before = BufferPool.total
         with self.flood(self.proposals, crowd, handshakes=100) as clients:
             self.assertEqual(crowd.present, 100)
@@ -332,7 +332,7 @@ class FloodTests(LimitTestCase):
     def test_manyNames(self) -> None:
         """Nor do those of ever new names make more groups than there may be handshakes."""
         here, there = self.pair()
-        crowd = Crowd()
+        crowd = HandshakeCount()
         with self.flood(self.names, crowd, isNew=True, handshakes=100) as clients:
             self.wait(2.0)
             self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))

@@ -12,8 +12,8 @@ import struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc.carriers import owners
-from txrdma.smc.carriers.owners import (
+from txrdma.smc.signalling import owners
+from txrdma.smc.signalling.owners import (
     acceptingUsers,
     peerUserByTCP,
     Place,

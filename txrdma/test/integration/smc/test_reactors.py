@@ -36,7 +36,7 @@ from twisted.python.failure import Failure
 from twisted.test.test_tcp import MyClientFactory, MyServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.insight import status
+from txrdma.smc.stream import connectionstatus as status
 
 NOT_THERE = r"device=soft\:192.0.2.1"
 """A device that can't be opened: its address is nobody's."""

@@ -12,15 +12,15 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake._machine import CLC_TIMEOUT, LATE_DECLINE_TIMEOUT
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
-from txrdma.smc.stream._closing import LINGER_TIMEOUT
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.outcome import Violation
@@ -184,11 +184,11 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
         (link,) = linkGroups(self.client, DEVICE).links()
-        companion = here.transport.stream._companion
-        companion.linkLost = lambda mayVanish: None  # it waits
+        monitor = here.transport.stream._monitor
+        monitor.linkLost = lambda mayVanish: None  # it waits
         link.broken("for the test")
         self.assertIsNone(here.reason)
-        self.client.removeReader(companion.tcp)  # as where TCP has ended, too
+        self.client.removeReader(monitor.tcp)  # as where TCP has ended, too
         self.client.stop()
         self.assertEqual(here.reason, ConnectionLost)
 
@@ -197,7 +197,7 @@ class RaceTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
 
         class Delivering:
-            hasHeardEnd = False
+            hasReceivedEnd = False
             isAsking = False
 
             def hasDelivered(self, total: int) -> bool:

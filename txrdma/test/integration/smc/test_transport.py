@@ -21,11 +21,11 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.smc.flow.flow import DELIVERY
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.options import LOCAL_DEVICE
-from txrdma.smc.stream._flow import DELIVERY
 from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder
 
@@ -140,7 +140,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
+        self.assertTrue(one.transport.stream.link.scheduler.queue.isStaged)
 
     async def test_lastWord(self) -> None:
         """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
@@ -148,7 +148,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, r"soft:route=rocev2")
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, _other = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
-        turn = one.transport.stream.link.turn
+        turn = one.transport.stream.link.scheduler
         asked: list[int] = []
 
         class Late:
@@ -156,7 +156,7 @@ class TransferTests(EndsTestCase):
 
             def poll(self, limit: int) -> list[Completion]:
                 asked.append(limit)
-                latest = Completion(turn.poster.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
+                latest = Completion(turn.queue.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
                 return [latest] if len(asked) >= 3 else []
 
         one.transport.write(b"the last word")
@@ -325,7 +325,7 @@ class EndTests(EndsTestCase):
     async def test_tcpGone(self) -> None:
         """The end of the TCP connection is the end of all: an abort."""
         one, other = await self.pair()
-        other.transport.stream._companion.tcp.abortConnection()
+        other.transport.stream._monitor.tcp.abortConnection()
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionLost)
@@ -339,7 +339,7 @@ class EndTests(EndsTestCase):
         accepted = factory.next()
         two = await self.connect(f"smc:127.0.0.1:{port}")
         await accepted
-        one.transport.stream._companion.tcp.write(b"here I am")
+        one.transport.stream._monitor.tcp.write(b"here I am")
         await one.lost
         one.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")

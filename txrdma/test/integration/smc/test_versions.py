@@ -17,9 +17,9 @@ from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.group.link import Link
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import AnswerV2, Diagnosis
 from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
 from txrdma.soft.device import openSoftDevice

@@ -196,7 +196,7 @@ class FlowTestCase(RaceTestCase):
         links = group.links if group is not None and far is not None else []
         return host, next((each for each in links if far is not None and each.qpn == far.qpn), None)
 
-    def soon(self, call: Callable[..., object], *args: object) -> None:
+    def callSoon(self, call: Callable[..., object], *args: object) -> None:
         """Call it when what is under way has arrived."""
         self.world.clock.callLater(1e-3, call, *args)
 
@@ -206,19 +206,19 @@ class FlowTestCase(RaceTestCase):
 
     def fault_before(self, link: Link, raw: bytes, send: Send) -> str | None:
         """The queue pair fails, and the message is lost with it."""
-        self.soon(link.broken, "for the test")
+        self.callSoon(link.broken, "for the test")
         return None
 
     def fault_after(self, link: Link, raw: bytes, send: Send) -> str | None:
         """The queue pair fails when the message has arrived."""
-        self.soon(link.broken, "for the test")
+        self.callSoon(link.broken, "for the test")
         return send(link, raw)
 
     def fault_there(self, link: Link, raw: bytes, send: Send) -> str | None:
         """The peer's queue pair fails when the message has arrived."""
         _, far = self.other(link)
         if far is not None:
-            self.soon(far.broken, "for the test")
+            self.callSoon(far.broken, "for the test")
         return send(link, raw)
 
     def fault_lost(self, link: Link, raw: bytes, send: Send) -> str | None:
@@ -264,7 +264,7 @@ class FlowTestCase(RaceTestCase):
         group = self.groupOf(host)
         self.isHarmless = False
         if group is not None:
-            self.soon(group.shutdown)
+            self.callSoon(group.shutdown)
         return send(link, raw)
 
     def fault_closes(self, link: Link, raw: bytes, send: Send) -> str | None:
@@ -273,7 +273,7 @@ class FlowTestCase(RaceTestCase):
         group = self.groupOf(host)
         self.isHarmless = False
         if group is not None:
-            self.soon(group.close, "for the test")
+            self.callSoon(group.close, "for the test")
         return send(link, raw)
 
     def fault_killed(self, link: Link, raw: bytes, send: Send) -> str | None:

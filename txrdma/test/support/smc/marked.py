@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import socket
 
-from txrdma.smc.carriers.option.carrier import OptionCarrier
+from txrdma.smc.signalling.option.carrier import OptionCarrier
 
 
 class ModelCarrier(OptionCarrier):

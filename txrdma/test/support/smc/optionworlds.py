@@ -29,16 +29,16 @@ from typing import Any, cast, NamedTuple
 from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
 from txrdma.error import RDMAError
-from txrdma.smc.carriers.option import bpf
-from txrdma.smc.carriers.option._assembler import Assembler, Jump, Register
-from txrdma.smc.carriers.option._program import STORAGE_BYTES
-from txrdma.smc.carriers.option._synoptions import hasOption, segmentIn, TCPHeader
-from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier
-from txrdma.smc.carriers.option.installing import countersIn, install, look, remove, Users
-from txrdma.smc.carriers.option.loading import load, Loaded
-from txrdma.smc.carriers.option.places import mountBPF, ownCgroup, unmount
-from txrdma.smc.carriers.option.reasons import OptionUnavailable
-from txrdma.smc.carriers.option.savedsyn import saveSYNs, sawOption, takeSYN
+from txrdma.smc.signalling.option import bpf
+from txrdma.smc.signalling.option._assembler import Assembler, Jump, Register
+from txrdma.smc.signalling.option._program import STORAGE_BYTES
+from txrdma.smc.signalling.option._synoptions import hasOption, segmentIn, TCPHeader
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier
+from txrdma.smc.signalling.option.installing import countersIn, install, look, remove, Users
+from txrdma.smc.signalling.option.loading import load, Loaded
+from txrdma.smc.signalling.option.places import mountBPF, ownCgroup, unmount
+from txrdma.smc.signalling.option.reasons import OptionUnavailable
+from txrdma.smc.signalling.option.savedsyn import saveSYNs, sawOption, takeSYN
 
 Facts = dict[str, Any]
 IPV4, IPV6 = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
@@ -160,7 +160,7 @@ class Meddler:
         R0, R1, R2 = Register.R0, Register.R1, Register.R2
         code.move(Register.R6, R1)
         code.load(R0, R1, 0)
-        for op, label in ((3, "ask"), (11, "ask"), (1, "hurry"), (14, "count")):
+        for op, label in ((3, "ask"), (11, "ask"), (1, "decideNow"), (14, "count")):
             code.jumpIf(R0, Jump.EQUAL, op, label)
         code.label("end")
         code.move(R0, 1)
@@ -172,7 +172,7 @@ class Meddler:
             code.move(R1, Register.R6)
             code.call(59)
         code.jump("end")
-        code.label("hurry")
+        code.label("decideNow")
         if hurries:
             code.move(R1, 20)  # jiffies
             code.store(Register.R6, 4, R1)

@@ -16,13 +16,13 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.presence import presenceOn, Use
+from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.insight.outcomes import Outcomes
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -75,7 +75,7 @@ class RaceTestCase(SynchronousTestCase):
         address = f"198.51.100.{number}"
         host = Host(self.world, address, lambda: self.world.network.device(address))
         # As a port does that listens: link groups stay when connections end.
-        self.uses.append(presenceOn(host).hold())
+        self.uses.append(reactorUse(host).hold())
         self.addCleanup(self.uses[-1].release)
         self.groups(host)
         self.addCleanup(closeLinkGroups, host)

@@ -32,7 +32,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 
 class _Building(Factory):

@@ -94,7 +94,7 @@ class PlayerOptions(Options):
 
 def _count(connected: Callable[[Any], None]) -> None:
     """Have each connection of C{smc:} endpoints told, whatever it has become."""
-    from txrdma.smc.insight import status
+    from txrdma.smc.stream import connectionstatus as status
 
     register = status.register
 

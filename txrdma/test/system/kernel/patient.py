@@ -6,8 +6,8 @@ Processes that play conversations import this first.
 
 from __future__ import annotations
 
-from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _machine as _handshake
+from txrdma.smc.signalling import localclient as announcing
 
 SECONDS = 60.0
 

@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.ports._pnet import Entry
 from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
-from txrdma.smc.carriers import announcing
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.handshake import _machine as _handshake
+from txrdma.smc.signalling import localclient as announcing
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 

@@ -9,8 +9,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _machine as _handshake
+from txrdma.smc.signalling import localclient as announcing
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.testing.protocols import Echo, Recorder

@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from txrdma.smc.insight.status import statuses
+from txrdma.smc.stream.connectionstatus import statuses
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.testing.endpoints import EndpointContract
 

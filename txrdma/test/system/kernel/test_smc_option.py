@@ -11,10 +11,10 @@ from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier
-from txrdma.smc.carriers.option.places import ownCgroup
-from txrdma.smc.carriers.option.reasons import OptionUnavailable
-from txrdma.smc.carriers.option.savedsyn import saveSYNs, sawOption
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier
+from txrdma.smc.signalling.option.places import ownCgroup
+from txrdma.smc.signalling.option.reasons import OptionUnavailable
+from txrdma.smc.signalling.option.savedsyn import saveSYNs, sawOption
 from txrdma.test.support.smc.optionworlds import commands
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 

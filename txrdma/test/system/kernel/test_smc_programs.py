@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent
 
 from txrdma.smc.kernel.sockdiag import diagnosed
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.smcworld import environment, HERE, OURS, THERE, UEID

@@ -20,9 +20,9 @@ from twisted.python.runtime import platform
 from twisted.trial.unittest import TestCase
 
 from txrdma.interfaces import ISMCStatus
-from txrdma.smc.handshake._silence import silentPeers
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.control import Answer, answer, answering, askAll, controlName
+from txrdma.smc.signalling.silence import silentPeers
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.control import Answer, answer, answering, askAll, controlName
 from txrdma.test.support.smc.control import NAMESPACE, reactor
 from txrdma.unix import answers as unixanswers
 from txrdma.unix import sockets as unixsockets
@@ -51,8 +51,8 @@ class ToldStatus:
 SERVE = """
 import sys
 from twisted.internet import reactor
-from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight.control import answer, Answer, answering, appear, askAll, controlName
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.control import answer, Answer, answering, appear, askAll, controlName
 from txrdma.test.system.smc.test_control import ToldStatus
 
 introspection.NAMESPACE = sys.argv[2]
@@ -81,7 +81,7 @@ ASK = """
 import os, sys
 from twisted.internet import reactor
 from twisted.internet.task import react
-from txrdma.smc.insight.control import askAll
+from txrdma.smc.status.control import askAll
 
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))

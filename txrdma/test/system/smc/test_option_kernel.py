@@ -11,7 +11,7 @@ import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.smc.carriers.option.reasons import effectiveCapabilities, isOlder, missingCapabilities
+from txrdma.smc.signalling.option.reasons import effectiveCapabilities, isOlder, missingCapabilities
 from txrdma.test.support.smc import optionworlds
 from txrdma.test.support.smc.optionworlds import Facts
 

@@ -10,8 +10,8 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option._assembler import Assembler, Jump, Register
-from txrdma.smc.carriers.option._program import assembleProgram, OPTION
+from txrdma.smc.signalling.option._assembler import Assembler, Jump, Register
+from txrdma.smc.signalling.option._program import assembleProgram, OPTION
 from txrdma.test.support.smc.option_program import R0, R1, R2, R10
 
 SPECIMEN = """

@@ -17,9 +17,9 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 import txrdma
-from txrdma.smc.carriers import announcing
-from txrdma.smc.handshake import _silence
-from txrdma.smc.insight.control import askAll
+from txrdma.smc.signalling import localclient as announcing
+from txrdma.smc.signalling import silence as _silence
+from txrdma.smc.status.control import askAll
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 

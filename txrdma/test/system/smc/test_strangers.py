@@ -13,8 +13,8 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from txrdma.smc.carriers.local import listenerName
-from txrdma.smc.carriers.owners import Place
+from txrdma.smc.signalling.local import listenerName
+from txrdma.smc.signalling.owners import Place
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorders

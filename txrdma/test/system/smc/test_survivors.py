@@ -96,7 +96,7 @@ async def main(reactor):
         "made": len(made),
         "failed": sum(not well for well, _ in results),
         "lost": len(lost),
-        "alive": [repr(each) for each in links if not each.isOver or each.turn.isBusy],
+        "alive": [repr(each) for each in links if not each.isOver or each.scheduler.isBusy],
         "left": [repr(each) for each in left],
     }))
 

@@ -12,11 +12,11 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import MessageFactory
-from txrdma.cm.connections.terms import Terms
+from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
-from txrdma.cm.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
+from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
 from txrdma.cm.manager import CMConnection
-from txrdma.cm.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -250,7 +250,7 @@ class DeviceTests(MessagingCase):
             raise RuntimeError("simulated")
 
         self.patch(client.transport, "broken", fail)
-        client.transport._shelf.fail(Failure(RDMAError("simulated")))
+        client.transport._shared.fail(Failure(RDMAError("simulated")))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         neighbor.lost[0].trap(ConnectionLost)
         client.transport.abortConnection()

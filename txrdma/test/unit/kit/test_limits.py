@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.kit.limits import LIMITS
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 
 def testNames(path: Path) -> set[str]:

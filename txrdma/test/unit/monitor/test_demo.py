@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.demo_fabric import netOf
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.ledger import LedgerEvent, Raised
-from txrdma.monitor.poller import FabricPoller
-from txrdma.monitor.settings import PollerSettings
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.faultgenerator import FaultGenerator
@@ -30,7 +30,7 @@ class WeatherTests(SynchronousTestCase):
         self.addCleanup(agent.close)
         raised: set[str] = set()
 
-        def heard(event: LedgerEvent) -> None:
+        def heard(event: FindingEvent) -> None:
             if isinstance(event, Raised):
                 raised.add(event.entry.finding.kind)
 

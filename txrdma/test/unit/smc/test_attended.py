@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.attendant}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.attendant import Attendant
+from txrdma.smc.group.pollthread import PollThread
 
 PATIENCE = 10.0
 
@@ -37,7 +37,7 @@ class AttendantTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = Threaded()
         self.calls = 0
-        self.attendant = Attendant(self.reactor, self.ready)
+        self.attendant = PollThread(self.reactor, self.ready)
         self.addCleanup(self.attendant.stop)
         self.reading, self.writing = os.pipe()
         self.addCleanup(os.close, self.reading)

@@ -8,13 +8,13 @@ from zope.interface.verify import verifyClass, verifyObject
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.agreed import AgreedApproach, AgreedArrival, AgreedReception
-from txrdma.smc.carriers.approaching import LocalApproach
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.dialing import DialedClient
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
-from txrdma.smc.carriers.local import Announced, Announcements
-from txrdma.smc.options import Options
+from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.signalling.approaching import LocalApproach
+from txrdma.smc.signalling.configured import AgreedApproach, AgreedArrival, AgreedReception
+from txrdma.smc.signalling.dialing import DialedClient
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.local import Announced, Announcements
+from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import reactor
 
 
@@ -27,11 +27,11 @@ class InterfaceTests(SynchronousTestCase):
         for options in (Options(), Options(agreed=True)):
             carrier = carrierFor(reactor, options)
             verifyObject(ICarrier, carrier)
-            verifyObject(IApproach, carrier.approach())
-            verifyObject(IReception, carrier.reception(5))
+            verifyObject(IClientSignal, carrier.approach())
+            verifyObject(IListenerSignal, carrier.reception(5))
         for kind in (LocalApproach, AgreedApproach):
-            verifyClass(IApproach, kind)
+            verifyClass(IClientSignal, kind)
         for known in (Announced, AgreedArrival):
-            verifyClass(IArrival, known)
+            verifyClass(IServerSignal, known)
         for received in (Announcements, AgreedReception):
-            verifyClass(IReception, received)
+            verifyClass(IListenerSignal, received)

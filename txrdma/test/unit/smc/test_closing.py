@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream._closing}: every row of the table, all events in all states, two ends.
+Tests for L{txrdma.smc.flow.closing}: every row of the table, all events in all states, two ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.stream._closing import (
+from txrdma.smc.flow.closing import (
     Closing,
     diagram,
     Ended,

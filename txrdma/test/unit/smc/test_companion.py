@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream.companion}: what the end of TCP means beside what the link has brought.
+Tests for L{txrdma.smc.stream.tcpmonitor}: what the end of TCP means beside what the link has brought.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.stream.companion import Companion, GRACE
+from txrdma.smc.stream.tcpmonitor import GRACE, TCPMonitor
 
 
 class Stream:
     """A stream in a state that the test says."""
 
     isDoubted = isStopping = False
-    hasHeardEnd = mayBeSilent = awaitsDelivery = False
+    hasReceivedEnd = mayBeSilent = awaitsDelivery = False
     hasArrived = True
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """There is nothing to take in."""
 
     def doubt(self) -> None:
@@ -74,58 +74,58 @@ class CompanionTests(SynchronousTestCase):
         self.clock = Clock()
         self.stream = Stream()
         self.tcp = TCP()
-        self.companion = Companion(self.stream, cast(Any, self.tcp), self.clock)
+        self.monitor = TCPMonitor(self.stream, cast(Any, self.tcp), self.clock)
 
     def test_silence(self) -> None:
         """A FIN and no word from the link within the grace: the peer is lost."""
-        self.companion.readConnectionLost()
+        self.monitor.readConnectionLost()
         self.assertEqual((self.stream.told, self.stream.isDoubted), ([], True))
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, ["reset"])
 
     def test_word(self) -> None:
         """The peer's word comes within the grace: what becomes of TCP is no news."""
-        self.companion.readConnectionLost()
-        self.stream.hasHeardEnd = True
+        self.monitor.readConnectionLost()
+        self.stream.hasReceivedEnd = True
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, [])
 
     def test_nobodyAcknowledges(self) -> None:
         """Who has closed, and has the peer's word, does not wait for a process that has gone with its TCP."""
-        self.stream.hasHeardEnd = self.stream.awaitsDelivery = True
+        self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False
-        self.companion.readConnectionLost()
+        self.monitor.readConnectionLost()
         self.assertEqual(self.stream.told, [])
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, ["reset"])
 
     def test_acknowledgedAfterAll(self) -> None:
         """The last acknowledgement comes within the grace."""
-        self.stream.hasHeardEnd = self.stream.awaitsDelivery = True
+        self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False
-        self.companion.readConnectionLost()
+        self.monitor.readConnectionLost()
         self.stream.hasArrived = True
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, [])
 
     def test_dead(self) -> None:
         """TCP in order and no link: the peer's process has died."""
-        self.companion.linkLost(mayVanish=True)
+        self.monitor.linkLost(mayVanish=True)
         self.assertEqual(self.stream.told, [])
-        self.companion.readConnectionLost()
+        self.monitor.readConnectionLost()
         self.assertEqual(self.stream.told, ["vanished"])
 
     def test_noLink(self) -> None:
         """A link that fails takes the connection with it, and TCP tells the peer by a reset."""
-        self.companion.linkLost(mayVanish=False)
+        self.monitor.linkLost(mayVanish=False)
         self.assertEqual((self.stream.told, self.tcp.ended), (["reset"], ["reset"]))
 
     def test_reset(self) -> None:
         """A reset of TCP loses the connection, unless the peer has said its end before."""
         for isHeard, told in ((False, ["reset"]), (True, [])):
             self.setUp()
-            self.stream.hasHeardEnd = isHeard
-            self.companion.connectionLost(Failure(ConnectionLost()))
+            self.stream.hasReceivedEnd = isHeard
+            self.monitor.connectionLost(Failure(ConnectionLost()))
             self.assertEqual(self.stream.told, told)
 
     def test_finish(self) -> None:
@@ -134,17 +134,17 @@ class CompanionTests(SynchronousTestCase):
         for inOrder, unsent, ended in ways:
             self.setUp()
             self.tcp.dataBuffer = unsent
-            self.companion.readConnectionLost()
-            self.companion.finish(inOrder)
+            self.monitor.readConnectionLost()
+            self.monitor.finish(inOrder)
             self.assertEqual((self.tcp.ended, self.clock.getDelayedCalls()), (ended, []))
 
     def test_bytes(self) -> None:
         """Bytes on a TCP connection beside SMC-R break the rules."""
-        self.companion.dataReceived(b"?")
+        self.monitor.dataReceived(b"?")
         self.assertEqual((self.stream.told, self.tcp.ended), (["violated"], ["reset"]))
 
     def test_fellBack(self) -> None:
         """A peer that fell back to TCP hears a reset, not the FIN by which a stream closes that has ended."""
-        self.stream.violated = lambda what: self.companion.finish(inOrder=True)  # type: ignore[method-assign]
-        self.companion.dataReceived(b"declined")
+        self.stream.violated = lambda what: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]
+        self.monitor.dataReceived(b"declined")
         self.assertEqual(self.tcp.ended, ["reset"])

@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.group.endings}: what is delayed comes before the end, wherever the end is found.
+L{txrdma.smc.group.closenotifier}: what is delayed comes before the end, wherever the end is found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.endings import Endings
+from txrdma.smc.group.closenotifier import CloseNotifier
 
 
 class EndingsTests(SynchronousTestCase):
@@ -18,8 +18,8 @@ class EndingsTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = cast(Any, MemoryReactorClock())
-        self.endings = Endings(self.reactor)
-        self.addCleanup(self.endings.close)
+        self.closeNotifier = CloseNotifier(self.reactor)
+        self.addCleanup(self.closeNotifier.close)
         self.told: list[str] = []
 
     def turn(self, read: Callable[[], None] | None = None) -> None:
@@ -39,7 +39,7 @@ class EndingsTests(SynchronousTestCase):
     def happen(self) -> None:
         """A protocol hears data, for which it delays a call, and the connection ends."""
         self.reactor.callLater(0, self.told.append, "delayed")
-        self.endings.add(lambda: self.told.append("ended"))
+        self.closeNotifier.add(lambda: self.told.append("ended"))
 
     def test_read(self) -> None:
         """The end was found by reading."""
@@ -60,19 +60,19 @@ class EndingsTests(SynchronousTestCase):
 
     def test_prompt(self) -> None:
         """Where the process ends, ends are told at once, those that wait first."""
-        self.endings.add(lambda: self.told.append("first"))
-        self.endings.isPrompt = True
-        self.endings.add(lambda: self.told.append("second"))
+        self.closeNotifier.add(lambda: self.told.append("first"))
+        self.closeNotifier.isPrompt = True
+        self.closeNotifier.add(lambda: self.told.append("second"))
         self.assertEqual(self.told, ["first", "second"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_cleared(self) -> None:
         """Somebody has removed all calls and readers, as tests do: the next end is told with those before."""
         for _ in range(2):
-            self.endings.add(lambda: self.told.append("ended"))
+            self.closeNotifier.add(lambda: self.told.append("ended"))
             for call in list(self.reactor.getDelayedCalls()):
                 call.cancel()
             self.reactor.removeAll()
-        self.endings.add(lambda: self.told.append("last"))
+        self.closeNotifier.add(lambda: self.told.append("last"))
         self.turn()
         self.assertEqual(self.told, ["ended", "ended", "last"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.explaining._conversation import _Direction
-from txrdma.smc.explaining._words import ofCLC, ofLLC
+from txrdma.smc.dissect.conversation import _Direction
+from txrdma.smc.dissect.words import ofCLC, ofLLC
 from txrdma.smc.wire import clc, llc
 from txrdma.test.support import VECTORS
 from txrdma.test.support.mad.commanding import CommandTestCase

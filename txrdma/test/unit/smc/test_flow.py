@@ -13,13 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
-from txrdma.smc.group.posting import Bearing, Poster
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer
 from txrdma.smc.wire.cdc import CDC_START
 
 _SIZE = 32
 _RING = (
-    *("arrived", "consumed", "heard", "mayArrive", "peerConsumed", "peerFlags"),
+    *("arrived", "consumed", "receivedSequence", "mayArrive", "peerConsumed", "peerFlags"),
     *("blocked", "base", "ackBase"),
 )
 _FLOW = ("isDirty", "isBlocked", "peerState", "messagesReceived")
@@ -47,7 +47,7 @@ class Told:
     def dataReceived(self, data: bytes) -> None:
         self.log.append(data)
 
-    def heard(self, state: int) -> None:
+    def stateReceived(self, state: int) -> None:
         self.flow.peerState = state
         self.log.append(state)
 
@@ -61,11 +61,11 @@ class Told:
 def begun() -> tuple[Flow, Told]:
     """A flow that takes messages, and who hears of them."""
     told = Told()
-    poster = Poster(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
-    flow = Flow(poster, memoryview(bytes(range(_SIZE))), [], told)
+    queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+    flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], told)
     flow.protocol = told
     told.flow = flow
-    flow.attach(Bearing(poster, 0, RKey(0)), _SIZE, 7)
+    flow.attach(RemoteBuffer(queue, 0, RKey(0)), _SIZE, 7)
     flow.begin()
     return flow, told
 
@@ -141,8 +141,8 @@ class SentTests(SynchronousTestCase):
         """A message that the lane does not take is posted at once, behind its bytes and with its number."""
         flow, _ = begun()
         lane: Any = FullLane()
-        flow.poster.openLane(lane)
-        flow.poster.limit = 10
+        flow.queue.openLane(lane)
+        flow.queue.limit = 10
         flow.writeSequence([b"one"])
         flow.fill([])  # asks where the peer's memory is
         flow.writeSequence([b"two", b"three"])
@@ -156,10 +156,10 @@ class SentTests(SynchronousTestCase):
         """Without room for a message nothing goes the short way."""
         flow, _ = begun()
         lane: Any = FullLane()
-        flow.poster.openLane(lane)
+        flow.queue.openLane(lane)
         flow.writeSequence([b"one"])
         flow.fill([])
-        flow.poster.limit = flow.poster.sent
+        flow.queue.limit = flow.queue.sent
         flow.writeSequence([b"two"])
         self.assertFalse(flow.send([]))
         self.assertEqual((lane.target[:6], flow.backlog), (b"one\0\0\0", 3))
@@ -171,8 +171,8 @@ class SentTests(SynchronousTestCase):
         lanes: list[Any] = [OpenLane(), OpenLane()]
         flows = [begun()[0] for _ in lanes]
         for flow, lane in zip(flows, lanes, strict=True):
-            flow.poster.openLane(lane)
-            flow.poster.limit, flow.poster.isSignaling = 1000, isSignaling
+            flow.queue.openLane(lane)
+            flow.queue.limit, flow.queue.isSignaling = 1000, isSignaling
             flow.writeSequence([b"first"])
             flow.fill([])
         for number, (written, read) in enumerate(steps):
@@ -195,9 +195,9 @@ class KeptTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.flow, _ = begun()
-        self.flow.poster.keep()
-        self.flow.keep()
-        self.flow.poster.limit = 100
+        self.flow.queue.retain()
+        self.flow.retain()
+        self.flow.queue.limit = 100
         self.write(bytes(20))
         self.flow.ring.peerConsumed = 20
 
@@ -220,18 +220,18 @@ class KeptTests(SynchronousTestCase):
         data = bytes(range(1, 21))
         requests = self.write(data)
         self.assertEqual(self.places(requests)[:2], [(20, data[:12]), (0, data[12:])])
-        assert self.flow.poster.kept is not None
-        self.assertEqual(b"".join(self.flow.poster.kept[-1][4]), data)
+        assert self.flow.queue.unacknowledged is not None
+        self.assertEqual(b"".join(self.flow.queue.unacknowledged[-1][4]), data)
 
     def test_again(self) -> None:
         """On another link the same bytes go to the same places of the ring, behind a message that asks."""
         data = bytes(range(1, 21))
         self.write(data)
-        assert self.flow.poster.kept is not None
-        kept = list(self.flow.poster.kept)[-1:]
-        poster = Poster(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
-        poster.limit = 100
-        self.flow.move(Bearing(poster, 1000, RKey(9)), kept)
+        assert self.flow.queue.unacknowledged is not None
+        kept = list(self.flow.queue.unacknowledged)[-1:]
+        queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+        queue.limit = 100
+        self.flow.move(RemoteBuffer(queue, 1000, RKey(9)), kept)
         requests: list[SendRequest] = []
         self.flow.fill(requests)
         self.assertEqual(self.places(requests[1:3]), [(1020, data[:12]), (1000, data[12:])])

@@ -12,7 +12,7 @@ from txrdma.iba.types import GID
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import gateways
 from txrdma.smc.group.ports import subnetsOf
-from txrdma.smc.handshake._offer import Subnets
+from txrdma.smc.terms.offer import Subnets
 
 ROUTES = """\
 Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT

@@ -29,15 +29,15 @@ from txrdma.smc.handshake._machine import (
     Proposed,
     ServerHandshake,
 )
-from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, Offer, VERSION_1
+from txrdma.smc.terms.offer import Abilities, Agreement, Candidate, Offer, VERSION_1
 from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
-    Crossed,
     Decline,
     decode,
     Diagnosis,
     enterpriseID,
+    LateCLCFilter,
     MAX_LENGTH,
     Path,
     Proposal,
@@ -474,16 +474,16 @@ class DeclineTests(SynchronousTestCase):
         self.assertTrue(server.mayCross)
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
         for clc in (late, confirm.encode() + late, accept.encode() + late):
-            self.assertEqual(Crossed()(clc), (len(clc), True))
-            self.assertEqual(Crossed()(clc + late), (len(clc), True))  # that can only be data
-            self.assertEqual(Crossed()(clc + b"hello"), (len(clc), True))
+            self.assertEqual(LateCLCFilter()(clc), (len(clc), True))
+            self.assertEqual(LateCLCFilter()(clc + late), (len(clc), True))  # that can only be data
+            self.assertEqual(LateCLCFilter()(clc + b"hello"), (len(clc), True))
             for length in (4, 5, 27):
-                self.assertEqual(Crossed()(clc[:length]), (0, False), length)
+                self.assertEqual(LateCLCFilter()(clc[:length]), (0, False), length)
         for data in (b"hello", late[:4] + b"\xff" * 40, late[:-1] + b"!"):
-            self.assertEqual(Crossed()(data), (0, True))
+            self.assertEqual(LateCLCFilter()(data), (0, True))
         one = len(confirm.encode())
-        self.assertEqual(Crossed()(confirm.encode()), (one, False))
-        self.assertEqual(Crossed()(confirm.encode() + b"hello"), (one, True))
+        self.assertEqual(LateCLCFilter()(confirm.encode()), (one, False))
+        self.assertEqual(LateCLCFilter()(confirm.encode() + b"hello"), (one, True))
 
     def test_joinedMeanwhile(self) -> None:
         """A client that joins a group is on SMC-R when it confirms: TCP can't serve it any more."""
@@ -498,7 +498,7 @@ class DeclineTests(SynchronousTestCase):
             if isLate:
                 server.expired(7.0)
                 self.assertTrue(server.mayCross)
-                self.assertRaises(Refused, Crossed(server.isJoining), joining)
+                self.assertRaises(Refused, LateCLCFilter(server.isJoining), joining)
             else:
                 server.received(joining, 6.5)
                 self.assertEqual([type(each) for each in server.events()], [Failed])
@@ -522,7 +522,7 @@ class DeclineTests(SynchronousTestCase):
         """It can be told apart piece by piece, without looking twice at what is known to be CLC."""
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
         for rest in (b"hello", late):
-            filter_, held, skipped = Crossed(), b"", 0
+            filter_, held, skipped = LateCLCFilter(), b"", 0
             raw = confirm.encode() + late + rest
             for at in range(0, len(raw), 4):
                 held += raw[at : at + 4]
@@ -534,7 +534,7 @@ class DeclineTests(SynchronousTestCase):
 
     def test_endlessCrossing(self) -> None:
         """No more is taken for CLC than can have crossed: a peer can't have us look at CLC for ever."""
-        filter_ = Crossed()
+        filter_ = LateCLCFilter()
         self.assertEqual(filter_(confirm.encode() * 1000), (2 * len(confirm.encode()), True))
 
     def test_endsWhileCrossing(self) -> None:
@@ -631,7 +631,7 @@ class TimeTests(SynchronousTestCase):
             self.assertIn(fallback, client.events())
             self.assertEqual((client.done, client.mayCross), (True, True))
             late = Decline(SERVER, Diagnosis.TIMEOUT_CL).encode()
-            self.assertEqual(Crossed(client.isJoining)(late + b"hello"), (len(late), True))
+            self.assertEqual(LateCLCFilter(client.isJoining)(late + b"hello"), (len(late), True))
 
     def test_withdrawn(self) -> None:
         """A client that was announced, and goes on without SMC, is a plain one, at once and to the byte."""

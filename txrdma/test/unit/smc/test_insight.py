@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.common.counted import added, differences
 from txrdma.smc.common import counting
-from txrdma.smc.insight.statistics import BOUNDS, statistics
+from txrdma.smc.status.statistics import BOUNDS, statistics
 
 
 class ArithmeticTests(SynchronousTestCase):

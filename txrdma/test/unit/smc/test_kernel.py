@@ -21,7 +21,7 @@ from txrdma.smc.kernel.backend import KernelBackend
 from txrdma.smc.kernel.sockdiag import Cursor, Diagnosed, diagnosedIn, dumpRequest
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.kernel.transports import KernelClient, KernelPort, KernelServer
-from txrdma.smc.own import OwnBackend
+from txrdma.smc.userspace import UserspaceBackend
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.kernel import RECORDED
 
@@ -106,7 +106,7 @@ class InterfaceTests(SynchronousTestCase):
 
     def test_provided(self) -> None:
         """Backends, transports and ports provide what they should."""
-        for backend in (OwnBackend, KernelBackend):
+        for backend in (UserspaceBackend, KernelBackend):
             verifyClass(ISMCBackend, backend)
         for transport in (KernelClient, KernelServer):
             self.assertTrue(ITCPTransport.implementedBy(transport))

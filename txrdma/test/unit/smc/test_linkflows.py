@@ -22,9 +22,9 @@ from txrdma.smc.group._linkgroup import (
     LinkMade,
     LinkWanted,
     RKeyConfirmed,
-    Role,
     Token,
 )
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkContinuation,

@@ -31,12 +31,11 @@ from txrdma.smc.group._linkgroup import (
     RKeyConfirmed,
     RKeyRefused,
     RKeysDeleted,
-    Role,
     Timing,
     Token,
 )
 from txrdma.smc.group._linkstate import RuleBroken
-from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSION_1
+from txrdma.smc.terms.offer import Agreement, Candidate, Choice, Role, VERSION_1
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.llc import (

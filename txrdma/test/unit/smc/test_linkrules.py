@@ -8,15 +8,9 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group._linkgroup import (
-    Event,
-    GroupEnded,
-    LinkGroup,
-    LinkRefused,
-    RemoteRKeysDeleted,
-    Role,
-)
+from txrdma.smc.group._linkgroup import Event, GroupEnded, LinkGroup, LinkRefused, RemoteRKeysDeleted
 from txrdma.smc.group._linkstate import RuleBroken
+from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
     AddLink,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.local import candidateNames, listenerName
-from txrdma.smc.carriers.owners import Place
+from txrdma.smc.signalling.local import candidateNames, listenerName
+from txrdma.smc.signalling.owners import Place
 
 
 class NameTests(SynchronousTestCase):

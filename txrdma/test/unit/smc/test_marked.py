@@ -12,14 +12,14 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.choice import carrierFor
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IReception
-from txrdma.smc.carriers.marked import MarkedApproach, MarkedArrival, MarkedReception
-from txrdma.smc.carriers.option import shared
-from txrdma.smc.carriers.option.carrier import OptionCarrier
-from txrdma.smc.carriers.option.shared import SharedOption
-from txrdma.smc.common.presence import Presence
-from txrdma.smc.options import Options
+from txrdma.smc.common.reactoruse import ReactorUse
+from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IListenerSignal, IServerSignal
+from txrdma.smc.signalling.option import shared
+from txrdma.smc.signalling.option.carrier import OptionCarrier
+from txrdma.smc.signalling.option.shared import SharedOption
+from txrdma.smc.signalling.tcpoption import MarkedApproach, MarkedArrival, MarkedReception
+from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import reactor
 from txrdma.test.support.smc.marked import ModelCarrier
 
@@ -29,9 +29,9 @@ class InterfaceTests(SynchronousTestCase):
 
     def test_provided(self) -> None:
         """Each provides its interface; C{device=auto} and C{option=no} choose another carrier."""
-        verifyClass(IApproach, MarkedApproach)
-        verifyClass(IArrival, MarkedArrival)
-        verifyClass(IReception, MarkedReception)
+        verifyClass(IClientSignal, MarkedApproach)
+        verifyClass(IServerSignal, MarkedArrival)
+        verifyClass(IListenerSignal, MarkedReception)
         carrier = carrierFor(reactor, Options(device="soft"))
         verifyObject(ICarrier, carrier)
         self.assertIsInstance(carrier.approach(), MarkedApproach)
@@ -44,7 +44,7 @@ class SharedTests(SynchronousTestCase):
 
     def test_closedWithTheLastUse(self) -> None:
         """The carrier is opened once, by the first socket, closed when SMC rests, and opened anew later."""
-        presence = Presence(Clock())
+        presence = ReactorUse(Clock())
         opened: list[ModelCarrier] = []
 
         def open() -> ModelCarrier:
@@ -73,7 +73,7 @@ class SharedTests(SynchronousTestCase):
         self.patch(shared, "_logged", set())
         with capturedLogs() as entries:
             for _ in range(2):
-                option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
+                option = SharedOption(ReactorUse(Clock()), lambda: OptionCarrier(None, why="no such luck"))
                 with socket.socket() as unmarked:
                     self.assertFalse(option.markClient(unmarked))
                     self.assertFalse(option.markListener(unmarked))

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.handshake._offer}: what is proposed, what is chosen of it, and every reason against it.
+Tests for L{txrdma.smc.terms.offer}: what is proposed, what is chosen of it, and every reason against it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.handshake._offer import (
+from txrdma.smc.terms.offer import (
     Abilities,
     Agreement,
     Candidate,

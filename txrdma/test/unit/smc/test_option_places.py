@@ -11,11 +11,11 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option.bpf import BPFMap, numberFor
-from txrdma.smc.carriers.option.carrier import explainPinned, openCarrier, OptionCarrier
-from txrdma.smc.carriers.option.installing import look, remove, Users
-from txrdma.smc.carriers.option.places import findCgroup, Mount, needCgroup, parseMounts
-from txrdma.smc.carriers.option.reasons import explain, isOlder, missingCapabilities, OptionUnavailable
+from txrdma.smc.signalling.option.bpf import BPFMap, numberFor
+from txrdma.smc.signalling.option.carrier import explainPinned, openCarrier, OptionCarrier
+from txrdma.smc.signalling.option.installing import look, remove, Users
+from txrdma.smc.signalling.option.places import findCgroup, Mount, needCgroup, parseMounts
+from txrdma.smc.signalling.option.reasons import explain, isOlder, missingCapabilities, OptionUnavailable
 
 MOUNTS = r"""
 22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

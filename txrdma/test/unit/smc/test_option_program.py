@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers.option._assembler import Assembler, Jump
-from txrdma.smc.carriers.option._btf import encodeTypes
+from txrdma.smc.signalling.option._assembler import Assembler, Jump
+from txrdma.smc.signalling.option._btf import encodeTypes
 from txrdma.test.support.smc.option_program import R0, R1, R2
 
 LITTLE = None if sys.byteorder == "little" else "the bytes here are those of a little-endian machine"

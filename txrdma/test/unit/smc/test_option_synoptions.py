@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc.carriers.option._program import OPTION
-from txrdma.smc.carriers.option._synoptions import hasOption, optionsOf, segmentIn, TCPHeader
+from txrdma.smc.signalling.option._program import OPTION
+from txrdma.smc.signalling.option._synoptions import hasOption, optionsOf, segmentIn, TCPHeader
 
 RECORDED = bytes.fromhex(
     "4500004401b04000400624640a4d00010a4d0002"

@@ -9,8 +9,8 @@ import errno
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.carriers import owners
-from txrdma.smc.carriers.owners import (
+from txrdma.smc.signalling import owners
+from txrdma.smc.signalling.owners import (
     acceptingUsers,
     isOwned,
     Place,

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.common.presence}: what is on a reactor while SMC is in use, and who notices a sweep.
+Tests for L{txrdma.smc.common.reactoruse}: what is on a reactor while SMC is in use, and who notices a sweep.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common import presence as presenceModule
-from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.common import reactoruse
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 
 
 class Rester:
@@ -36,67 +36,67 @@ class PresenceTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
-        self.presence = Presence(self.reactor)
+        self.reactorUse = ReactorUse(self.reactor)
         self.swept: list[str] = []
-        self.patch(presenceModule, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
+        self.patch(reactoruse, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
 
     def test_leaves(self) -> None:
         """One reader of ours is there as long as anybody uses SMC, and no longer."""
-        one, other = self.presence.hold(), self.presence.hold()
+        one, other = self.reactorUse.hold(), self.reactorUse.hold()
         self.assertEqual(len(self.reactor.getReaders()), 1)
         one.release()
         one.release()
         self.assertEqual(len(self.reactor.getReaders()), 1)
         other.release()
         self.assertEqual(self.reactor.getReaders(), [])
-        self.assertTrue(self.presence.isIdle)
+        self.assertTrue(self.reactorUse.isIdle)
 
     def test_rests(self) -> None:
         """Sleepers rest when the last use has ended, and wake with the next."""
         sleeper = Rester()
-        self.presence.add(sleeper)
-        self.presence.hold().release()
+        self.reactorUse.add(sleeper)
+        self.reactorUse.hold().release()
         self.assertEqual((sleeper.woken, sleeper.rested), (1, 1))
-        self.presence.hold()
+        self.reactorUse.hold()
         self.assertEqual((sleeper.woken, sleeper.rested), (2, 1))
 
     def test_otherReaders(self) -> None:
         """A connection that is read no more, as its peer has closed, is no sign of a sweep."""
         connection = object()
         self.reactor.addReader(connection)
-        self.presence.hold(lambda: self.swept.append("one"))
+        self.reactorUse.hold(lambda: self.swept.append("one"))
         self.reactor.removeReader(connection)
-        self.presence.hold()
+        self.reactorUse.hold()
         self.assertEqual(self.swept, [])
 
     def test_swept(self) -> None:
         """Who has everything removed ends all uses that there were, which the next one finds out."""
-        self.presence.hold(lambda: self.swept.append("one"))
-        self.presence.hold(lambda: self.swept.append("other"))
+        self.reactorUse.hold(lambda: self.swept.append("one"))
+        self.reactorUse.hold(lambda: self.swept.append("other"))
         self.reactor.removeAll()
-        self.presence.hold(lambda: self.swept.append("new"))
+        self.reactorUse.hold(lambda: self.swept.append("new"))
         self.assertEqual(self.swept, ["one", "other"])
         self.assertEqual(len(self.reactor.getReaders()), 1)
 
     def test_ending(self) -> None:
         """A reactor that ends removes everything itself: connections hear of it from there."""
-        self.presence.hold(lambda: self.swept.append("one"))
-        self.presence.isEnding = True
+        self.reactorUse.hold(lambda: self.swept.append("one"))
+        self.reactorUse.isEnding = True
         readers = self.reactor.getReaders()  # removeAll of older reactors for tests returns nothing
         self.reactor.removeAll()
         for reader in readers:
             reader.connectionLost(Failure(ConnectionLost()))
-        self.presence.hold()
+        self.reactorUse.hold()
         self.assertEqual(self.swept, [])
 
     def test_noDescriptor(self) -> None:
         """Where there are no descriptors left, SMC does without, and the log says so once."""
         with mock.patch.object(os, "eventfd", side_effect=OSError(24, "Too many open files")):
-            self.presence.hold(lambda: self.swept.append("one"))
-        self.presence.hold()
+            self.reactorUse.hold(lambda: self.swept.append("one"))
+        self.reactorUse.hold()
         self.assertEqual((self.swept, len(self.reactor.getReaders())), ([], 1))
 
     def test_oneForEachReactor(self) -> None:
         """A reactor has one presence."""
-        self.assertIs(presenceOn(self.reactor), presenceOn(self.reactor))
-        self.assertIsNot(presenceOn(self.reactor), presenceOn(MemoryReactorClock()))
+        self.assertIs(reactorUse(self.reactor), reactorUse(self.reactor))
+        self.assertIsNot(reactorUse(self.reactor), reactorUse(MemoryReactorClock()))

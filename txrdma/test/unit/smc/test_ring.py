@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream._ring}: every byte once and in order, no stall, no chatter, no trust.
+Tests for L{txrdma.smc.flow.ring}: every byte once and in order, no stall, no chatter, no trust.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.flow.ring import cursor, DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import CDC, CDC_START, CDC_TYPE, ProducerFlags, unpackFrom
 from txrdma.test.support.captures import messages
 
@@ -351,7 +351,7 @@ class DistrustTests(SynchronousTestCase):
         """A message older than the last says nothing, whatever is in it."""
         for sequence in (4, 0, 0xFFFF, 5 + 0x8000):
             self.assertEqual(self.ring.received(fields(sequence=sequence, producerCount=4000000)), 0)
-        self.assertEqual(self.ring.heard, 5)
+        self.assertEqual(self.ring.receivedSequence, 5)
 
     def test_repeated(self) -> None:
         """The last message again changes nothing."""
@@ -359,7 +359,7 @@ class DistrustTests(SynchronousTestCase):
 
     def test_sequenceGoesRound(self) -> None:
         """Number 0 comes after 65535."""
-        self.ring.heard = 0xFFFF
+        self.ring.receivedSequence = 0xFFFF
         self.ring.received(fields(sequence=0, producerCount=101, consumerCount=50))
         self.assertEqual(self.ring.readable, 1)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.handshake._silence import MOST, SilentPeers, silentPeers, SPAN, TRIAL
+from txrdma.smc.signalling.silence import MOST, SilentPeers, silentPeers, SPAN, TRIAL
 
 
 class SilenceTests(SynchronousTestCase):

@@ -14,7 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
-from txrdma.smc.options import Options
+from txrdma.smc.terms.options import Options
 
 
 class ClientStringTests(SynchronousTestCase):

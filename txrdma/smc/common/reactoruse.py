@@ -1,0 +1,245 @@
+"""
+Use of a reactor by SMC: readers and delayed calls of SMC stay on a reactor only while SMC is in use.
+
+Listening ports, handshakes and connections each hold a L{Use}. When the last one is released, link groups are
+suspended: they leave the reactor with all readers and delayed calls, so that a test suite that is clean over
+TCP is clean over SMC. The next use resumes them, even if other code has removed everything from the reactor
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import cast, Final, Protocol
+from weakref import ref, WeakKeyDictionary
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.kit.logs import Seldom
+
+_seldom = Seldom(Logger())
+
+_FEW: Final = 8
+"""
+Number of uses up to which each new one checks that the readers are still on the reactor.
+
+A test suite has few connections, and may remove all readers between two of them.
+"""
+
+_LOOK_SECONDS: Final = 1e-3
+"""
+Seconds between checks, for each existing use, if there are more: a service has many, and removes nothing.
+"""
+
+
+class Suspendable(Protocol):
+    """
+    A part of SMC that is on the reactor only while SMC is in use there: link groups, the TCP option.
+
+    @ivar isBusy: it is processing, and calls L{ReactorUse.settle} at the end.
+    """
+
+    @property
+    def isBusy(self) -> bool: ...
+
+    def rest(self) -> None:
+        """Leave the reactor. Idempotent."""
+
+    def wake(self) -> None:
+        """Return to the reactor. Idempotent."""
+
+
+class Use:
+    """
+    One use of SMC on a reactor: a port, a handshake, or a connection.
+
+    @ivar swept: called when other code has removed all readers from the reactor.
+    """
+
+    __slots__ = ("_reactorUse", "swept")
+
+    def __init__(self, presence: ReactorUse, swept: Callable[[], None]) -> None:
+        self._reactorUse = presence
+        self.swept = swept
+
+    def passOn(self, swept: Callable[[], None]) -> Use:
+        """
+        Pass this use on to another owner, instead of releasing it and holding a new one.
+
+        @param swept: callback of the new owner.
+        @return: this use, or a new one if all readers have been removed from the reactor since.
+        """
+        if not self._reactorUse.has(self):
+            return self._reactorUse.hold(swept)
+        self.swept = swept
+        return self
+
+    def release(self) -> None:
+        """End the use. Idempotent."""
+        self._reactorUse.release(self)
+
+
+@implementer(IReadDescriptor)
+class Sentinel:
+    """
+    A reader that is never ready, on the reactor as long as SMC is in use there.
+
+    If it is missing, other code has removed all readers. Other readers can't show that, since they also leave
+    the reactor when a peer closes or a program pauses.
+    """
+
+    def __init__(self, reactor: IReactorFDSet) -> None:
+        self._reactor = reactor
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """Descriptor that never becomes readable; -1 after C{close}."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """The log prefix of the sentinel."""
+        return "smc"
+
+    def doRead(self) -> None:
+        """Do nothing."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Close, because the reactor has stopped."""
+        self.close()
+
+    def isOnDuty(self) -> bool:
+        """Whether the reactor still has the sentinel."""
+        return self in self._reactor.getReaders()
+
+    def close(self) -> None:
+        """Leave the reactor. Idempotent."""
+        descriptor = self._descriptor
+        if descriptor >= 0:
+            self._reactor.removeReader(self)
+            self._descriptor = -1
+            os.close(descriptor)
+
+
+class ReactorUse:
+    """
+    The uses of SMC on one reactor.
+
+    @ivar isIdle: there are no uses.
+    @ivar isDue: there are no uses any more, and some parts are not suspended yet.
+    @ivar isEnding: the process stops, so the reactor itself removes everything.
+    """
+
+    def __init__(self, reactor: object) -> None:
+        self.isIdle = True
+        self.isDue = False
+        self.isEnding = False
+        self._reactor = ref(reactor)
+        self._hasTime = IReactorTime.providedBy(reactor)
+        self._uses: dict[Use, None] = {}
+        self._sleepers: dict[Suspendable, None] = {}
+        self._lookedAt = -inf
+        self._sentinel: Sentinel | None = None
+
+    def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
+        """
+        Begin a use of SMC, until C{release}.
+
+        @param swept: called when other code has removed all readers from the reactor.
+        """
+        use = Use(self, swept)
+        now = self._seconds()
+        count = len(self._uses)
+        if count < _FEW or now - self._lookedAt > count * _LOOK_SECONDS:
+            self._lookedAt = now
+            self._sweep()
+            self.isIdle = self.isDue = False
+            for sleeper in list(self._sleepers):
+                sleeper.wake()
+        self._uses[use] = None
+        return use
+
+    def _seconds(self) -> float:
+        """The reactor's time, so that simulations are repeatable."""
+        reactor = self._reactor()
+        return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
+
+    def has(self, use: Use) -> bool:
+        """Whether a use has not ended."""
+        return use in self._uses
+
+    def release(self, use: Use) -> None:
+        """End a use. Idempotent."""
+        if use in self._uses:
+            del self._uses[use]
+            self.isIdle = self.isDue = not self._uses
+            if self.isIdle:
+                self._dismiss()
+            self.settle()
+
+    def rouse(self) -> None:
+        """Resume all parts until pending work is done, although there are no uses."""
+        if self.isIdle and not self.isEnding:
+            self.isDue = True
+            for sleeper in list(self._sleepers):
+                sleeper.wake()
+
+    def _sweep(self) -> None:
+        """
+        Detect whether other code has removed all readers from the reactor, and end the uses in that case.
+
+        Install a sentinel for the next check.
+        """
+        sentinel = self._sentinel
+        if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
+            return
+        if sentinel is not None:
+            self._dismiss()
+            swept, self._uses = list(self._uses), {}
+            for use in swept:
+                use.swept()
+        reactor = self._reactor()
+        if IReactorFDSet.providedBy(reactor):
+            try:
+                self._sentinel = Sentinel(IReactorFDSet(reactor))
+            except OSError as error:
+                _seldom.warn("sentinel", "can't detect removed readers: {error}", error=error)
+
+    def _dismiss(self) -> None:
+        """Close the sentinel, if there is one."""
+        sentinel, self._sentinel = self._sentinel, None
+        if sentinel is not None:
+            sentinel.close()
+
+    def add(self, sleeper: Suspendable) -> None:
+        """Add a part. Idempotent."""
+        self._sleepers[sleeper] = None
+
+    def remove(self, sleeper: Suspendable) -> None:
+        """Remove a part; unknown ones are ignored."""
+        self._sleepers.pop(sleeper, None)
+
+    def settle(self) -> None:
+        """Suspend all parts if there are no uses, as soon as no part is busy."""
+        if self.isDue and not any(sleeper.isBusy for sleeper in self._sleepers):
+            self.isDue = False
+            for sleeper in list(self._sleepers):
+                sleeper.rest()
+
+
+_presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
+
+
+def reactorUse(reactor: object) -> ReactorUse:
+    """Return the L{ReactorUse} of a reactor."""
+    presence = _presences.get(reactor)
+    if presence is None:
+        presence = _presences[reactor] = ReactorUse(reactor)
+    return presence

@@ -1,0 +1,317 @@
+"""
+Cursors of the two ring buffers of a connection: free space, received bytes, and when to report consumption.
+
+Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it has only integers:
+totals since the connection began. Sizes are powers of two, so the wrap and count of a cursor follow from a
+total.
+
+Theory of operation. A CDC cursor is a pair (wrap modulo 65536, count), where count is an offset in the ring.
+A received cursor is converted to a total relative to the previous one, and it is valid only if it advances by
+no more than was allowed: a producer cursor by the free space that the peer has been told of (C{mayArrive}), a
+consumer cursor by the bytes in flight (C{produced - peerConsumed}). Any other cursor is a protocol violation
+(C{WireError}), except after a failover, when older cursors are repeated. Most cursors stay in the same round,
+so the total at which the round began is cached with its wrap count.
+
+Consumption is reported with the next message that has data, or by a message of its own: if the peer asks for
+it, or if it is blocked (or half the ring is used) and at least a tenth of the ring has been read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.error import WireError
+from txrdma.smc.wire.cdc import CDC_HEAD, pack, ProducerFlags
+
+DATA: Final = 1
+"""A flag that L{Ring.received} returns: there are new bytes to read."""
+
+SPACE: Final = 2
+"""A flag that L{Ring.received} returns: there is new room to write."""
+
+UPDATE: Final = 4
+"""A flag that L{Ring.received} returns: report the consumer cursor now, even without data to send."""
+
+_SMALLEST_LIMIT: Final = 2304
+"""Fewer consumed bytes never justify a separate message (Linux: half of the smallest send buffer)."""
+
+_BLOCKED: Final = int(ProducerFlags.WRITE_BLOCKED)
+_WE_ARE_BLOCKED: Final = _BLOCKED << 8
+_PRESENT: Final = int(ProducerFlags.URGENT_PRESENT)
+_REQUESTED: Final = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
+_FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION)
+_HEAD: Final = CDC_HEAD
+_pack: Final = pack
+
+
+def cursor(total: int, size: int) -> tuple[int, int]:
+    """Wrap and count of a cursor, as CDC carries them: a full ring is wrap + 1, count 0."""
+    return (total // size) & 0xFFFF, total % size
+
+
+def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
+    """Position of C{length} bytes from C{total} on: offset in the ring, bytes there, bytes at offset 0."""
+    offset = total & (size - 1)
+    first = size - offset
+    return (offset, length, 0) if length <= first else (offset, first, length - first)
+
+
+class Ring:
+    """
+    The cursors of one connection.
+
+    @ivar size: bytes of the local ring, written by the peer; C{peerSize}: of the peer's.
+    @ivar token: the peer's alert token, put into each message.
+    @ivar produced: total of bytes written to the peer's ring; C{at}: offset of the next byte.
+    @ivar peerConsumed: total of bytes that the peer has reported as read.
+    @ivar blocked: messages carry WRITE_BLOCKED: more is queued than fits.
+    @ivar arrived: total of bytes received.
+    @ivar consumed: total of bytes read; C{reported}: total that the peer has been told.
+    @ivar mayArrive: total up to which the peer may write.
+    @ivar dueAbove: no report is due until C{consumed} exceeds this total.
+    @ivar peerFlags: producer flags of the last message; C{receivedSequence}: its sequence number.
+    @ivar base: the total at which the round of the peer's producer cursor began; C{wrap}: its wrap count.
+    @ivar ackBase: the total at which the round of its consumer cursor began; C{ackWrap}: its wrap count.
+    @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
+    """
+
+    __slots__ = (
+        "_hurry",
+        "_limit",
+        "_mask",
+        "_moved",
+        "_peerMask",
+        "_peerShift",
+        "_round",
+        "_shift",
+        "ackBase",
+        "ackWrap",
+        "arrived",
+        "at",
+        "base",
+        "blocked",
+        "consumed",
+        "dueAbove",
+        "receivedSequence",
+        "mayArrive",
+        "peerConsumed",
+        "peerFlags",
+        "peerSize",
+        "produced",
+        "reported",
+        "sequence",
+        "size",
+        "token",
+        "urgentAt",
+        "wrap",
+    )
+
+    def __init__(self, size: int, peerSize: int, token: int) -> None:
+        for each in (size, peerSize):
+            if each < 1 or each & (each - 1):
+                raise ValueError(f"a ring of {each} bytes: it must be a power of two")
+        self.size = size
+        self.peerSize = peerSize
+        self.token = token
+        self.produced = self.peerConsumed = self.sequence = 0
+        self.arrived = self.consumed = self.reported = self.receivedSequence = 0
+        self.mayArrive = size
+        self.blocked = False
+        self.peerFlags = 0
+        self.urgentAt: int | None = None
+        self._shift = size.bit_length() - 1
+        self._peerShift = peerSize.bit_length() - 1
+        self._mask = (size << 16) - 1  # cursors are modulo 65536 rounds
+        self._peerMask = (peerSize << 16) - 1
+        # The total at which the current round of each cursor began, with its wrap count.
+        self.at = self._round = 0  # our producer cursor
+        self.base = self.wrap = 0  # the peer's producer cursor
+        self.ackBase = self.ackWrap = 0  # the peer's consumer cursor
+        self._limit = max(size // 10, _SMALLEST_LIMIT)
+        self.dueAbove = self._limit
+        self._hurry = False  # the peer waits for a report of any size
+        self._moved = False  # the peer failed over to another link, and repeats older cursors
+
+    @property
+    def space(self) -> int:
+        """Bytes that may be written into the peer's buffer now."""
+        return self.peerSize - self.produced + self.peerConsumed
+
+    @property
+    def readable(self) -> int:
+        """Bytes received and not yet read."""
+        return self.arrived - self.consumed
+
+    def take(self, backlog: int, most: int) -> tuple[int, int, int]:
+        """
+        Take free space in the peer's ring; the caller writes the bytes, then sends a message.
+
+        @param backlog: number of queued bytes.
+        @param most: number of these to write now at most.
+        @return: offset in the peer's ring, number of bytes to write there, number to write at offset 0.
+        """
+        size = self.peerSize
+        produced = self.produced
+        space = size - produced + self.peerConsumed
+        self.blocked = backlog >= space
+        if most > space:
+            most = space
+        self.produced = produced + most
+        offset = self.at
+        end = offset + most
+        if end < size:
+            self.at = end
+            return offset, most, 0
+        self.at = end = end - size
+        self._round = (self._round + 1) & 0xFFFF
+        return offset, most - end, end
+
+    def message(self, state: int = 0) -> bytes:
+        """
+        Encode the next CDC message, to be sent after the bytes that it announces.
+
+        @param state: state flags, which stay set in all later messages.
+        """
+        self.sequence = sequence = (self.sequence + 1) & 0xFFFF
+        self.reported = consumed = self.consumed
+        size = self.size
+        self.mayArrive = consumed + size
+        self.dueAbove = consumed + self._limit
+        if self._hurry:
+            self._answered()
+        return _pack(
+            _HEAD | sequence,
+            self.token,
+            self._round,
+            self.at,
+            (consumed >> self._shift) & 0xFFFF,
+            consumed & (size - 1),
+            _WE_ARE_BLOCKED | state if self.blocked else state,
+        )
+
+    def received(self, message: tuple[int, ...]) -> int:
+        """
+        Process a message from the peer.
+
+        @param message: as L{txrdma.smc.wire.cdc.unpackFrom} returns it.
+        @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for a message older than the last.
+        @raise WireError: a cursor is out of range.
+        """
+        _, sequence, _, wrap, count, ackWrap, ackCount, flags = message
+        flags >>= 8
+        if (sequence - self.receivedSequence) & 0x8000 or flags & _FAILOVER:
+            return self._unusual(sequence, flags)
+        arrived = self.base + count
+        if wrap != self.wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
+            arrived = self._arrival(wrap, count)
+        read = self.ackBase + ackCount
+        if (
+            ackWrap != self.ackWrap
+            or ackCount >= self.peerSize
+            or not self.peerConsumed <= read <= self.produced
+        ):
+            read = self._reading(ackWrap, ackCount)
+        self.receivedSequence = sequence
+        result = 0
+        if read != self.peerConsumed:
+            self.peerConsumed = read
+            self.blocked = False
+            if ackWrap != self.ackWrap:
+                self.ackWrap = ackWrap
+                self.ackBase = read - ackCount
+            result = SPACE
+        if arrived != self.arrived:
+            self.arrived = arrived
+            if wrap != self.wrap:
+                self.wrap = wrap
+                self.base = arrived - count
+            result |= DATA
+        if flags or self.peerFlags:
+            self._flagged(flags)
+        if self.consumed > self.dueAbove and self.updateDue:
+            result |= UPDATE
+        return result
+
+    def consume(self, length: int) -> bool:
+        """
+        Advance the consumer cursor by the number of bytes read.
+
+        @return: True if it must be reported now, even without data to send.
+        """
+        self.consumed = consumed = self.consumed + length
+        return consumed > self.dueAbove and self.updateDue
+
+    def validation(self, sequence: int) -> bytes:
+        """
+        Encode the CDC message that asks the peer to validate a failover (RFC 7609, 4.6).
+
+        @param sequence: number of the last message known to have arrived.
+        """
+        return _pack(_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8)
+
+    @property
+    def updateDue(self) -> bool:
+        """
+        Whether consumption must be reported now (RFC 7609, 4.5.1 and 4.7.3).
+
+        True if the peer waits for it, or if enough has been read and the peer is short of space.
+        """
+        unreported = self.consumed - self.reported
+        if self._hurry and unreported:
+            if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:
+                return True
+        if unreported <= self._limit:
+            return False
+        return bool(self.peerFlags & _BLOCKED) or (self.arrived - self.reported) * 2 >= self.size
+
+    def _flagged(self, flags: int) -> None:
+        self.peerFlags = flags
+        if flags & _PRESENT:
+            self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
+        if flags & (_PRESENT | _REQUESTED):
+            self._hurry = True
+            self.dueAbove = -1
+
+    def _answered(self) -> None:
+        if self.urgentAt is not None and self.consumed >= self.urgentAt:
+            self.urgentAt = None
+        self.peerFlags &= ~_REQUESTED
+        self._hurry = self.urgentAt is not None
+        if self._hurry:
+            self.dueAbove = -1
+
+    def _unusual(self, sequence: int, flags: int) -> int:
+        """Ignore an old message; check that nothing is lost if the peer has failed over (RFC 7609, 4.6)."""
+        if flags & _FAILOVER:
+            if 0 < (sequence - self.receivedSequence) & 0xFFFF < 0x8000:
+                raise WireError("CDC", 2, f"failover lost messages {self.receivedSequence + 1} to {sequence}")
+            self._moved = True
+        return 0
+
+    def _arrival(self, wrap: int, count: int) -> int:
+        """Total of a producer cursor that is in another round, or invalid."""
+        arrived, size = self.arrived, self.size
+        new = (wrap << self._shift) + count - arrived & self._mask
+        if count >= size or new > self.mayArrive - arrived:
+            self._check("producer", 12, count, size, new, "beyond the free space")
+            new = 0
+        return arrived + new
+
+    def _reading(self, wrap: int, count: int) -> int:
+        """Total of a consumer cursor that is in another round, or invalid."""
+        peerConsumed, size = self.peerConsumed, self.peerSize
+        read = (wrap << self._peerShift) + count - peerConsumed & self._peerMask
+        if count >= size or read > self.produced - peerConsumed:
+            self._check("consumer", 20, count, size, read, "ahead of what was written")
+            read = 0
+        return peerConsumed + read
+
+    def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> None:
+        """Raise L{WireError} for an invalid cursor; older cursors are allowed after a failover."""
+        if count >= size:
+            raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
+        back = (size << 16) - step
+        if back > step:
+            raise WireError("CDC", at, f"{name} cursor {step} bytes on, {ahead}")
+        if not self._moved:
+            raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")

@@ -1,0 +1,100 @@
+"""
+Calls C{connectionLost} of applications when the reactor polls its descriptors next, as for TCP.
+
+A TCP transport reports its end from C{doRead} or C{doWrite}, and one read returns either data or the end. So
+C{callLater(0)} calls that a protocol makes in C{loseConnection} or with its last data run before
+C{connectionLost}. A link may process data, the end and a local close at once, even in a delayed call. Delayed
+calls run before descriptors are polled, so an always-ready reader is added by another delayed call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+_log = Logger()
+
+
+class NotifierReactor(IReactorFDSet, IReactorTime):
+    """Interfaces of the reactor that a notifier needs."""
+
+
+@implementer(IReadDescriptor)
+class CloseNotifier:
+    """
+    Pending notifications on one reactor: an always-ready reader, while there are any.
+
+    @ivar isPrompt: the reactor is stopping and polls no more: notifications are made at once.
+    """
+
+    def __init__(self, reactor: NotifierReactor) -> None:
+        self.isPrompt = False
+        self._reactor = reactor
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._descriptor = -1
+        self._call: IDelayedCall | None = None
+
+    def add(self, notify: Callable[[], None]) -> None:
+        """Call a function when the reactor polls its descriptors next; exceptions of it are logged."""
+        self._waiting.append(notify)
+        if self.isPrompt or not self._isOpen():
+            self.notify()
+        elif self._call is None or not self._call.active():  # other code may have cancelled all calls
+            self._call = self._reactor.callLater(0, self._watch)
+
+    def _watch(self) -> None:
+        self._call = None
+        self._reactor.addReader(self)  # again: other code may have removed all readers
+
+    def _isOpen(self) -> bool:
+        if self._descriptor < 0:
+            try:
+                self._descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            except OSError:
+                return False  # the process has no descriptor left
+        return True
+
+    def notify(self) -> None:
+        """Make all pending notifications now; those queued meanwhile wait for the next poll."""
+        if self._descriptor >= 0:
+            self._reactor.removeReader(self)
+        call, self._call = self._call, None
+        if call is not None and call.active():
+            call.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        while waiting:
+            with _log.failuresHandled("Error while reporting the end of an SMC-R connection"):
+                waiting.popleft()()
+
+    def close(self) -> None:
+        """Make all pending notifications, and close the descriptor. Idempotent."""
+        self.notify()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    # IReadDescriptor
+
+    def fileno(self) -> int:
+        """Descriptor that is always readable; -1 when there is none."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """The log prefix."""
+        return "smc"
+
+    def doRead(self) -> None:
+        """Deliver pending C{connectionLost} calls."""
+        self.notify()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Notify at once from now on, because the reactor has stopped."""
+        self.isPrompt = True
+        self.notify()

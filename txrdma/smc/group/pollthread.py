@@ -1,0 +1,60 @@
+"""
+A thread that polls descriptors while link groups are suspended and have no readers on the reactor.
+
+While SMC is not in use (L{txrdma.smc.common.reactoruse}), it has nothing on the reactor. But adapters keep
+links alive, and peers still send messages that need an answer: DELETE RKEY, late closes, TEST LINK. The
+thread only polls; messages are processed on the reactor.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Sequence
+from threading import Thread
+
+from twisted.internet.interfaces import IReactorFromThreads
+
+
+class PollThread:
+    """Polls descriptors, once for each C{watch}."""
+
+    def __init__(self, reactor: IReactorFromThreads, ready: Callable[[], None]) -> None:
+        """
+        @param ready: called on the reactor when a descriptor is readable, or after the timeout; perhaps once
+            more after C{stop}.
+        """
+        self._reactor = reactor
+        self._ready = ready
+        self._bell = -1
+        self._thread: Thread | None = None
+
+    def watch(self, descriptors: Sequence[int], seconds: float | None) -> None:
+        """
+        Poll these descriptors from now on, instead of the previous ones.
+
+        @param seconds: timeout, in seconds; None: no timeout.
+        """
+        self.stop()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        poll = select.poll()
+        for each in (self._bell, *descriptors):
+            poll.register(each, select.POLLIN)
+        self._thread = Thread(
+            target=self._wait, args=(poll, self._bell, seconds), name="txrdma: suspended links", daemon=True
+        )
+        self._thread.start()
+
+    def _wait(self, poll: select.poll, bell: int, seconds: float | None) -> None:
+        """Poll, in the thread."""
+        found = poll.poll(None if seconds is None else max(seconds, 0.0) * 1000)
+        if all(descriptor != bell for descriptor, _ in found):
+            self._reactor.callFromThread(self._ready)
+
+    def stop(self) -> None:
+        """Stop the thread, after which the descriptors may be closed. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            os.eventfd_write(self._bell, 1)
+            thread.join()
+            os.close(self._bell)

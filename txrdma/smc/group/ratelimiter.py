@@ -1,0 +1,72 @@
+"""
+Rate limit of new link groups.
+
+Creating a group takes milliseconds, so peers that connect under ever new identities must not starve existing
+connections.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+
+from txrdma.error import Refused
+from txrdma.smc.wire.clc import Diagnosis
+
+AT_ONCE: Final = 4
+"""Groups that may be created in each interval."""
+
+SPAN: Final = 0.01
+"""Seconds of an interval: 400 groups a second, which keep the processor busy most of the time."""
+
+
+class GroupRateLimiter:
+    """Admits some callers at once, and queues the others."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._waiting: deque[Deferred[None]] = deque()
+        self._began = -inf
+        self._count = 0
+        self._timer: IDelayedCall | None = None
+
+    def wait(self) -> Deferred[None] | None:
+        """
+        Ask for admission.
+
+        @return: None if admitted at once; otherwise fires on admission, in order.
+        """
+        now = self._reactor.seconds()
+        if not self._waiting and now >= self._began + SPAN:
+            self._began, self._count = now, 0
+        if not self._waiting and self._count < AT_ONCE:
+            self._count += 1
+            return None
+        waiting: Deferred[None] = Deferred(self._waiting.remove)
+        self._waiting.append(waiting)
+        if self._timer is None or not self._timer.active():  # other code may have cancelled all calls
+            self._timer = self._reactor.callLater(self._began + SPAN - now, self._next)
+        return waiting
+
+    def _next(self) -> None:
+        """Begin the next interval, and admit the callers that have waited longest."""
+        self._timer = None
+        self._began = self._reactor.seconds()
+        self._count = min(AT_ONCE, len(self._waiting))
+        begun = [self._waiting.popleft() for _ in range(self._count)]
+        if self._waiting:
+            self._timer = self._reactor.callLater(SPAN, self._next)
+        for each in begun:
+            each.callback(None)
+
+    def close(self) -> None:
+        """Fail all waiting callers, because the device is closed."""
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(Refused("the device is closed", Diagnosis.NOSMCDEV))

@@ -1,0 +1,77 @@
+"""
+Logs and counts whether connections use SMC-R or plain TCP, or are refused.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectError
+from twisted.logger import Logger
+
+from txrdma.error import Refused
+from txrdma.kit.logs import Seldom
+from txrdma.smc.common import counting
+from txrdma.smc.common.names import diagnosisName
+from txrdma.smc.wire.clc import Diagnosis
+
+_log = Logger()
+_seldom = Seldom(_log, seconds=3600.0)
+
+
+class NotSMC(Refused, ConnectError):
+    """
+    The connection can't use SMC-R, and C{fallback=no} forbids plain TCP.
+
+    @ivar reason: the reason.
+    @ivar peerDiagnosis: the peer's reason, if it declined.
+    """
+
+    def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
+        text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
+        if peerDiagnosis is not None:
+            text += f", the peer says {diagnosisName(peerDiagnosis)}"
+        super().__init__(text, int(reason))
+        self._text = text
+        self.osError = None
+        self.reason = reason
+        self.peerDiagnosis = peerDiagnosis
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Outcomes:
+    """
+    Logs the outcome of an endpoint's connections: the first of each kind, then a count once an hour.
+
+    The limit is per name, so it does not matter whether connections share an instance.
+    """
+
+    def __init__(self, where: str) -> None:
+        """
+        @param where: name of the connections, such as C{"connection to 127.0.0.1:80"}.
+        """
+        self._where = where
+
+    def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
+        """Record that a connection uses TCP, or has been dropped because it must not."""
+        if not allowed:
+            counting.refused[diagnosisName(reason) or ""] += 1
+        _seldom.info(
+            (self._where, allowed, reason, peerDiagnosis),
+            "{where}: {what}, because {reason}{peer}",
+            where=self._where,
+            what="plain TCP" if allowed else "dropped, as it can't be SMC-R",
+            reason=diagnosisName(reason),
+            peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
+        )
+
+    def established(self, version: int, device: str, route: str) -> None:
+        """Record that a connection uses this version of SMC-R; 0: unknown."""
+        _seldom.info(
+            (self._where, version, device, route),
+            "{where}: {what} by {device}, {route}",
+            where=self._where,
+            what="SMC-R" if version < 2 else f"SMC-Rv{version}",
+            device=device,
+            route=route,
+        )

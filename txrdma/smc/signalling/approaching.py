@@ -1,0 +1,143 @@
+"""
+The client's side of the C{local} carrier, for one connection: announced before it is made.
+
+See L{txrdma.smc.signalling.local} for what the two sides say to each other. Where announcing fails, the
+connection is made without.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectError
+from twisted.internet.tcp import Connection
+
+from txrdma.smc.signalling.clientports import bindSomewhere
+from txrdma.smc.signalling.interfaces import IClientSignal, IDialing
+from txrdma.smc.signalling.localclient import Announcement, Channel, channelTo
+from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.signalling.silence import silentPeers
+from txrdma.unix.sockets import Credentials, Reactor
+
+_ATTEMPTS: Final = 16
+"""
+Connections to announce before one is made that is not: another one had the port that was drawn.
+
+With a thousand connections to one listener that is one draw in thirty: three attempts were too few for one
+connection in some ten thousand.
+"""
+
+_TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+@implementer(IClientSignal)
+class LocalApproach:
+    """
+    A connection that is announced to a listener on this host.
+
+    @ivar announcement: what the listener was told of the present socket, None when nobody could be told.
+    """
+
+    isSMC = False
+    isAwaited = False
+    process: Credentials | None = None
+    user: int | None = None
+
+    def __init__(self, reactor: Reactor, takesTCP: bool) -> None:
+        """
+        @param takesTCP: plain TCP will do; otherwise a listener that was silent is asked again.
+        """
+        self._reactor = reactor
+        self._takesTCP = takesTCP
+        self._attempts = 0
+        self._isBound = False
+        self.announcement: Announcement | None = None
+
+    def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
+        """Announce the connection if somebody should hear it; it may be made when there is room for it."""
+        if self._attempts == _ATTEMPTS or not self._announce(client, proceed):
+            proceed()
+
+    def _announce(self, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Begin to announce the connection; False when nobody is there to hear it."""
+        self._attempts += 1
+        target = client.target
+        silent, now = silentPeers(self._reactor), self._reactor.seconds()
+        if self._takesTCP and silent.isSilent(target, now):
+            return False
+        channel = channelTo(self._reactor, target)
+        if channel is None:
+            return self._seek(client, proceed)
+        return self._announceBy(channel, client, proceed)
+
+    def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Look elsewhere for a listener that should hear of the connection; False if there is none."""
+        return False
+
+    def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Announce the connection to the listener at the end of a channel; False when it can't be."""
+        target = client.target
+        silentPeers(self._reactor).ask(target, self._reactor.seconds())
+        try:
+            if not client.socket.getsockname()[1]:
+                bindSomewhere(client.socket, channel.source.host, target.port)
+                self._isBound = True
+            own = placeOf(client.getHost())
+        except OSError:
+            return False
+        if own is None or (channel.directory and own.host != channel.source.host):
+            return False
+        self.announcement = announcement = Announcement(channel, own)
+        announcement.then(lambda: self._answered(announcement, client, proceed))
+        return True
+
+    @property
+    def isExpected(self) -> bool:
+        """Whether the listener has said that it expects the connection."""
+        return self.announcement is not None and self.announcement.user >= 0
+
+    def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
+        if announcement.wasCut:
+            self.prepare(client, proceed)  # another one may listen there by now
+        elif announcement.wasRefused and self._isBound:
+            self._isBound = False
+            client.renew()  # somebody has drawn the same port
+        else:
+            proceed()
+
+    def failed(self, error: object) -> bool:
+        """Let the listener wait no more; if it is the port's fault, there are others."""
+        announcement, self.announcement = self.announcement, None
+        if announcement is not None:
+            announcement.forget()
+        isOurs = self._isBound and isinstance(error, ConnectError) and error.osError in _TAKEN
+        self._isBound = False
+        return isOurs
+
+    def ask(self, transport: Connection, told: Callable[[], None]) -> None:
+        """Wait until the listener has said that it accepted this very connection."""
+        announcement = self.announcement
+        if announcement is None or not self.isExpected:
+            told()
+            return
+
+        def heard() -> None:
+            self.isSMC = announcement.isAccepted
+            told()
+
+        self.process, self.user = announcement.listener, announcement.user
+        announcement.then(heard)
+
+    def decideNow(self) -> None:
+        """Give the listener up: it was somebody else who sent bytes."""
+        if self.announcement is not None:
+            self.announcement.close()
+
+    def close(self) -> None:
+        """Let the listener wait no more, and call nobody. Twice is fine."""
+        if self.announcement is not None:
+            self.announcement.forget()

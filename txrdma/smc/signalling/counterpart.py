@@ -1,0 +1,93 @@
+"""
+The process, user or host at the other end of a TCP connection, found out without that end's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+from twisted.internet.interfaces import IAddress
+from twisted.internet.tcp import Connection
+
+from txrdma.smc.signalling.interfaces import IClientSignal, INeighbour, IServerSignal
+from txrdma.smc.signalling.owners import peerUserByTCP, Place, placeOf
+from txrdma.unix.sockets import Credentials
+
+
+class PeerIdentity:
+    """
+    The other end of a TCP connection.
+
+    @ivar process: the process there, when it has announced the connection, or listens on this host.
+    @ivar directory: where the two ends have met, if they are in different network namespaces of this host.
+    """
+
+    def __init__(self, transport: Connection, weListen: bool) -> None:
+        """
+        @param weListen: our end was accepted by a listener.
+        """
+        self._transport = transport
+        self._weListen = weListen
+        self._user: int | None = None
+        self._isKnown = False
+        self._addresses: tuple[IAddress, IAddress] | None = None
+        self._place: Place | None = None
+        self.process: Credentials | None = None
+        self.directory = ""
+
+    @property
+    def addresses(self) -> tuple[IAddress, IAddress]:
+        """The addresses of our end and of the other one, for which the system is asked once."""
+        found = self._addresses
+        if found is None:
+            found = cast(IAddress, self._transport.getHost()), cast(IAddress, self._transport.getPeer())
+            self._addresses = found
+        return found
+
+    @property
+    def own(self) -> Place | None:
+        """Our end's address, None when it is none of TCP."""
+        return placeOf(self.addresses[0])
+
+    @property
+    def place(self) -> Place | None:
+        """The other end's address, None when it is none of TCP."""
+        place = self._place
+        if place is None:
+            place = self._place = placeOf(self.addresses[1])
+        return place
+
+    @property
+    def user(self) -> int | None:
+        """Whom the process there runs as, as far as that is known; None for what is not on this host."""
+        if not self._isKnown:
+            self._isKnown = True
+            own, place = self.own, self.place
+            if own is not None and place is not None:
+                self._user = peerUserByTCP(own, place, self._weListen)
+        return self._user
+
+    def introduce(self, carried: IClientSignal | IServerSignal) -> None:
+        """Take a carrier's word for who is there, as far as it knows."""
+        self.process = carried.process
+        if carried.user is not None:
+            self._isKnown = True
+            self._user = carried.user
+        neighbour = INeighbour(carried, None)
+        if neighbour is not None:
+            self.directory = neighbour.directory
+
+    @property
+    def witness(self) -> Hashable:
+        """
+        The peer's mark, by which it is told from others: its process, its user, or its host; None if unknown.
+
+        Nobody else can join its link group by naming its peer ID, nor retire its links.
+        """
+        if self.process is not None:
+            return self.process
+        if self.user is not None:
+            return self.user
+        place = self.place
+        return None if place is None else place.host

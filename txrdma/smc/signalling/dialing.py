@@ -1,0 +1,150 @@
+"""
+TCP clients whose carriers see their sockets before they connect.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectBindError
+from twisted.internet.interfaces import IConnector, IReactorFDSet, IReactorTime
+from twisted.internet.protocol import ClientFactory
+from twisted.internet.tcp import Client, Connection, Connector
+from twisted.python.failure import Failure
+
+from txrdma.smc.signalling.interfaces import ICarrier, IClientSignal, IDialing
+from txrdma.smc.signalling.owners import Place
+
+
+def hasSockets(reactor: object) -> bool:
+    """Whether TCP clients and ports of this reactor have sockets that carriers can work with."""
+    return all(interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorTime))
+
+
+@implementer(IDialing)
+class DialedClient(Client):
+    """
+    A TCP client whose carrier prepares its socket.
+
+    @ivar approach: the carrier's view of the connection.
+    """
+
+    approach: IClientSignal | None = None
+    _isBegun = False
+    connector: _Connector
+    socket: socket.socket
+
+    @property
+    def target(self) -> Place:
+        """The address that is connected to, with the scope, which C{addr} lacks."""
+        return Place.of(self.connector.host, self.connector.port)
+
+    def resolveAddress(self) -> None:
+        """Have the carrier prepare the socket, then connect."""
+        if not hasattr(self, "connector"):
+            return  # stopped meanwhile
+        if self.approach is None:
+            self.approach = self.connector.carrier.approach()
+        self.approach.prepare(self, super().resolveAddress if self._requiresResolution else self._resolved)
+
+    def _resolved(self) -> None:
+        """Connect to an address in numbers, without the Deferred that Twisted's clients make for it."""
+        try:
+            self._setRealAddress(self.addr)  # type: ignore[no-untyped-call]
+        except Exception:
+            self.failIfNotConnected(Failure())
+
+    def doConnect(self) -> None:
+        """
+        Connect. On this host that is done at once, and is seen by who asks a second time.
+
+        Otherwise the reactor would be told to wait for that, and would find it done in its next turn.
+        """
+        if not self._isBegun and hasattr(self, "connector"):
+            self._isBegun = True
+            with suppress(OSError):  # whatever it is, it is met again
+                self.socket.connect_ex(self.realAddress)
+        super().doConnect()  # type: ignore[no-untyped-call]
+
+    def failIfNotConnected(self, err: object) -> None:
+        """Fail, but for what the carrier is to blame for: then another socket may do."""
+        if self.connected or self.disconnected or not hasattr(self, "connector"):
+            return
+        if self.approach is not None and self.approach.failed(err):
+            self.renew()
+        else:
+            super().failIfNotConnected(err)  # type: ignore[no-untyped-call]  # nothing of this is annotated
+
+    def renew(self) -> None:
+        """Close the socket, and have another one prepared in its place, in the reactor's next turn."""
+        self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
+        self._isBegun = False
+        self.socket.close()
+        try:
+            self.socket = self.createInternetSocket()  # type: ignore[no-untyped-call]
+        except OSError as error:
+            failure = ConnectBindError(error.errno, error.strerror)
+            super().failIfNotConnected(failure)  # type: ignore[no-untyped-call]
+            return
+        self.fileno = self.socket.fileno  # as Connection does
+        cast(IReactorTime, self.reactor).callLater(0, self.resolveAddress)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Lose the connection, and the approach with it."""
+        approach, self.approach = self.approach, None
+        if approach is not None:
+            approach.close()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        connector = getattr(self, "connector", None)
+        if connector is not None and connector.transport is self:
+            connector.transport = None  # a circle, otherwise, that waits to be collected
+
+
+class _Connector(Connector):
+    """
+    Makes L{DialedClient}s.
+
+    @ivar carrier: the carrier that sees their sockets.
+    """
+
+    carrier: ICarrier
+
+    def _makeTransport(self) -> Client:
+        return DialedClient(  # type: ignore[no-untyped-call]
+            self.host, self.port, self.bindAddress, self, self.reactor
+        )
+
+
+def dial(
+    reactor: Any,
+    carrier: ICarrier,
+    host: str,
+    port: int,
+    factory: ClientFactory[Any],
+    timeout: float,
+    bindAddress: Any,
+) -> IConnector:
+    """Connect as C{connectTCP} of the reactor does, by a socket that the carrier has prepared."""
+    if not hasSockets(reactor):
+        return cast(IConnector, reactor.connectTCP(host, port, factory, timeout, bindAddress))
+    connector = _Connector(host, port, factory, timeout, bindAddress, reactor)
+    connector.carrier = carrier
+    connector.connect()
+    return cast(IConnector, connector)
+
+
+def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IClientSignal:
+    """
+    Take the approach of a client's connection, which whoever takes it closes.
+
+    @return: the one that has prepared the connection's socket; a new one of this carrier if none has.
+    """
+    if isinstance(transport, DialedClient) and transport.approach is not None:
+        approach, transport.approach = transport.approach, None
+        return approach
+    return carrier().approach()

@@ -1,0 +1,375 @@
+"""
+The C{local} carrier, by which two ends on one host learn that both speak SMC.
+
+A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
+a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client
+says there from which address it is going to connect, I{before} it connects, so the listener knows what the
+connection is the moment it accepts it; nobody who waits for the server to speak first is held up. And the
+client sends a proposal only after the listener has said that it accepted this very connection: whoever else
+may be behind the TCP address never sees a stray byte::
+
+    client    connecting 7 127.0.0.1 40000    the client's number for this connection
+    listener  expected 7 1000                 its user; or "refused 7": not from you, not twice
+    client                                    connects by TCP
+    listener  accepted 7                      and then waits for a CLC Proposal
+    client                                    the Proposal comes; or it says "plain 7": after all, it does not
+
+A client that has waited for too long says C{plain}, and the listener hears that for sure, be it ever so busy.
+All connections of a process to a listener are announced by one UNIX socket, which stays while SMC is in use
+(L{txrdma.smc.common.reactoruse}). The listener expects no more of them at once than its TCP socket has room
+for: the others wait here, where TCP would drop their SYN and ask again a second later.
+
+Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
+the listening TCP socket, by the word of the kernel on both.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+
+from txrdma.kit.logs import Seldom
+from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
+from txrdma.smc.signalling.owners import isEstablished, Place, placeOf, socketUser
+from txrdma.unix.lines import Lines
+from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_ANNOUNCED: Final = 60.0
+"""Seconds that a connection may take to come after it was announced."""
+
+_ROOM_SECONDS: Final = 1.0
+"""Seconds for which a place in the queue of the TCP socket is kept for a connection that is expected."""
+
+_BACKLOG: Final = 4096
+"""Processes that begin to announce themselves at the same moment; the kernel refuses more."""
+
+_MOST_EXPECTED: Final = 1 << 16
+"""Connections that one process may have announced and not made: more than it has ports."""
+
+_MOST_STRANGERS: Final = 64
+"""Processes of other users that may have their socket here at the same time."""
+
+_MOST_OF_STRANGER: Final = 64
+"""Connections that one process of another user may have announced and not made; others are refused."""
+
+
+def listenerName(place: Place) -> str:
+    """The abstract name of the listener at a place."""
+    if place.host == "0.0.0.0":
+        return f"\0txrdma/smc/*:{place.port}"
+    return f"\0txrdma/smc/{place}"
+
+
+def candidateNames(target: Place) -> tuple[str, ...]:
+    """Under which names the listener that accepts connections to a place may be found, likeliest first."""
+    names = [listenerName(target), listenerName(Place("::", target.port))]
+    if not target.isIPv6:
+        names.insert(1, listenerName(Place("0.0.0.0", target.port)))
+    return tuple(names)
+
+
+@implementer(IServerSignal)
+class Announced:
+    """
+    A connection that a client has announced.
+
+    @ivar client: the process that has announced it, by the kernel's word.
+    @ivar number: the client's, for this connection, which comes from C{place}.
+    @ivar since: when it was announced.
+    @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
+    """
+
+    __slots__ = ("_teller", "client", "number", "onWithdrawal", "place", "since")
+
+    isSure = True
+
+    def __init__(self, teller: Teller | None, place: Place, number: int, client: Credentials) -> None:
+        self._teller = teller
+        self.place = place
+        self.number = number
+        self.client = client
+        self.since = 0.0
+        self.onWithdrawal: Callable[[], None] | None = None
+
+    def isFrom(self, client: Place | None, own: Place | None) -> bool:
+        """Whether who has announced a connection between these places owns the client's end of it."""
+        user = self.client.user
+        if user == 0 or (client and own and user == socketUser(client, own)):
+            return True
+        _seldom.warn(
+            (user, "not its own"),
+            "user {user} says that a connection is its own, and it is another's: plain TCP for that one",
+            user=user,
+        )
+        return False
+
+    def say(self, word: bytes, more: bytes = b"") -> None:
+        """Tell the client something of the connection."""
+        if self._teller is not None:
+            self._teller.lines.say(b"%s %d%s" % (word, self.number, more))
+
+    @property
+    def process(self) -> Credentials:
+        """The client's process, by the kernel's word."""
+        return self.client
+
+    @property
+    def user(self) -> int:
+        """The user that the client's process runs as, by the kernel's word."""
+        return self.client.user
+
+    def expect(self, withdrawn: Callable[[], None]) -> None:
+        """
+        Tell the client that its connection has come.
+
+        @param withdrawn: called when the client says that it goes on without SMC.
+        """
+        self.onWithdrawal = withdrawn
+        self.say(b"accepted")
+
+    def refuse(self) -> bool:
+        """Tell the client that its connection is plain TCP."""
+        self.say(b"refused")
+        self.settle()
+        return True
+
+    def settle(self) -> None:
+        """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
+        self.onWithdrawal = None
+        if self._teller is not None:
+            self._teller.open.pop(self.number, None)
+
+    def withdraw(self) -> None:
+        """The client goes on without SMC."""
+        withdrawn = self.onWithdrawal
+        self.settle()
+        if withdrawn is not None:
+            withdrawn()
+
+
+class Teller:
+    """
+    A process that announces its connections to a listener.
+
+    @ivar open: the connections that are announced, and may be withdrawn, by its numbers.
+    """
+
+    def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
+        self._announcements = announcements
+        self.reactor = announcements.reactor
+        self.client = processAt(connection)
+        self.open: dict[int, Announced] = {}
+        self.lines = Lines(announcements.reactor, connection, self._heard, self._ended)
+
+    def _heard(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if self.lines.isOpen:
+                self.obey(line)
+
+    def obey(self, line: bytes) -> None:
+        """C{connecting <number> <host> <port>}, C{plain <number>}."""
+        try:
+            word, told, *rest = line.decode("ascii").split(" ")
+            number = int(told)
+            if word == "plain" and not rest:
+                announced = self.open.get(number)  # it may have proposed before
+                if announced is not None:
+                    self._announcements.forget(announced)
+                    announced.withdraw()
+                return
+            host, port = rest
+            if word != "connecting" or number in self.open:
+                raise ValueError("unexpected")
+            announced = self.announced(Place.of(host, int(port)), number)
+        except ValueError:
+            _seldom.warn(
+                (self.client.user, "nonsense"),
+                "process {pid} of user {user} says {line!r} where it should announce an SMC connection",
+                pid=self.client.pid,
+                user=self.client.user,
+                line=line,
+            )
+            self.lines.close()
+            return
+        most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_STRANGER
+        if len(self.open) < most and self._announcements.expect(announced.place, announced):
+            self.open[number] = announced
+        else:
+            announced.say(b"refused")
+
+    def announced(self, place: Place, number: int) -> Announced:
+        """A connection that the process announces from there."""
+        return Announced(self, place, number, self.client)
+
+    def _ended(self) -> None:
+        """
+        The process has announced all, or is gone: what it has not made by now does not come.
+
+        Connections that were accepted go on: their TCP connections tell how.
+        """
+        self._announcements.tellers.discard(self)
+        for announced in self.open.values():
+            self._announcements.forget(announced)
+        self.open.clear()
+
+
+@implementer(IListenerSignal)
+class Announcements:
+    """
+    The connections that clients on this host have announced to one SMC listener.
+
+    @ivar expected: the announced connections that have not come yet, by the client's place.
+    @ivar tellers: the processes that announce connections.
+    """
+
+    def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
+        """
+        @param anybody: processes of other users may announce connections, too.
+        @param room: connections that may wait to be accepted by TCP.
+        """
+        self.reactor = reactor
+        self._anybody = anybody
+        self._room = max(room, 1)
+        self.expected: dict[Place, Announced] = {}
+        self.tellers: set[Teller] = set()
+        self._coming: dict[Announced, float] = {}
+        self._queue: dict[Announced, None] = {}
+        self._timer: IDelayedCall | None = None
+        self._listener: LocalListener | None = None
+
+    def welcome(self, user: int) -> bool:
+        """Memory is shared within a user only; others are of use where the device was chosen by hand."""
+        if _isTrusted(user):
+            return True
+        strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
+        return self._anybody and strangers < _MOST_STRANGERS
+
+    def prepare(self, listening: socket.socket) -> None:
+        """Do nothing: the socket may listen as it is."""
+
+    def begin(self, place: Place) -> None:
+        """Begin to answer for the TCP listener at a place."""
+        purpose = f"to announce a connection to {place}"
+        try:
+            self._listener = LocalListener(
+                self.reactor,
+                socket.SOCK_STREAM,
+                listenerName(place),
+                self._accepted,
+                purpose,
+                self.welcome,
+                _BACKLOG,
+            )
+        except OSError as error:
+            _log.warn(
+                "processes of this host will connect to {place} by plain TCP, since another process answers"
+                " there to those that ask for SMC: {error}",
+                place=place,
+                error=error,
+            )
+
+    def _accepted(self, connection: socket.socket) -> None:
+        self.tellers.add(Teller(self, connection))
+
+    def expect(self, client: Place, announced: Announced) -> bool:
+        """
+        A connection is to come from there; the client hears when there is room for it.
+
+        @return: False when it is expected already, from somebody who may know better.
+        """
+        before = self.expected.get(client)
+        if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
+            return False
+        if before is not None:
+            self.forget(before)
+        self.expected[client] = announced
+        announced.since = self.reactor.seconds()
+        self._queue[announced] = None
+        self._admit()
+        return True
+
+    def _admit(self) -> None:
+        """Tell clients to connect, as many as there is room for."""
+        queue, coming = self._queue, self._coming
+        while queue and len(coming) < self._room:
+            announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
+            del queue[announced]
+            coming[announced] = self.reactor.seconds()
+            announced.say(b"expected", b" %d" % os.geteuid())
+        if not self.expected:
+            self._cancelTimer()
+        elif self._timer is None or not self._timer.active():
+            self._timer = self.reactor.callLater(_ROOM_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        """Wait no more for connections that do not come."""
+        self._timer = None
+        now = self.reactor.seconds()
+        for announced, since in list(self._coming.items()):
+            if since + _ROOM_SECONDS > now:
+                break
+            del self._coming[announced]
+        for announced in list(self.expected.values()):
+            if announced.since + _ANNOUNCED > now:
+                break
+            self.forget(announced)
+            announced.settle()
+        self._admit()
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    def arrived(self, transport: Connection) -> Announced | None:
+        """The announcement of an accepted connection, None where there is none from its owner."""
+        client = placeOf(transport.getPeer())
+        if client is None or client not in self.expected or not isEstablished(transport.socket):
+            return None  # what has been broken off is not what was announced since from the same port
+        announced = self.claim(client)
+        if announced is None or announced.isFrom(client, placeOf(transport.getHost())):
+            return announced
+        announced.settle()
+        return None
+
+    def claim(self, client: Place) -> Announced | None:
+        """Take the announcement of a connection from there, which may not be its owner's."""
+        announced = self.expected.get(client)
+        if announced is not None:
+            self.forget(announced)
+        return announced
+
+    def forget(self, announced: Announced) -> None:
+        """A connection has come, or will not: there is room for another one."""
+        if self.expected.get(announced.place) is announced:
+            del self.expected[announced.place]
+            self._coming.pop(announced, None)
+            self._queue.pop(announced, None)
+            self._admit()
+
+    def stop(self) -> None:
+        """Answer no more; who still waits for a connection to be accepted hears that it won't be."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        self.expected.clear()
+        self._coming.clear()
+        self._queue.clear()
+        self._cancelTimer()
+        for teller in list(self.tellers):
+            teller.lines.close()
+
+
+def _isTrusted(user: int) -> bool:
+    return user == 0 or isOurs(user)

@@ -1,0 +1,360 @@
+"""
+The client's side of the C{local} carrier: how this process announces its connections on this host.
+
+See L{txrdma.smc.signalling.local} for what the two sides say to each other.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from txrdma.kit.logs import Seldom
+from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.signalling.local import candidateNames
+from txrdma.smc.signalling.owners import acceptingUsers, isOwned, Place, sourceFor
+from txrdma.smc.signalling.silence import logUnresponsivePeer
+from txrdma.unix.lines import Lines
+from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+PATIENCE: Final = 2.0
+"""Seconds in which a client wants to hear something of a listener: one turn of its reactor."""
+
+LONGEST_PATIENCE: Final = 10.0
+"""Seconds that a client waits for one word when the listener answers others: there may be thousands."""
+
+_MOST_CHANNELS: Final = 256
+"""Listeners to which a process keeps its socket while it announces nothing there."""
+
+
+class Announcement:
+    """
+    Our word to a listener that a connection is coming.
+
+    @ivar listener: the process that listens, by the kernel's word.
+    @ivar user: who the listener runs as, once it has answered.
+    @ivar isAccepted: the listener has said that it accepted our connection.
+    @ivar isOver: nothing more will be heard.
+    @ivar wasRefused: somebody else has announced a connection from there.
+    @ivar wasCut: the listener is gone, or was when it was told, and another one may be there.
+    """
+
+    @property
+    def directory(self) -> str:
+        """The directory in which a listener of another network namespace was found; empty for one of ours."""
+        return self._channel.directory
+
+    def __init__(self, channel: Channel, client: Place) -> None:
+        """
+        Announce it.
+
+        @param client: where our connection will come from.
+        """
+        self._channel = channel
+        self._number = channel.add(self)
+        self._call: Callable[[], None] | None = None
+        self.since = 0.0
+        self.listener = channel.listener
+        self.user = -1
+        self.isAccepted = self.isOver = self.wasRefused = self.wasCut = False
+        channel.say(b"connecting %d %s %d" % (self._number, client.host.encode("ascii"), client.port))
+
+    @property
+    def isAwaited(self) -> bool:
+        """Whether somebody waits for the listener's next word."""
+        return self._call is not None
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call it when the listener has said its next word, or nothing more can be expected."""
+        if self.isOver:
+            call()
+        else:
+            self._call = call
+            self.since = self._channel.begin()
+
+    def expected(self, user: int) -> None:
+        """Note that the listener expects the connection."""
+        self.user = self.listener.user if self._channel.directory else user
+        self._tell()
+
+    def accepted(self) -> None:
+        """
+        The listener has our connection.
+
+        Its user is looked at once more: whoever has begun to listen since then may have it in truth.
+        """
+        self.isAccepted = self._channel.isStillOwned(self.listener)
+        self.close()
+
+    def close(self) -> None:
+        """Let go. Twice is fine."""
+        if not self.isOver:
+            self.isOver = True
+            self._channel.remove(self._number, isPlain=not self.isAccepted)
+            self._tell()
+
+    def forget(self) -> None:
+        """Close the announcement without calling whoever waits for the listener."""
+        self._call = None
+        self.close()
+
+    def _tell(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+
+class Channel:
+    """
+    The socket by which this process announces its connections to one listener.
+
+    It stays open, also while nothing is announced, until SMC is not in use any more.
+
+    @ivar listener: the process that listens, by the kernel's word.
+    @ivar source: from which address a connection to the listener comes.
+    @ivar directory: where the listener was found, if it is in another network namespace, and has proven that
+        the address is its own; empty when it is in ours.
+    """
+
+    isBusy: Final = False
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        target: Place,
+        source: Place,
+        connection: socket.socket,
+        directory: str = "",
+    ) -> None:
+        """
+        @param connection: a UNIX socket, connected to the listener, which is taken over.
+        """
+        self._reactor = reactor
+        self._target = target
+        self._open: dict[int, Announcement] = {}
+        self._number = 0
+        self._heardAt = reactor.seconds()
+        self._timer: IDelayedCall | None = None
+        self._isOwned: bool | None = None
+        self._hasAnswered = self._isResting = False
+        self.source = source
+        self.directory = directory
+        self.listener = processAt(connection)
+        self._lines = Lines(reactor, connection, self._heard, self._ended)
+        reactorUse(reactor).add(self)
+
+    @property
+    def isIdle(self) -> bool:
+        """Whether no connection is announced at present."""
+        return not self._open
+
+    def isUsable(self) -> bool:
+        """Whether the listener is still there: if nothing was heard for a while it may have gone."""
+        if not self._open and self._lines.isOpen:
+            self._lines.doRead()
+        return self._lines.isOpen
+
+    def add(self, announcement: Announcement) -> int:
+        """
+        Announce one more connection to the listener.
+
+        @return: its number.
+        """
+        self._number += 1
+        self._open[self._number] = announcement
+        return self._number
+
+    def remove(self, number: int, isPlain: bool) -> None:
+        """
+        Forget an announcement that is over.
+
+        @param isPlain: its connection goes on without SMC.
+        """
+        del self._open[number]
+        if isPlain:
+            self._lines.say(b"plain %d" % number)
+        if not self._open:
+            self._cancelTimer()
+            if self._isResting:
+                self._lines.close()
+
+    def say(self, line: bytes) -> None:
+        """Write a line to the listener's UNIX socket."""
+        self._lines.say(line)
+
+    def _heard(self, lines: list[bytes]) -> None:
+        self._heardAt = self._reactor.seconds()
+        self._hasAnswered = True
+        self._isOwned = None  # it is looked at once for all that has come at once
+        for line in lines:
+            if self._lines.isOpen:
+                self._obey(line)
+
+    def _obey(self, line: bytes) -> None:
+        """C{expected <number> <user>}, C{accepted <number>}, C{refused <number>}."""
+        word, *rest = line.split(b" ")
+        if not (0 < len(rest) < 3 and all(each.isdigit() for each in rest)):
+            self._lines.close()
+            return
+        announcement = self._open.get(int(rest[0]))
+        if announcement is None:
+            return  # it has given up
+        if word == b"expected" and len(rest) == 2:
+            announcement.expected(int(rest[1]))
+        elif word == b"accepted":
+            announcement.accepted()
+        else:
+            announcement.wasRefused = True
+            announcement.close()
+
+    def isStillOwned(self, listener: Credentials) -> bool:
+        """Whether nobody but the listener's user can have accepted what the listener says that it has."""
+        if self.directory:
+            return True  # its sockets are not in our tables: it has proven where it is
+        if self._isOwned is None:
+            user = listener.user
+            self._isOwned = user == 0 or acceptingUsers(self._target) <= {user}
+        return self._isOwned
+
+    # Patience
+
+    def begin(self) -> float:
+        """
+        Begin the time in which the listener has to say something.
+
+        @return: the time.
+        """
+        if self._timer is None or not self._timer.active():
+            self._timer = self._reactor.callLater(PATIENCE, self._late)
+        return self._reactor.seconds()
+
+    def _late(self) -> None:
+        """If this process was busy, the word may be there: it is heard first."""
+        self._timer = None
+        self._lines.doRead()
+        now = self._reactor.seconds()
+        isSilent = self._heardAt + PATIENCE <= now
+        limit = PATIENCE if isSilent else max(PATIENCE, LONGEST_PATIENCE)
+        awaited = [each for each in self._open.values() if each.isAwaited]
+        late = [each for each in awaited if each.since + limit <= now]
+        if late and isSilent:
+            logUnresponsivePeer(self._reactor, self._target, now)
+        for announcement in late:
+            announcement.close()
+        awaited = [each for each in self._open.values() if each.isAwaited]
+        if awaited and self._timer is None:
+            self._timer = self._reactor.callLater(PATIENCE / 4, self._late)
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    # Life
+
+    def rest(self) -> None:
+        """Nobody uses SMC any more: close, as soon as nothing is announced."""
+        self._isResting = True
+        if not self._open:
+            self._lines.close()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        self._isResting = False
+        if self._lines.isOpen:
+            self._lines.wake()
+
+    def _ended(self) -> None:
+        """The listener is gone, or nobody uses SMC any more."""
+        reactorUse(self._reactor).remove(self)
+        channels, key = _channelsOn(self._reactor), (self.directory, self._target)
+        if channels.get(key) is self:
+            del channels[key]
+        self._cancelTimer()
+        for announcement in list(self._open.values()):
+            announcement.wasCut = self._hasAnswered and announcement.user < 0
+            announcement.close()
+
+
+_Key = tuple[str, Place]
+
+_channels: WeakKeyDictionary[object, dict[_Key, Channel]] = WeakKeyDictionary()
+
+
+def _channelsOn(reactor: object) -> dict[_Key, Channel]:
+    return _channels.setdefault(reactor, {})
+
+
+def channelTo(reactor: Reactor, target: Place) -> Channel | None:
+    """
+    The way to the SMC listener at a place of this host.
+
+    @return: None when there is no listener that can be believed.
+    """
+    channel = knownChannel(reactor, target)
+    if channel is not None:
+        return channel
+    source = sourceFor(target)
+    connection = None if source is None else findListener(target)
+    if source is None or connection is None:
+        return None
+    return openChannel(reactor, target, source, connection)
+
+
+def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
+    """
+    The way to the SMC listener at a place that is open already.
+
+    @param directory: where a listener of another network namespace is found.
+    """
+    channel = _channelsOn(reactor).get((directory, target))
+    return channel if channel is not None and channel.isUsable() else None
+
+
+def openChannel(
+    reactor: Reactor, target: Place, source: Place, connection: socket.socket, directory: str = ""
+) -> Channel:
+    """A new way to a listener that is believed; parameters are those of L{Channel}."""
+    channels = _channelsOn(reactor)
+    if len(channels) >= _MOST_CHANNELS:
+        for idle in [each for each in channels.values() if each.isIdle]:
+            idle.rest()
+    channel = channels[directory, target] = Channel(reactor, target, source, connection, directory)
+    return channel
+
+
+def findListener(target: Place) -> socket.socket | None:
+    """
+    Connect to the UNIX socket of the SMC listener at a place of this host.
+
+    @return: a connected socket, or None when there is no listener that can be believed.
+    """
+    for name in candidateNames(target):
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            return None  # there are no descriptors left; the connection itself may have one
+        try:
+            connection.connect(name)
+            user = peerOf(connection).user
+        except OSError:
+            connection.close()
+            continue
+        if isOwned(user, target):
+            return connection
+        _seldom.warn(
+            (user, target),
+            "user {user} says that {target} is its own and speaks SMC, but others listen there: plain TCP",
+            user=user,
+            target=target,
+        )
+        connection.close()
+    return None

@@ -1,0 +1,273 @@
+"""
+The C{local} carrier across network namespaces: containers of one host that see one directory.
+
+Abstract sockets and the tables of TCP sockets end at a network namespace; a directory does not. A listener is
+found there by its TCP port, and a connection is announced as L{txrdma.smc.signalling.local} has it. But there
+may be several listeners at one port, and the addresses of one container may be those of another one in
+another network. So before it announces anything a client has the listener prove that the client's address
+of it leads there::
+
+    client    seeking 10.0.0.2             the address that it is going to connect to
+    listener  prove 45678 1f0c...          if it has it: a UDP port there, and a word for it
+    client                                 sends the word to 10.0.0.2, port 45678
+    listener                               answers with another word from there
+    listener  proven 10.0.0.1 a97e...      the address that the datagram came from, and that other word
+
+Both words have arrived where they should, and no address was translated on the way: then, and only then,
+"from 10.0.0.1 port 40000" means the same connection at both ends, and the listener can tell which one it has
+accepted. Whoever translates addresses, or lets no datagrams through, has plain TCP.
+
+Here is the listener's side; L{txrdma.smc.signalling.netns} is the client's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from hmac import compare_digest
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.kit.logs import Seldom
+from txrdma.smc.signalling.interfaces import IListenerSignal, INeighbour
+from txrdma.smc.signalling.local import Announced, Announcements, Teller
+from txrdma.smc.signalling.owners import Place
+from txrdma.unix.places import MeetingPlace, PlaceListener
+from txrdma.unix.sockets import Reactor
+
+_seldom = Seldom(Logger())
+
+_MOST_PROVING: Final = 256
+"""Processes that may be at their proof at the same time, each with a UDP socket."""
+
+_BACKLOG: Final = 4096
+
+
+def listenersAt(port: int) -> str:
+    """The beginning of the names of listeners at a TCP port."""
+    return f"smc-{port}-"
+
+
+def newWord() -> bytes:
+    """A word that nobody can guess."""
+    return secrets.token_hex(16).encode("ascii")
+
+
+@implementer(IReadDescriptor)
+class ProvingSocket:
+    """A UDP socket at one address, on the reactor until its owner closes it."""
+
+    def __init__(
+        self, reactor: Reactor, datagrams: socket.socket, heard: Callable[[bytes, tuple[object, ...]], None]
+    ) -> None:
+        """
+        @param datagrams: does not block; it is closed with this.
+        @param heard: takes a datagram, and the address that it came from.
+        """
+        self._reactor = reactor
+        self._socket = datagrams
+        self._heard = heard
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """The descriptor of the socket; -1 when closed."""
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """The log prefix of proofs."""
+        return "smc"
+
+    @property
+    def own(self) -> Place:
+        """The address of the socket."""
+        return Place.of(*self._socket.getsockname()[:2])
+
+    def doRead(self) -> None:
+        """Take one datagram, or the error that stands for one."""
+        try:
+            data, sender = self._socket.recvfrom(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, sender = b"", ()  # nobody is there
+        self._heard(data, sender)
+
+    def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:
+        """Send a word, once; it may be lost."""
+        try:
+            if target is None:
+                self._socket.send(word)
+            else:
+                self._socket.sendto(word, target)
+        except OSError:
+            pass  # as if it were lost on the way
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor is torn down."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the reactor, then close. Twice is fine."""
+        self._reactor.removeReader(self)
+        self._socket.close()
+
+
+@implementer(INeighbour)
+class AnnouncedNeighbour(Announced):
+    """
+    A connection that a client of another network namespace has announced.
+
+    @ivar directory: where that client has met us.
+    """
+
+    __slots__ = ("_target", "directory")
+
+    def __init__(self, teller: Neighbour, place: Place, number: int, target: str, directory: str) -> None:
+        """
+        @param target: the address that the client connects to.
+        """
+        super().__init__(teller, place, number, teller.client)
+        self._target = target
+        self.directory = directory
+
+    def isFrom(self, client: Place | None, own: Place | None) -> bool:
+        """Whether the connection came from the place that was announced, to the address that was proven."""
+        return client == self.place and own is not None and own.host == self._target
+
+
+class Neighbour(Teller):
+    """A process that has met us in a directory; it announces connections when the way to us is proven."""
+
+    def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
+        super().__init__(announcements, connection)
+        self._directory = directory
+        self._proof: ProvingSocket | None = None
+        self._words = newWord(), newWord()
+        self._target = self._source = ""
+
+    @property
+    def isProving(self) -> bool:
+        """Whether a proof is under way."""
+        return self._proof is not None
+
+    def obey(self, line: bytes) -> None:
+        """C{seeking <address>}, and when that is proven what every teller says."""
+        if self._source:
+            super().obey(line)
+            return
+        word, _, address = line.partition(b" ")
+        try:
+            if word != b"seeking" or self._target:
+                raise ValueError("unexpected")
+            self._target = Place.of(address.decode("ascii"), 0).host
+        except ValueError:
+            self.lines.close()
+            return
+        self._prove()
+
+    def _prove(self) -> None:
+        """Open a port at the address that is sought; who has no such address is the wrong one."""
+        family = socket.AF_INET6 if ":" in self._target else socket.AF_INET
+        datagrams = None
+        try:
+            datagrams = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            datagrams.bind((self._target, 0))
+        except OSError:
+            if datagrams is not None:
+                datagrams.close()
+            self.lines.close()
+            return
+        self._proof = ProvingSocket(self.reactor, datagrams, self._wordCame)
+        self.lines.say(b"prove %d %s" % (self._proof.own.port, self._words[0]))
+
+    def _wordCame(self, data: bytes, sender: tuple[object, ...]) -> None:
+        """Answer the word that was asked for, as often as it comes, to wherever it has come from."""
+        if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
+            return
+        self._proof.send(self._words[1], sender)
+        source = Place.of(str(sender[0]), 0).host
+        self.lines.say(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
+        self._source = source
+        # The answer may be lost: the client asks again until it announces something, or leaves.
+
+    def announced(self, place: Place, number: int) -> Announced:
+        """
+        A connection that the process announces.
+
+        @raise ValueError: it is not from where the process is.
+        """
+        self._endProof()
+        if place.host != self._source:
+            raise ValueError("another address")
+        return AnnouncedNeighbour(self, place, number, self._target, self._directory)
+
+    def _endProof(self) -> None:
+        proof, self._proof = self._proof, None
+        if proof is not None:
+            proof.close()
+
+    def _ended(self) -> None:
+        self._endProof()
+        super()._ended()
+
+
+@implementer(IListenerSignal)
+class NeighbourReception:
+    """A listener that is also found in a directory, by processes of other network namespaces."""
+
+    def __init__(self, reactor: Reactor, announcements: Announcements, place: MeetingPlace) -> None:
+        """
+        @param announcements: of processes in our own network namespace; those of others join them.
+        @param place: the directory.
+        """
+        self._reactor = reactor
+        self._announcements = announcements
+        self._place = place
+        self._listener: PlaceListener | None = None
+
+    def prepare(self, listening: socket.socket) -> None:
+        """Have the socket prepared for the processes of our own namespace."""
+        self._announcements.prepare(listening)
+
+    def begin(self, place: Place) -> None:
+        """Begin to answer for the TCP listener at a place."""
+        self._announcements.begin(place)
+        name = listenersAt(place.port) + secrets.token_hex(8)
+        purpose = f"to announce a connection to {place} from another network namespace"
+        try:
+            self._listener = PlaceListener(
+                self._reactor, self._place, socket.SOCK_STREAM, name, self._accepted, purpose, _BACKLOG
+            )
+        except OSError as error:
+            _seldom.warn(
+                self._place.path,
+                "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
+                path=self._place.path,
+                error=error,
+            )
+
+    def _accepted(self, connection: socket.socket) -> None:
+        tellers = self._announcements.tellers
+        proving = sum(isinstance(each, Neighbour) and each.isProving for each in tellers)
+        if proving < _MOST_PROVING:
+            tellers.add(Neighbour(self._announcements, connection, self._place.path))
+        else:
+            connection.close()
+
+    def arrived(self, transport: Connection) -> Announced | None:
+        """The arrival of an accepted connection that somebody has announced."""
+        return self._announcements.arrived(transport)
+
+    def stop(self) -> None:
+        """Answer no more clients. Twice is fine."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        self._announcements.stop()

@@ -1,0 +1,327 @@
+"""
+The C{local} carrier across network namespaces, and its client's side: which listener is behind an address.
+
+See L{txrdma.smc.signalling.neighbours} for what the two sides say to each other, and what that proves.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall
+
+from txrdma.smc.signalling.approaching import LocalApproach
+from txrdma.smc.signalling.interfaces import ICarrier, IDialing, INeighbour
+from txrdma.smc.signalling.local import Announcements
+from txrdma.smc.signalling.localclient import Channel, knownChannel, openChannel, PATIENCE
+from txrdma.smc.signalling.neighbours import listenersAt, NeighbourReception, ProvingSocket
+from txrdma.smc.signalling.owners import Place, sourceFor
+from txrdma.smc.signalling.silence import logUnresponsivePeer
+from txrdma.unix.lines import Lines
+from txrdma.unix.places import MeetingPlace
+from txrdma.unix.sockets import Reactor
+
+_AGAIN: Final = 0.1
+"""Seconds after which a datagram that may be lost is sent again."""
+
+_MOST_ASKED: Final = 64
+"""Listeners at one port that are asked at the same time."""
+
+_STRANGE: Final = 10.0
+"""Seconds for which an address is nobody's, as long as no other listener at its port comes or goes."""
+
+Found = Callable[["Channel | None"], None]
+
+
+class _Candidate:
+    """A listener at the right port, which may be the one behind the address."""
+
+    def __init__(self, search: _Search, connection: socket.socket) -> None:
+        self._search = search
+        self._proof: ProvingSocket | None = None
+        self._word = self._answer = b""
+        self._told: tuple[str, bytes] | None = None
+        self.hasAnswered = False
+        self.lines = Lines(search.reactor, connection, self._heard, self._ended)
+        self.lines.say(b"seeking " + search.target.host.encode("ascii"))
+
+    def _heard(self, lines: list[bytes]) -> None:
+        """C{prove <port> <word>}, C{proven <host> <word>}."""
+        for line in lines:
+            try:
+                kind, first, word = line.split(b" ")
+                if kind == b"prove" and self._proof is None:
+                    self._prove(int(first), word)
+                elif kind == b"proven" and self._proof is not None:
+                    self._told = Place.of(first.decode("ascii"), 0).host, word
+                else:
+                    raise ValueError("unexpected")
+            except (ValueError, OverflowError, OSError):
+                self.lines.close()
+            if not self.lines.isOpen:
+                return
+        self._check()
+
+    def _prove(self, port: int, word: bytes) -> None:
+        """
+        Send the word to where the address leads.
+
+        @raise OSError: there is no way.
+        """
+        self.hasAnswered = True
+        target = self._search.target
+        family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        datagrams = socket.socket(family, kind)
+        try:
+            datagrams.connect((target.host, port))
+        except BaseException:
+            datagrams.close()
+            raise
+        self._proof = ProvingSocket(self._search.reactor, datagrams, self._wordCame)
+        self._word = word
+        self.again()
+
+    def again(self) -> None:
+        """Send the word; it may have been lost, or the answer."""
+        if self._proof is not None and self.lines.isOpen:
+            self._proof.send(self._word)
+
+    def _wordCame(self, data: bytes, sender: tuple[object, ...]) -> None:
+        if data:
+            self._answer = data
+            self._check()
+        else:
+            self.lines.close()  # the address is somebody else's, too, and leads there
+
+    def _check(self) -> None:
+        proof = self._proof
+        if proof is not None and self._answer and self._told == (proof.own.host, self._answer):
+            self._search.proven(self, Place(proof.own.host, 0))
+
+    def release(self) -> socket.socket:
+        """
+        Give away the socket of the conversation, which goes on.
+
+        @raise ValueError: the listener says more than it should.
+        """
+        connection = self.lines.release()
+        self._endProof()
+        return connection
+
+    def _endProof(self) -> None:
+        if self._proof is not None:
+            self._proof.close()
+
+    def _ended(self) -> None:
+        self._endProof()
+        self._search.ended(self)
+
+
+class _Search:
+    """A search for the listener behind an address, of which many connections may wait for the end."""
+
+    def __init__(self, reactor: Reactor, place: MeetingPlace, target: Place, names: frozenset[str]) -> None:
+        """
+        @param names: of the listeners at the port.
+        """
+        self.reactor = reactor
+        self.target = target
+        self.waiting: list[Found] = []
+        self._place = place
+        self._names = names
+        self._since = reactor.seconds()
+        self._timer: IDelayedCall | None = None
+        self._wasAnswered = False
+        self._candidates: list[_Candidate] = []
+        self.isOver = False
+
+    def begin(self) -> bool:
+        """Ask the listeners; False when there are none."""
+        for name in sorted(self._names)[:_MOST_ASKED]:
+            connection = self._place.connect(socket.SOCK_STREAM, name)
+            if connection is not None:
+                self._candidates.append(_Candidate(self, connection))
+        if self._candidates:
+            self._timer = self.reactor.callLater(_AGAIN, self._again)
+        return bool(self._candidates)
+
+    def _again(self) -> None:
+        self._timer = None
+        now = self.reactor.seconds()
+        if now - self._since < PATIENCE:
+            self._timer = self.reactor.callLater(_AGAIN, self._again)
+            for candidate in list(self._candidates):
+                candidate.again()
+        else:
+            logUnresponsivePeer(self.reactor, self.target, now)
+            self._finish(None)
+
+    def proven(self, candidate: _Candidate, source: Place) -> None:
+        """End the search: this candidate is the listener."""
+        try:
+            connection = candidate.release()
+        except ValueError:
+            candidate.lines.close()
+            return
+        self._candidates.remove(candidate)
+        self._finish(openChannel(self.reactor, self.target, source, connection, self._place.path))
+
+    def ended(self, candidate: _Candidate) -> None:
+        """Go on without a candidate that is not the listener."""
+        if candidate in self._candidates:
+            self._candidates.remove(candidate)
+        if not self._candidates and not self.isOver:
+            _memoryOn(self.reactor).strange[self._place.path, self.target] = (
+                self._names,
+                self.reactor.seconds(),
+            )
+            self._finish(None)
+
+    def _finish(self, channel: Channel | None) -> None:
+        self.isOver = True
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        _memoryOn(self.reactor).searches.pop((self._place.path, self.target), None)
+        for candidate in list(self._candidates):
+            candidate.lines.close()
+        waiting, self.waiting = self.waiting, []
+        for found in waiting:
+            found(channel)
+
+    def abandon(self) -> None:
+        """End the search, since nobody waits for it any more."""
+        if not self.isOver:
+            self._finish(None)
+
+
+_Key = tuple[str, Place]
+
+
+class _Memory:
+    """The searches of a reactor, and the addresses that were nobody's of late."""
+
+    def __init__(self) -> None:
+        self.searches: dict[_Key, _Search] = {}
+        self.strange: dict[_Key, tuple[frozenset[str], float]] = {}
+
+    def isStrange(self, key: _Key, names: frozenset[str], now: float) -> bool:
+        """Whether these listeners have just said that the address is none of theirs."""
+        if len(self.strange) > 1024:
+            self.strange.clear()
+        before, since = self.strange.get(key, (frozenset(), now))
+        return before == names and now - since < _STRANGE
+
+
+_memories: WeakKeyDictionary[object, _Memory] = WeakKeyDictionary()
+
+
+def _memoryOn(reactor: object) -> _Memory:
+    return _memories.setdefault(reactor, _Memory())
+
+
+def seek(reactor: Reactor, place: MeetingPlace, target: Place, found: Found) -> _Search | None:
+    """
+    Look for the listener behind an address that is not of our network namespace.
+
+    @param found: called later, with the way there, or None.
+    @return: the search, which C{found} waits for; None when there is nobody to ask.
+    """
+    key, memory = (place.path, target), _memoryOn(reactor)
+    search = memory.searches.get(key)
+    if search is None:
+        names = frozenset(place.names(listenersAt(target.port)))
+        if not names or target.zone or memory.isStrange(key, names, reactor.seconds()):
+            return None
+        if sourceFor(target) is not None:
+            return None
+        search = _Search(reactor, place, target, names)
+        if not search.begin():
+            return None
+        memory.searches[key] = search
+    search.waiting.append(found)
+    return search
+
+
+@implementer(INeighbour)
+class NeighbourApproach(LocalApproach):
+    """A connection that is announced to a listener on this host, in whatever network namespace it is."""
+
+    def __init__(self, reactor: Reactor, takesTCP: bool, place: MeetingPlace) -> None:
+        """
+        @param place: the directory in which listeners of other network namespaces are found.
+        """
+        super().__init__(reactor, takesTCP)
+        self._place = place
+        self._search: _Search | None = None
+        self._found: Found | None = None
+
+    @property
+    def directory(self) -> str:
+        """The directory, if the listener was found there."""
+        return "" if self.announcement is None else self.announcement.directory
+
+    def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
+        target = client.target
+        channel = knownChannel(self._reactor, target, self._place.path)
+        if channel is not None:
+            return self._announceBy(channel, client, proceed)
+
+        def found(channel: Channel | None) -> None:
+            self._search = self._found = None
+            if channel is None or not self._announceBy(channel, client, proceed):
+                proceed()
+
+        self._search = seek(self._reactor, self._place, target, found)
+        self._found = None if self._search is None else found
+        return self._search is not None
+
+    def failed(self, error: object) -> bool:
+        """Let nobody wait any more for a connection that was not made, as L{LocalApproach} does."""
+        self._forgetSearch()
+        return super().failed(error)
+
+    def close(self) -> None:
+        """Let nobody wait any more, and call nobody. Twice is fine."""
+        self._forgetSearch()
+        super().close()
+
+    def _forgetSearch(self) -> None:
+        search, self._search = self._search, None
+        if search is not None and self._found in search.waiting:
+            search.waiting.remove(self._found)
+            if not search.waiting:
+                search.abandon()
+        self._found = None
+
+
+@implementer(ICarrier)
+class NeighbourCarrier:
+    """Announces connections in one directory, too: L{txrdma.smc.signalling.neighbours}."""
+
+    def __init__(
+        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: MeetingPlace
+    ) -> None:
+        """
+        @param takesTCP: connections on plain TCP will do.
+        @param local: makes the reception in our own network namespace, with room for so many connections.
+        @param place: the directory.
+        """
+        self._reactor = reactor
+        self._takesTCP = takesTCP
+        self._local = local
+        self._place = place
+
+    def approach(self) -> NeighbourApproach:
+        """The approach of one connection of a client."""
+        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
+
+    def reception(self, room: int) -> NeighbourReception:
+        """The reception of a listener with room for so many connections that wait."""
+        return NeighbourReception(self._reactor, self._local(room), self._place)

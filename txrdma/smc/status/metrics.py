@@ -1,0 +1,125 @@
+"""
+The statistics of this process as a collector for prometheus_client: the extra C{prometheus}.
+
+A process that publishes metrics registers one::
+
+    registry.register(SMCCollector(reactor))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from twisted.internet.interfaces import IReactorFromThreads
+from twisted.internet.threads import blockingCallFromThread
+from twisted.python import threadable
+
+from txrdma.smc.status.statistics import statistics
+
+_PREFIX = "txrdma_smc_"
+
+
+class SMCCollector:
+    """
+    Collects the statistics of SMC connections, each time that somebody asks for metrics.
+
+    Statistics are read in the reactor's thread, also where metrics are served by another.
+    """
+
+    def __init__(self, reactor: IReactorFromThreads) -> None:
+        self._reactor = reactor
+
+    def describe(self) -> list[Any]:
+        """Describe no metric beforehand, so that registering does not collect."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metric families of prometheus_client."""
+        told = self._read()
+        counters, gauges = told["counters"], told["gauges"]
+        yield _labelled(
+            CounterMetricFamily, "connections", "Connections made.", counters["connections"], "mode", "role"
+        )
+        yield _labelled(
+            CounterMetricFamily, "fallbacks", "Fallbacks to TCP.", counters["fallbacks"], "role", "reason"
+        )
+        yield _counts(
+            CounterMetricFamily,
+            "refused",
+            "Connections that might not fall back.",
+            counters["refused"],
+            "reason",
+        )
+        yield from _way("sent", "write", "went to peers' rings at once", counters["sent"])
+        yield from _way("received", "read", "applications got at once", counters["received"])
+        sent = counters["sent"]
+        yield CounterMetricFamily(
+            f"{_PREFIX}write_blocked", "Times that a write waited for room.", value=sent["blocks"]
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}write_blocked_seconds",
+            "Seconds for which writes waited for room.",
+            value=sent["blockedSeconds"],
+        )
+        yield _labelled(
+            GaugeMetricFamily,
+            "open_connections",
+            "Present connections.",
+            gauges["connections"],
+            "mode",
+            "role",
+        )
+        yield GaugeMetricFamily(f"{_PREFIX}link_groups", "Link groups.", value=gauges["linkGroups"])
+        yield GaugeMetricFamily(f"{_PREFIX}links", "Links of all link groups.", value=gauges["links"])
+        yield _counts(GaugeMetricFamily, "rings", "Rings that there are, by bytes.", gauges["rings"], "size")
+        yield _counts(GaugeMetricFamily, "rings_used", "Rings in use, by bytes.", gauges["ringsUsed"], "size")
+        for name, words in (
+            ("ringBytes", "Bytes of all rings."),
+            ("ringBytesUsed", "Bytes of the rings in use."),
+            ("ringBytesUnread", "Bytes in rings that applications have not got yet."),
+        ):
+            suffix = name.removeprefix("ringBytes").lower()
+            family = "_".join(filter(None, ("ring", suffix, "bytes")))
+            yield GaugeMetricFamily(_PREFIX + family, words, value=gauges[name])
+
+    def _read(self) -> dict[str, Any]:
+        if threadable.ioThread is None or threadable.isInIOThread():
+            return statistics()
+        told: dict[str, Any] = blockingCallFromThread(self._reactor, statistics)
+        return told
+
+
+def _labelled(
+    family: Any, name: str, words: str, counts: Mapping[str, Mapping[str, float]], outer: str, inner: str
+) -> Any:
+    """A metric with two labels."""
+    made = family(_PREFIX + name, words, labels=(outer, inner))
+    for first, row in counts.items():
+        for second, count in row.items():
+            made.add_metric((first, second), count)
+    return made
+
+
+def _counts(family: Any, name: str, words: str, counts: Mapping[str, float], label: str) -> Any:
+    """A metric with one label."""
+    made = family(_PREFIX + name, words, labels=(label,))
+    for value, count in counts.items():
+        made.add_metric((value,), count)
+    return made
+
+
+def _way(direction: str, unit: str, words: str, way: Mapping[str, Any]) -> Iterator[Any]:
+    """The metrics of one direction: a histogram of bytes by size, whose sum are all bytes, and messages."""
+    buckets, below = [], 0
+    for bound, times in way["sizes"].items():
+        below += times
+        buckets.append((bound if bound.isdigit() else "+Inf", below))
+    yield HistogramMetricFamily(
+        f"{_PREFIX}{unit}_bytes", f"Bytes that {words}.", buckets=buckets, sum_value=way["bytes"]
+    )
+    yield CounterMetricFamily(
+        f"{_PREFIX}messages_{direction}", f"CDC messages {direction}.", value=way["messages"]
+    )

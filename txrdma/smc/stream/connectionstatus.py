@@ -1,0 +1,359 @@
+"""
+The state of each connection of an C{smc:} endpoint, and which of them are alive in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import weakref
+from collections import Counter
+from enum import Enum, Flag
+from typing import Any, cast, TYPE_CHECKING
+
+from zope.interface import alsoProvides, implementer
+
+from twisted.internet.interfaces import ITransport
+
+from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.smc.common import counting
+from txrdma.smc.common.names import describe, diagnosisName
+from txrdma.smc.stream.stream import Stream
+from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
+from txrdma.smc.wire.clc import enterpriseName
+
+if TYPE_CHECKING:
+    from twisted.internet.tcp import Connection
+
+_ATTRIBUTES = (
+    "mode",
+    "version",
+    "eid",
+    "device",
+    "route",
+    "linkGroup",
+    "state",
+    "bytesSent",
+    "bytesReceived",
+    "writes",
+    "messagesSent",
+    "messagesReceived",
+)
+
+_TCP_INFO_BYTES = struct.Struct("=120xQQ")
+"""C{tcpi_bytes_acked} and C{tcpi_bytes_received} of Linux's C{struct tcp_info}."""
+
+_NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
+"""The state flags of a peer after which it writes no more."""
+
+_live: weakref.WeakSet[ITransport] = weakref.WeakSet()
+
+
+def register(transport: ITransport) -> None:
+    """Count a transport with an C{smc} attribute; L{connections} knows of it as long as it is alive."""
+    _live.add(transport)
+    smc: SMCStatus | TCPStatus = cast(Any, transport).smc
+    counting.connections[smc.kind, smc.role] += 1
+
+
+def forget(transport: ITransport) -> None:
+    """The connection has ended: its counters are added to the sums. Unknown ones are ignored."""
+    if transport in _live:
+        _live.discard(transport)
+        smc = cast(Any, transport).smc
+        if isinstance(smc, SMCStatus):
+            smc.addTo(counting.ended)
+            counting.blockedSeconds[0] += smc.blockedSeconds
+
+
+def connections() -> list[ISMCTransport]:
+    """The live connections of C{smc:} endpoints in this process, those on TCP included."""
+    found = []
+    for transport in list(_live):
+        if getattr(transport, "connected", True):
+            found.append(cast(ISMCTransport, transport))
+    return found
+
+
+def statuses() -> list[ISMCStatus]:
+    """The status of each connection of an C{smc:} endpoint that is alive in this process."""
+    return [transport.smc for transport in connections()]
+
+
+def tcpCounts(transport: Connection | None) -> tuple[int, int]:
+    """Bytes of a TCP connection that the peer's kernel has acknowledged, and that ours has received."""
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    if connection is None:
+        return 0, 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
+        return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
+    except (AttributeError, OSError, struct.error):
+        return 0, 0  # not a TCP socket of Linux: a test's, for example
+
+
+def inodeOf(transport: Connection | None) -> int:
+    """The inode of a TCP connection's socket, by which other tools name it; 0 when it is gone."""
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    try:
+        return 0 if connection is None else os.fstat(connection.fileno()).st_ino
+    except (AttributeError, OSError):
+        return 0  # closed just now, or a test's
+
+
+def names(flags: Flag) -> list[str]:
+    """The names of those flags that are set, the highest bit first."""
+    return [each.name for each in type(flags) if each in flags and each.name]
+
+
+def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
+    """The part of C{toDict} that is the same in every mode."""
+    answer: dict[str, object] = {"role": role, **{name: getattr(status, name) for name in _ATTRIBUTES}}
+    answer["fallbackReason"] = diagnosisName(status.fallbackReason)
+    answer["peerDiagnosis"] = diagnosisName(status.peerDiagnosis)
+    return answer
+
+
+def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) -> dict[str, object]:
+    """The part of C{toDict} that is the same for every connection with a socket, None when that is gone."""
+    if transport is None:
+        return {"role": role}
+    answer = _toDict(status, role)
+    try:
+        answer["inode"] = inodeOf(transport)
+        answer["local"] = describe(transport.getHost())
+        answer["peer"] = describe(transport.getPeer())
+    except (AttributeError, OSError):
+        pass  # a closed TCP transport has no socket that it could ask
+    return answer
+
+
+@implementer(ISMCStatus)
+class TCPStatus:
+    """
+    A connection that runs plain TCP.
+
+    Its bytes are counted by the kernel: nothing of ours stands between the transport and the protocol.
+    """
+
+    __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
+
+    mode = kind = "TCP"
+    version = 0
+    eid = ""
+    state = "TCP"
+    device = ""
+    route = ""
+    linkGroup = ""
+    writes = 0
+    messagesSent = 0
+    messagesReceived = 0
+
+    fallbackReason: Enum | None
+    peerDiagnosis: Enum | int | None
+
+    def __init__(
+        self,
+        transport: Connection,
+        role: str,
+        fallbackReason: Enum | None,
+        peerDiagnosis: Enum | int | None = None,
+    ) -> None:
+        self._transport = weakref.ref(transport)
+        self.role = role
+        self.fallbackReason = fallbackReason
+        self.peerDiagnosis = peerDiagnosis
+        self._sent, self._received = tcpCounts(transport)
+
+    @property
+    def bytesSent(self) -> int:
+        """Bytes that the peer's kernel has acknowledged since the fallback."""
+        return max(tcpCounts(self._transport())[0] - self._sent, 0)
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes that our kernel has received since the fallback, or shortly before."""
+        return max(tcpCounts(self._transport())[1] - self._received, 0)
+
+    def toDict(self) -> dict[str, object]:
+        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
+        return socketToDict(self, self.role, self._transport())
+
+
+@implementer(ISMCStatus)
+class SMCStatus:
+    """A connection that runs SMC-R."""
+
+    __slots__ = ("_stream",)
+
+    mode = "SMC-R"
+    fallbackReason: Enum | None = None
+    peerDiagnosis: Enum | int | None = None
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    @property
+    def kind(self) -> str:
+        """The mode with the version: C{'SMC-R 1'} or C{'SMC-R 2'}."""
+        return f"{self.mode} {self.version}"
+
+    @property
+    def role(self) -> str:
+        """The end of the TCP connection that we are: C{'client'} or C{'server'}."""
+        return str(self._stream.role.value)
+
+    @property
+    def version(self) -> int:
+        """The version of SMC-R that the connection's link group speaks."""
+        return self._stream.link.agreement.version
+
+    @property
+    def eid(self) -> str:
+        """The enterprise ID that the two ends have in common, C{''} in version 1."""
+        return enterpriseName(self._stream.link.agreement.eid)
+
+    @property
+    def device(self) -> str:
+        """The name of the RDMA device that carries the connection."""
+        return self._stream.link.device
+
+    @property
+    def route(self) -> str:
+        """The way of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
+        return self._stream.link.route
+
+    @property
+    def linkGroup(self) -> str:
+        """The name of the connection's link group."""
+        return self._stream.link.group.name
+
+    @property
+    def state(self) -> str:
+        """The state of the connection's close state machine, by Linux's name for it."""
+        return self._stream.state
+
+    @property
+    def bytesSent(self) -> int:
+        """Bytes that are in the peer's ring, or were."""
+        return self._stream.flow.ring.produced
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes handed to the application."""
+        return self._stream.flow.ring.consumed
+
+    @property
+    def writes(self) -> int:
+        """The number of RDMA writes posted for the connection."""
+        flow = self._stream.flow
+        return flow.writes + flow.wraps
+
+    @property
+    def flushes(self) -> int:
+        """The number of times that bytes went to the peer's ring, by one RDMA write or by two."""
+        return self._stream.flow.writes
+
+    @property
+    def reads(self) -> int:
+        """The number of times that the application was given bytes."""
+        return self._stream.flow.reads
+
+    @property
+    def messagesSent(self) -> int:
+        """The number of CDC messages sent on the connection."""
+        return self._stream.flow.messagesSent
+
+    @property
+    def messagesReceived(self) -> int:
+        """The number of CDC messages received on the connection."""
+        return self._stream.flow.messagesReceived
+
+    @property
+    def blocks(self) -> int:
+        """The number of times that the peer's ring was too full for what was written."""
+        return self._stream.blocks
+
+    @property
+    def blockedSeconds(self) -> float:
+        """Seconds for which bytes waited for room in the peer's ring."""
+        return self._stream.blockedSeconds
+
+    def addTo(self, sums: Counter[str]) -> None:
+        """Add the counters that are summed up for the process, by the names of their attributes."""
+        stream = self._stream
+        flow = stream.flow
+        sums["bytesSent"] += flow.ring.produced
+        sums["bytesReceived"] += flow.ring.consumed
+        sums["writes"] += flow.writes + flow.wraps
+        sums["flushes"] += flow.writes
+        sums["reads"] += flow.reads
+        sums["messagesSent"] += flow.messagesSent
+        sums["messagesReceived"] += flow.messagesReceived
+        sums["blocks"] += stream.blocks
+
+    @property
+    def unread(self) -> int:
+        """Bytes in our ring that the application has not got yet."""
+        return self._stream.flow.ring.readable
+
+    @property
+    def shutdown(self) -> str:
+        """The directions that are closed, as C{smcss} has them: C{'<->'}: none; C{'R-W'}: both."""
+        flow = self._stream.flow
+        isReadOver = flow.isDeaf or flow.peerState & _NOTHING_MORE
+        return ("R" if isReadOver else "<") + "-" + ("W" if flow.isEnding or not flow.isOpen else ">")
+
+    def toDict(self) -> dict[str, object]:
+        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
+        stream = self._stream
+        flow, link, ring = stream.flow, stream.link, stream.flow.ring
+        answer = _toDict(self, stream.role.value)
+        answer["inode"] = inodeOf(stream.tcp)
+        answer["shutdown"] = self.shutdown
+        answer["token"], answer["peerToken"] = stream.token, ring.token
+        answer["link"] = {
+            "number": link.life.number,
+            "port": link.port.candidate.port,
+            "gid": str(link.port.candidate.gid),
+            "peerGID": "" if link.life.remote is None else str(link.life.remote.gid),
+        }
+        answer["flags"] = {
+            "received": [*names(ProducerFlags(ring.peerFlags)), *names(StateFlags(flow.peerState))],
+            "sent": [
+                *names(ProducerFlags.WRITE_BLOCKED if ring.blocked else ProducerFlags(0)),
+                *names(StateFlags(flow.flags)),
+            ],
+        }
+        answer["blocks"], answer["blockedSeconds"] = self.blocks, round(self.blockedSeconds, 6)
+        answer["local"], answer["peer"] = describe(stream.host), describe(stream.peer)
+        answer["backlog"] = flow.backlog
+        answer["bufferSize"] = ring.size
+        answer["peerBufferSize"] = ring.peerSize
+        answer["cursors"] = {
+            "produced": ring.produced,
+            "peerConsumed": ring.peerConsumed,
+            "arrived": ring.arrived,
+            "consumed": ring.consumed,
+            "reported": ring.reported,
+        }
+        return answer
+
+
+def markTCP(
+    transport: Connection,
+    role: str,
+    fallbackReason: Enum | None,
+    peerDiagnosis: Enum | int | None = None,
+) -> TCPStatus:
+    """Make a TCP transport provide L{ISMCTransport}, and count it."""
+    status = TCPStatus(transport, role, fallbackReason, peerDiagnosis)
+    transport.smc = status  # type: ignore[attr-defined]  # what ISMCTransport promises
+    alsoProvides(transport, ISMCTransport)
+    reason = diagnosisName(fallbackReason) or "none"
+    if peerDiagnosis is not None:
+        reason += f" ({diagnosisName(peerDiagnosis)})"
+    counting.fallbacks[role, reason] += 1
+    register(transport)
+    return status

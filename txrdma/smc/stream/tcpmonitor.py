@@ -1,0 +1,221 @@
+"""
+Monitor of the TCP connection beside an SMC-R connection: detects how the peer ended.
+
+While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8.2). But the kernel closes it
+with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end tells which
+reason plain TCP would report. Messages that the link still has to deliver take precedence.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from typing import Protocol as Shape
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
+from twisted.internet.main import CONNECTION_DONE
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+_log = Logger()
+
+GRACE: Final = 0.5
+"""
+Seconds to wait between the end of TCP and the end, or the last messages, of the link.
+
+A process that dies ends both, in any order.
+"""
+
+
+class MonitoredStream(Shape):
+    """
+    The stream whose TCP connection is monitored.
+
+    @ivar hasReceivedEnd: the peer has closed or aborted, or the application has been told the end: the end of
+        TCP does not matter.
+    @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
+    @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
+    @ivar hasArrived: the peer has received all that was posted.
+    @ivar isStopping: this process stops.
+    """
+
+    @property
+    def hasReceivedEnd(self) -> bool: ...
+    @property
+    def mayBeSilent(self) -> bool: ...
+    @property
+    def awaitsDelivery(self) -> bool: ...
+    @property
+    def isStopping(self) -> bool: ...
+    @property
+    def hasArrived(self) -> bool: ...
+
+    def doubt(self) -> None:
+        """Request an acknowledgement of each message, then call L{TCPMonitor.doubt}."""
+
+    def poll(self) -> None:
+        """Poll the link."""
+
+    def violated(self, what: str) -> None:
+        """Close the connection: the peer violated the protocol."""
+
+    def vanished(self) -> None:
+        """Handle the end of the peer's process, whose kernel has closed TCP in order."""
+
+    def reset(self) -> None:
+        """Handle the loss of the peer."""
+
+    def stopped(self) -> None:
+        """Close, because this process stops."""
+
+
+@implementer(IHalfCloseableProtocol)
+class TCPMonitor(Protocol):
+    """
+    Protocol of the TCP connection of one stream.
+
+    @ivar tcp: the connection.
+    """
+
+    def __init__(self, stream: MonitoredStream, tcp: Connection, reactor: IReactorTime) -> None:
+        self.tcp = tcp
+        self._stream: MonitoredStream | None = stream
+        self._reactor = reactor
+        self._grace: IDelayedCall | None = None
+        self._hasEnded = self._isLinkGone = self._isCut = False
+
+    # Called by TCP
+
+    def dataReceived(self, data: bytes) -> None:
+        """Close the connection: data on TCP is a violation, or the peer has fallen back to TCP."""
+        stream = self._stream
+        if stream is not None:
+            self.cut()  # first: a peer that fell back to TCP would take a FIN for an end in order
+            stream.violated("bytes on the TCP connection")
+
+    def readConnectionLost(self) -> None:
+        """Handle a FIN: the peer's process has ended, or (Linux) it has closed its write side."""
+        self._hasEnded = True
+        stream = self._stream
+        if stream is None:
+            self.tcp.loseConnection()
+        else:
+            stream.doubt()
+            self._judge(stream)
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: the local half is closed only at the end."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Handle a reset, or the end of this process's reactor."""
+        stream = self._stream
+        if stream is None:
+            return
+        if stream.isStopping:
+            stream.stopped()
+            return
+        stream.poll()
+        if not stream.hasReceivedEnd:
+            stream.reset()
+
+    # Called by the stream
+
+    def linkLost(self, mayVanish: bool) -> None:
+        """
+        Handle the end of the link, after its last messages were processed.
+
+        @param mayVanish: nothing that the peer has sent can be missing, even if its process has died.
+        """
+        self._isLinkGone = True
+        stream = self._stream
+        if stream is None or stream.hasReceivedEnd:
+            return
+        if mayVanish:
+            self._judge(stream)
+        else:
+            self._giveUp(stream)
+
+    def _judge(self, stream: MonitoredStream) -> None:
+        """
+        Decide how the peer ended from the ends of TCP and the link; if only one has ended, wait for the
+        other.
+        """
+        stream.poll()
+        if self._stream is None:
+            return
+        if stream.hasReceivedEnd:
+            if self._hasEnded and stream.awaitsDelivery and not stream.hasArrived:
+                self._wait()  # the peer's process may have died without acknowledging
+        elif self._hasEnded and self._isLinkGone:
+            stream.vanished()
+        elif self._isLinkGone or not stream.mayBeSilent:
+            self._wait()
+
+    def doubt(self) -> None:
+        """Wait for an acknowledgement of what was posted after the end of TCP."""
+        stream = self._stream
+        if stream is not None and not stream.hasArrived:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self._grace is None:
+            self._grace = self._reactor.callLater(GRACE, self._waited)
+
+    def _waited(self) -> None:
+        self._grace = None
+        stream = self._stream
+        if stream is None:
+            return
+        if stream.hasReceivedEnd:
+            if stream.awaitsDelivery and not stream.hasArrived:
+                stream.reset()
+        elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
+            self._giveUp(stream)
+
+    def _giveUp(self, stream: MonitoredStream) -> None:
+        if self._isLinkGone:
+            self.cut()
+        stream.reset()
+
+    def cut(self) -> None:
+        """Reset TCP: a living peer has no other way to notice that the link has ended."""
+        self._isCut = True
+        self.tcp.abortConnection()
+
+    # The end
+
+    def finish(self, inOrder: bool) -> None:
+        """
+        Close TCP, because the stream has ended, for its application at least.
+
+        An orderly close happens at once, not in the next reactor iteration, since an application that got
+        C{connectionLost} may check that the reactor is clean, as trial does.
+
+        @param inOrder: close by FIN; otherwise by a reset, which a peer notices even if it is in its
+            handshake.
+        """
+        self._stream = None
+        grace, self._grace = self._grace, None
+        if grace is not None and grace.active():
+            grace.cancel()
+        with _log.failuresHandled(
+            "Unhandled error at the end of {tcp}", tcp=self.tcp
+        ):  # by a client's factory
+            self._finishTCP(inOrder)
+
+    def _finishTCP(self, inOrder: bool) -> None:
+        tcp = self.tcp
+        if not inOrder:
+            tcp.abortConnection()
+        elif not tcp.connected or self._isCut:
+            pass
+        elif tcp.dataBuffer or tcp._tempDataLen:
+            tcp.loseConnection()
+            why = tcp.doWrite()
+            if why is not None:
+                tcp.connectionLost(Failure(why))
+        else:  # saves five system calls compared with loseConnection
+            tcp.connectionLost(Failure(CONNECTION_DONE))

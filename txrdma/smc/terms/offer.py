@@ -1,0 +1,508 @@
+"""
+The offer of SMC-R: what a client proposes, what a server chooses of it, and what both have agreed on then.
+
+Follows RFC 7609, 4.3.1 and appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; limits are
+Linux's. Nothing here has any I/O::
+
+    client: offer = propose(candidates, abilities, address)         then sends its Proposal
+    server: choice = choose(proposal, candidates, abilities)        then sends an Accept that says so
+    client: agreement = check(accept, offer)                        then sends a Confirm that repeats it
+    server: checkConfirm(confirm, accept, proposal)
+
+Each of them may come to a L{Diagnosis} instead: the reason to decline.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import field
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+from txrdma.iba.types import GID, MACAddress, MTU
+from txrdma.iba.verbs import GIDType
+from txrdma.kit.values import frozen
+from txrdma.smc.wire.clc import (
+    Accept,
+    AnswerV2,
+    Confirm,
+    Diagnosis,
+    FirstContact,
+    FirstContactV21,
+    IPv6Prefix,
+    OSType,
+    Path,
+    Proposal,
+    ProposalV2,
+    SMCDArea,
+)
+
+VERSIONS: Final = frozenset((1, 2))
+"""The versions of SMC-R that are known here."""
+
+MOST_UEIDS: Final = 4
+"""UEIDs that one end can have, as on Linux; a Proposal takes twice as many."""
+
+RELEASE: Final = 1
+"""The newest release of version 2: 2.1."""
+
+FEWEST_CONNECTIONS, MOST_CONNECTIONS = 16, 255
+"""The limits of what two ends may settle on as the most connections of a link group."""
+
+FEWEST_LINKS, MOST_LINKS = 1, 8
+"""The limits of what two ends may settle on as the most links of a link group; Linux says 2 at most."""
+
+
+class Role(Enum):
+    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+@frozen
+class Subnets:
+    """
+    The subnets of a network interface, for the checks of both versions.
+
+    @ivar ipv4: the network and the length of its prefix.
+    @ivar ipv6: prefixes, of 16 bytes, and their lengths.
+    """
+
+    ipv4: tuple[int, int] | None = None
+    ipv6: tuple[tuple[bytes, int], ...] = ()
+
+    def shares(self, proposal: Proposal) -> bool:
+        """Whether the client is in one of these subnets, as version 1 demands (RFC 7609, 4.3.1)."""
+        if proposal.ipv6Prefixes:
+            return any(
+                _samePrefix(each.prefix, each.length, prefix, length)
+                for each in proposal.ipv6Prefixes
+                for prefix, length in self.ipv6
+            )
+        if self.ipv4 is None or self.ipv4[1] != proposal.prefixLength:
+            return False
+        return self._has(proposal.subnet)
+
+    def holds(self, gid: GID) -> bool:
+        """Whether an IPv4 address, given as the GID of RoCE v2, is in the subnet."""
+        return gid.isMapped and self._has(int.from_bytes(gid.raw[12:], "big"))
+
+    def _has(self, address: int) -> bool:
+        if self.ipv4 is None:
+            return False
+        network, length = self.ipv4
+        return 0 <= length <= 32 and not (network ^ address) >> (32 - length)
+
+
+def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) -> bool:
+    if theirLength != ourLength or not 0 < ourLength <= 128:
+        return False
+    if theirs[0] == 0xFE and theirs[1] & 0xC0 == 0x80:
+        return False  # everybody is in the link-local subnet
+    return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
+
+
+@frozen
+class Candidate:
+    """
+    A GID of a port of an RDMA device, by which this process could be reached.
+
+    @ivar peerID: of this process: instance number and MAC address (RFC 7609, 3.1).
+    @ivar mtu: the largest payload of the port's packets.
+    @ivar device: the device's name.
+    @ivar port: the port's number, from 1.
+    @ivar gidIndex: the place of the GID in the port's table.
+    @ivar versions: the versions of SMC-R that the device is meant for.
+    @ivar subnets: of the port's network interface; None when nobody knows: then none is compared.
+    @ivar isRouted: whether routers lead to other subnets.
+    """
+
+    peerID: bytes
+    gid: GID
+    type: GIDType
+    mac: MACAddress
+    mtu: MTU
+    device: str = ""
+    port: int = 1
+    gidIndex: int = 0
+    versions: frozenset[int] = VERSIONS
+    subnets: Subnets | None = None
+    isRouted: bool = True
+
+    def carries(self, version: int) -> bool:
+        """Whether connections of a version can use the GID: version 2 wants RoCE v2, and an IPv4 address."""
+        if version not in self.versions:
+            return False
+        return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
+
+    def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
+        """
+        Whether a peer's GID is in our subnet, or behind a router; None when no way leads there.
+
+        @param version: 1 knows no routers, and GIDs of every kind; 2 has IPv4 addresses.
+        """
+        if not gid.isMapped:
+            return True if version == 1 else None
+        if self.subnets is None or self.subnets.holds(gid):
+            return True
+        return False if self.isRouted and version > 1 else None
+
+
+@frozen
+class Abilities:
+    """
+    The versions, UEIDs and limits that one end is configured for.
+
+    @ivar versions: of SMC-R.
+    @ivar ueids: user-defined enterprise IDs, of 32 bytes: version 2 needs one that both ends have.
+    @ivar release: of version 2: 0 is 2.0, 1 is 2.1.
+    @ivar features: the mask of version 2.1's optional features; none of them is about SMC-R so far.
+    @ivar maxConnections: connections of a link group, from 16 to 255.
+    @ivar maxLinks: links of a link group, from 1 to 8.
+    """
+
+    versions: frozenset[int] = VERSIONS
+    ueids: tuple[bytes, ...] = ()
+    release: int = RELEASE
+    features: int = 0
+    maxConnections: int = MOST_CONNECTIONS
+    maxLinks: int = FEWEST_LINKS
+
+    def speaks(self, version: int) -> bool:
+        """Whether the end can speak that version, as far as it is a matter of configuration."""
+        return version in self.versions and (version == 1 or bool(self.ueids))
+
+
+@frozen
+class Agreement:
+    """
+    The terms that the two ends of a connection have agreed on.
+
+    Limits of a link group, release and features are settled by its first contact, and only by version 2.1;
+    elsewhere they are what everybody takes for granted, and the links that this end wants.
+
+    @ivar eid: the enterprise ID that both have, of 32 bytes; version 1 has none.
+    @ivar isDirect: no router is between the two.
+    """
+
+    version: int = 1
+    eid: bytes = b""
+    isDirect: bool = True
+    release: int = 0
+    maxConnections: int = MOST_CONNECTIONS
+    maxLinks: int = FEWEST_LINKS
+    features: int = 0
+
+    def extension(
+        self, isFirst: bool, hostName: bytes, gids: tuple[GID, ...] | None = None
+    ) -> AnswerV2 | None:
+        """
+        The part of an Accept or a Confirm that says all this; version 1 has none.
+
+        @param isFirst: it is a first contact.
+        @param hostName: of this host, at most 32 bytes of it.
+        @param gids: of the client, for its Confirm.
+        """
+        if self.version == 1:
+            return None
+        if not isFirst:
+            return AnswerV2(self.eid)
+        limits = FirstContactV21(
+            maxConnections=self.maxConnections if self.release else 0,
+            maxLinks=self.maxLinks if self.release else 0,
+            features=self.features,
+            vendorOptions=0,
+        )
+        contact = FirstContact(self.isDirect, OSType.LINUX, self.release, hostName[:32], limits)
+        return AnswerV2(self.eid, contact, gids)
+
+
+VERSION_1: Final = Agreement()
+"""Version 1 leaves nothing to agree on."""
+
+
+@frozen
+class Offer:
+    """
+    A client's offer: its Proposal, and what that was made from.
+
+    @ivar v1: the candidate that its Proposal names for version 1, and C{v2} that for version 2.
+    @ivar raw: the bytes of the Proposal, which many connections send.
+    """
+
+    proposal: Proposal
+    abilities: Abilities
+    v1: Candidate | None
+    v2: Candidate | None
+    raw: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.proposal.encode())
+
+    def candidate(self, version: int) -> Candidate | None:
+        """The candidate that was named for a version."""
+        return {1: self.v1, 2: self.v2}.get(version)
+
+
+@frozen
+class Choice:
+    """
+    A server's choice of a client's Proposal.
+
+    @ivar candidate: our end.
+    @ivar gid: the client's, by which it offers the version that was chosen.
+    """
+
+    candidate: Candidate
+    gid: GID
+    agreement: Agreement
+
+
+# The client proposes
+
+
+@lru_cache(64)
+def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: str) -> Offer | Diagnosis:
+    """
+    Make the Proposal of a client, which is the same for all its connections from one address.
+
+    @param candidates: the better ones first.
+    @param address: the client's end of the TCP connection. A candidate with this address comes before others.
+    @return: the offer, or why there is nothing to propose.
+    """
+    candidates = _nearest(candidates, address)
+    v1, v2 = (
+        next((each for each in candidates if abilities.speaks(version) and each.carries(version)), None)
+        for version in (1, 2)
+    )
+    named = v1 or v2
+    if named is None:
+        return Diagnosis.NOSMCRDEV if any(map(abilities.speaks, VERSIONS)) else Diagnosis.NOUEID
+    values: dict[str, Any] = {"peerID": named.peerID, "gid": GID(bytes(16)), "mac": MACAddress(bytes(6))}
+    if v1 is not None:
+        values |= {"gid": v1.gid, "mac": v1.mac, **_area(v1, address)}
+    if v2 is not None:
+        extension = ProposalV2(
+            v2.gid,
+            abilities.ueids,
+            abilities.release,
+            maxConnections=abilities.maxConnections if abilities.release else 0,
+            maxLinks=abilities.maxLinks if abilities.release else 0,
+            features=abilities.features if abilities.release else 0,
+        )
+        values |= {"version": 2, "smcd": SMCDArea(), "v2": extension}
+        values["typeV1"] = Path.NONE if v1 is None else Path.SMC_R
+    return Offer(Proposal(**values), abilities, v1, v2)
+
+
+def _nearest(candidates: tuple[Candidate, ...], address: str) -> tuple[Candidate, ...]:
+    """The same candidates, those with the IP address of the TCP connection first."""
+    if len(candidates) < 2:
+        return candidates
+    near = GID.fromIP(address)
+    return tuple(sorted(candidates, key=lambda each: each.gid != near))
+
+
+def _area(candidate: Candidate, address: str) -> dict[str, Any]:
+    """Subnet and prefixes for version 1; where nobody knows them, it is the address alone."""
+    subnets = candidate.subnets
+    host = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(host, ipaddress.IPv4Address):
+        network, length = (int(host), 32) if subnets is None or subnets.ipv4 is None else subnets.ipv4
+        return {"subnet": network, "prefixLength": length}
+    prefixes: Iterable[tuple[bytes, int]] = () if subnets is None else subnets.ipv6[:8]
+    prefixes = prefixes or ((host.packed, 128),)
+    return {"ipv6Prefixes": tuple(IPv6Prefix(prefix=prefix, length=length) for prefix, length in prefixes)}
+
+
+# The server chooses
+
+
+def choose(
+    proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities, address: str = ""
+) -> Choice | Diagnosis:
+    """
+    Choose of a Proposal what a server likes best: version 2 before version 1.
+
+    @param candidates: the better ones first.
+    @param address: the server's end of the TCP connection. A candidate with this address comes before others.
+    @return: the choice, or why there is none: why version 2 can't be, where the client has offered that.
+    """
+    if address:
+        candidates = _nearest(candidates, address)
+    second = _chooseV2(proposal, candidates, abilities)
+    if isinstance(second, Choice):
+        return second
+    first = _chooseV1(proposal, candidates, abilities)
+    return first if isinstance(first, Choice) or second is Diagnosis.VERSMISMAT else second
+
+
+def _chooseV1(
+    proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
+) -> Choice | Diagnosis:
+    if not abilities.speaks(1) or proposal.typeV1 == Path.NONE:
+        return Diagnosis.VERSMISMAT
+    if not proposal.offersV1:
+        return Diagnosis.MODEUNSUPP
+    reason = Diagnosis.NOSMCRDEV
+    for candidate in candidates:
+        if candidate.carries(1):
+            if candidate.subnets is None or candidate.subnets.shares(proposal):
+                return Choice(candidate, proposal.gid, Agreement(maxLinks=abilities.maxLinks))
+            reason = Diagnosis.DIFFPREFIX
+    return reason
+
+
+def _chooseV2(
+    proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
+) -> Choice | Diagnosis:
+    if proposal.version < 2 or 2 not in abilities.versions or proposal.typeV2 == Path.NONE:
+        return Diagnosis.VERSMISMAT
+    if proposal.typeV2 not in (Path.SMC_R, Path.BOTH):
+        return Diagnosis.MODEUNSUPP
+    offered = proposal.v2
+    if offered is None:
+        return Diagnosis.NOV2EXT
+    eid = next((each for each in offered.eids if each in abilities.ueids), None)
+    if eid is None:
+        return Diagnosis.NOUEID
+    able = [(each, each.isDirectTo(offered.gid)) for each in candidates if each.carries(2)]
+    if not able:
+        return Diagnosis.NOSMCRDEV
+    ways = [(candidate, isDirect) for candidate, isDirect in able if isDirect is not None]
+    if not ways:
+        return Diagnosis.NOROUTE
+    candidate, isDirect = min(ways, key=lambda way: not way[1])
+    agreement = _settle(offered, abilities, eid, isDirect)
+    if isinstance(agreement, Diagnosis):
+        return agreement
+    return Choice(candidate, offered.gid, agreement)
+
+
+def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: bool) -> Agreement | Diagnosis:
+    """The lesser of what both have."""
+    release = min(offered.release, abilities.release)
+    if not release:
+        return Agreement(2, eid, isDirect, maxLinks=abilities.maxLinks)
+    connections = min(offered.maxConnections, abilities.maxConnections)
+    if connections < FEWEST_CONNECTIONS:
+        return Diagnosis.MAXCONNERR
+    links = min(offered.maxLinks, abilities.maxLinks)
+    if links < FEWEST_LINKS:
+        return Diagnosis.MAXLINKERR
+    features = offered.features & abilities.features
+    return Agreement(2, eid, isDirect, release, connections, links, features)
+
+
+# What the answers have to say
+
+
+def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
+    """
+    Find out what a server's Accept means for a client.
+
+    @return: the agreement, or why the Accept must be declined.
+    """
+    version = accept.version
+    candidate = offer.candidate(version)
+    if candidate is None:
+        return Diagnosis.VERSMISMAT
+    if _isContradictory(accept):
+        return Diagnosis.CNFERR
+    if version == 1:
+        return Agreement(maxLinks=offer.abilities.maxLinks)
+    if accept.v2 is None or accept.v2.eid not in offer.abilities.ueids:
+        return Diagnosis.NOUEID
+    contact = accept.v2.firstContact
+    if contact is None:
+        return Agreement(2, accept.v2.eid)
+    objection = _routeObjection(candidate, accept.gid, contact.direct) or _limitObjection(contact, offer)
+    if objection is not None:
+        return objection
+    limits = contact.v21
+    if not contact.release or limits is None:
+        return Agreement(2, accept.v2.eid, contact.direct, maxLinks=offer.abilities.maxLinks)
+    return Agreement(
+        2,
+        accept.v2.eid,
+        contact.direct,
+        contact.release,
+        limits.maxConnections,
+        limits.maxLinks,
+        limits.features & offer.abilities.features,
+    )
+
+
+def _routeObjection(candidate: Candidate, gid: GID, saysDirect: bool) -> Diagnosis | None:
+    """The reason not to go the way that a server names, None when there is none."""
+    isDirect = candidate.isDirectTo(gid)
+    if isDirect is None:
+        return Diagnosis.NOROUTE
+    if isDirect and not saysDirect and candidate.subnets is not None:
+        return Diagnosis.NOINDIRECT
+    return None
+
+
+def _limitObjection(contact: FirstContact, offer: Offer) -> Diagnosis | None:
+    """The reason not to take what a server has made of our offer, None when there is none."""
+    abilities, limits = offer.abilities, contact.v21
+    if contact.release > abilities.release:
+        return Diagnosis.RELEASEERR
+    if not contact.release:
+        return None
+    if limits is None:
+        return Diagnosis.RELEASEERR
+    if not FEWEST_CONNECTIONS <= limits.maxConnections <= abilities.maxConnections:
+        return Diagnosis.MAXCONNERR
+    if not FEWEST_LINKS <= limits.maxLinks <= abilities.maxLinks:
+        return Diagnosis.MAXLINKERR
+    return None
+
+
+def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagnosis | None:
+    """
+    Check that a client's Confirm repeats what its server's Accept has settled.
+
+    @return: why it must be declined, None when it is right.
+    """
+    if confirm.version != accept.version:
+        return Diagnosis.VERSMISMAT
+    if confirm.firstContact != accept.firstContact:
+        return Diagnosis.SYNCERR
+    if _isContradictory(confirm):
+        return Diagnosis.CNFERR
+    if confirm.peerID != proposal.peerID and any(proposal.peerID):  # Linux has none in version 2's Proposal
+        return Diagnosis.CNFERR
+    if accept.v2 is None or confirm.v2 is None:
+        return None
+    if confirm.v2.eid != accept.v2.eid:
+        return Diagnosis.NOUEID
+    ours, theirs = accept.v2.firstContact, confirm.v2.firstContact
+    if ours is None or theirs is None:
+        return None
+    if theirs.release != ours.release:
+        return Diagnosis.RELEASEERR
+    if not ours.release or ours.v21 is None:
+        return None
+    if theirs.v21 is None:
+        return Diagnosis.RELEASEERR
+    if theirs.v21.maxConnections != ours.v21.maxConnections:
+        return Diagnosis.MAXCONNERR
+    if theirs.v21.maxLinks != ours.v21.maxLinks:
+        return Diagnosis.MAXLINKERR
+    return None
+
+
+def _isContradictory(answer: Accept | Confirm) -> bool:
+    """Whether an end of a connection can't be as an answer describes it (RFC 7609, A.2.2 and A.2.3)."""
+    end = answer.address + answer.size * answer.index
+    return (
+        not answer.index
+        or not answer.token
+        or not answer.qpn
+        or answer.mtu not in MTU.__members__.values()
+        or end > 1 << 64
+    )

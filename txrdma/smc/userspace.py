@@ -1,0 +1,242 @@
+"""
+Our own stack as a backend: the CLC handshake on TCP connections, and a verbs device for the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IPushProducer,
+    IReactorTime,
+)
+from twisted.internet.tcp import Connection, Port
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError
+from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
+from txrdma.smc.common.realports import realPorts
+from txrdma.smc.connecting import connect
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
+from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.outcomes import Outcomes
+from txrdma.smc.handshake.plaintcp import runOnTCP
+from txrdma.smc.interfaces import ISMCBackend
+from txrdma.smc.signalling.dialing import hasSockets
+from txrdma.smc.signalling.interfaces import IListenerSignal
+from txrdma.smc.signalling.listening import listen
+from txrdma.smc.signalling.owners import placeOf
+from txrdma.smc.status import control as introspection
+from txrdma.smc.status.report import report
+from txrdma.smc.terms.offer import Role
+from txrdma.smc.terms.options import LOCAL_DEVICE, Options
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wrapping import AcceptingFactory, Build
+
+
+class _ServerFactory(AcceptingFactory):
+    """Finds out for each accepted TCP connection whether the client speaks SMC."""
+
+    def __init__(
+        self, wrapped: IProtocolFactory, reactor: Any, options: Options, reception: IListenerSignal
+    ) -> None:
+        super().__init__(wrapped)
+        self._reactor = reactor
+        self._options = options
+        self._reception = reception
+        self.outcomes = Outcomes("connection to us")  # until it is known where we listen
+        self._count = HandshakeCount()
+
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
+        """Begin a handshake on the connection, or run the user's protocol at once."""
+        options = self._options
+        arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
+        if arrival is not None and self._count.present >= options.handshakes and arrival.refuse():
+            arrival, reason = None, Diagnosis.MEM
+        if arrival is not None:
+            negotiation = ServerNegotiation(
+                self._reactor, options, self.outcomes, build, arrival, self._count
+            )
+            transport.protocol = negotiation
+            negotiation.makeConnection(transport)
+            return
+        self.outcomes.fellBack(reason, None, options.fallback)
+        protocol = build() if options.fallback else None
+        if protocol is None:
+            transport.loseConnection()
+        else:
+            runOnTCP(transport, protocol, Role.SERVER.value, reason)
+
+
+def _usualDevice(options: Options) -> str:
+    """The device string that most clients of a listener will want; C{""} where that depends on the client."""
+    if options.device != "auto":
+        return options.device
+    return "" if options.meetingDirectory or realPorts.isAny() else LOCAL_DEVICE
+
+
+@implementer(IListeningPort, IPushProducer)
+class SMCPort:
+    """
+    A TCP port, and what its carrier has beside it: a UNIX socket that tells who it is.
+
+    Besides its interfaces it has what programs use of a port of TCP: its descriptor, for processes that adopt
+    it and serve by plain TCP, and C{pauseProducing}, by which connections wait to be accepted.
+
+    @ivar factory: the user's.
+    """
+
+    def __init__(
+        self,
+        tcp: Port,
+        factory: IProtocolFactory,
+        reception: IListenerSignal,
+        presence: ReactorUse,
+        device: str,
+    ) -> None:
+        """
+        @param device: the device string of what most clients will want; C{""} if nobody knows.
+        """
+        self.factory = factory
+        self._tcp = tcp
+        self._reception = reception
+        self._reactorUse = presence
+        self._device = device
+        self._opening: IDelayedCall | None = None
+        self._use = presence.hold()
+        self._begin()
+
+    def _begin(self) -> None:
+        place = placeOf(self._tcp.getHost())
+        if place is not None and hasSockets(self._tcp.reactor):
+            self._reception.begin(place)
+            if self._device:
+                self._opening = IReactorTime(self._tcp.reactor).callLater(0, self._open)
+
+    def _open(self) -> None:
+        """
+        Open the device before the first client wants it, which takes tens of milliseconds.
+
+        That is done in the reactor's first turn, when a service has forked, and is no other user any more.
+        """
+        self._opening = None
+        with suppress(RDMAError, OSError, ValueError):  # whoever proposes will hear of it
+            linkGroups(self._tcp.reactor, self._device)
+
+    def _end(self) -> None:
+        self._reception.stop()
+        self._use.release()
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.active():
+            opening.cancel()
+
+    def startListening(self) -> None:
+        """Listen again, after C{stopListening}; fails as TCP does."""
+        self._reception.stop()
+        self._tcp.startListening()
+        self._end()
+        self._use = self._reactorUse.hold()
+        self._begin()
+
+    def stopListening(self) -> Deferred[None]:
+        """Accept no more. Connections stay as they are."""
+        self._end()
+        return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
+
+    loseConnection = stopListening
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Close the port at once, as the reactor does with a port of TCP when it ends."""
+        self._end()
+        self._tcp.connectionLost(reason)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the port listens on its TCP address."""
+        return bool(self._tcp.connected)
+
+    @property
+    def disconnected(self) -> bool:
+        """The port has been stopped."""
+        return bool(self._tcp.disconnected)
+
+    def getHost(self) -> IAddress:
+        """The TCP address that the port listens on."""
+        return cast(IAddress, self._tcp.getHost())
+
+    @property
+    def socket(self) -> Any:
+        """The listening TCP socket, by the name that ports of Twisted have for it."""
+        return self._tcp.socket
+
+    def fileno(self) -> int:
+        """The descriptor of the TCP socket, which C{adoptStreamPort} takes; -1 when nobody listens."""
+        return int(self._tcp.fileno())
+
+    # IPushProducer
+
+    def pauseProducing(self) -> None:
+        """Accept no connection until C{resumeProducing}; the system lets as many wait as the backlog says."""
+        self._tcp.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Accept connections again, first those that have waited."""
+        self._tcp.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Stop listening, as L{IPushProducer} asks."""
+        self.stopListening()
+
+    startReading = resumeProducing
+    stopReading = pauseProducing
+
+    def __repr__(self) -> str:
+        return f"<SMCPort {self._tcp!r}>"
+
+
+@implementer(ISMCBackend)
+class UserspaceBackend:
+    """Connects and listens by the stack of this package."""
+
+    def connect(
+        self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
+    ) -> Deferred[IProtocol]:
+        """
+        Connect; the protocol is there when the handshake is over.
+
+        Fails as TCP does, and with L{txrdma.smc.handshake.outcomes.NotSMC} where plain TCP would not do.
+        """
+        introspection.appear(reactor, report)
+        return connect(reactor, host, port, factory, options)
+
+    def listen(
+        self,
+        reactor: Any,
+        port: int,
+        interface: str,
+        backlog: int,
+        factory: IProtocolFactory,
+        options: Options,
+    ) -> IListeningPort:
+        """Listen, and fail as TCP does."""
+        reception = carrierFor(reactor, options).reception(backlog)
+        stepping = _ServerFactory(factory, reactor, options, reception)
+        use = reactorUse(reactor).hold()  # a carrier may open a device before we listen
+        try:
+            tcp = listen(reactor, reception, port, stepping, backlog, interface)
+            stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
+            introspection.appear(reactor, report)
+            return SMCPort(tcp, factory, reception, reactorUse(reactor), _usualDevice(options))
+        finally:
+            use.release()

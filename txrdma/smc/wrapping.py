@@ -1,0 +1,83 @@
+"""
+Factories that stand before a user's factory, until it is known what a connection will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IAddress, ILoggingContext, IProtocol, IProtocolFactory
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.tcp import Connection
+
+Build = Callable[[], "IProtocol | None"]
+"""Builds the user's protocol for one connection."""
+
+
+class HandshakeFactory(Factory):
+    """Stands before a user's factory, and wants to see connections before their protocols are built."""
+
+    noisy = False
+
+    def __init__(self, wrapped: IProtocolFactory) -> None:
+        self.wrapped = wrapped
+
+    def doStart(self) -> None:
+        """Start the wrapped factory, as L{IProtocolFactory} asks."""
+        self.wrapped.doStart()
+
+    def doStop(self) -> None:
+        """Stop the wrapped factory, as L{IProtocolFactory} asks."""
+        self.wrapped.doStop()
+
+    def logPrefix(self) -> str:
+        """The prefix that the wrapped factory's events are logged with, as L{ILoggingContext} asks."""
+        if ILoggingContext.providedBy(self.wrapped):
+            return ILoggingContext(self.wrapped).logPrefix()
+        return type(self.wrapped).__name__
+
+    def builder(self, address: IAddress | None) -> Build:
+        """A function that builds the user's protocol for a connection to that address."""
+        return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
+
+
+class AcceptingFactory(HandshakeFactory):
+    """Stands before a server's factory, and decides on each accepted connection when its socket is there."""
+
+    def buildProtocol(  # type: ignore[override]  # HandshakeProtocol has no factory of Twisted's kind
+        self, addr: IAddress | None
+    ) -> IProtocol:
+        """Build the protocol that hands the accepted connection to L{connectionAccepted}."""
+        return HandshakeProtocol(self, self.builder(addr))
+
+    def connectionAccepted(self, transport: Connection, build: Build) -> None:
+        """
+        Decide on an accepted connection: give it a protocol, or end it.
+
+        @param build: builds the user's protocol for it.
+        """
+        raise NotImplementedError
+
+
+@implementer(ILoggingContext)
+class HandshakeProtocol(Protocol):
+    """Has an accepted connection until its factory has decided on it, at once."""
+
+    def __init__(self, accepting: AcceptingFactory, build: Build) -> None:
+        self._accepting = accepting
+        self._build = build
+
+    def logPrefix(self) -> str:
+        """The prefix that the user's factory's events are logged with, as L{ILoggingContext} asks."""
+        return self._accepting.logPrefix()
+
+    def makeConnection(self, transport: Any) -> None:
+        """Hand the connection to the factory."""
+        try:
+            self._accepting.connectionAccepted(transport, self._build)
+        except BaseException:
+            transport.abortConnection()  # nobody else knows of it; the error is logged by the port
+            raise
