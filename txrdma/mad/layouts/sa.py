@@ -7,15 +7,39 @@ in their order, and so has each field of the subnet management attribute that a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, cast, ClassVar, Generic, TypeVar
 
-from typing_extensions import NamedTuple, Self
+from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
 
 from txrdma.iba.types import GID, LID
 from txrdma.kit.wire import array, bits, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.components import (
+    BlockComponents,
+    GUIDInfoComponents,
+    InformInfoComponents,
+    LinkComponents,
+    LinkSpeedWidthPairsTableComponents,
+    MCMemberComponents,
+    MulticastForwardingTableComponents,
+    MultiPathComponents,
+    NodeComponents,
+    PathComponents,
+    PathQualityComponents,
+    PKeyTableComponents,
+    PortInfoComponents,
+    PortInfoExtendedComponents,
+    ServiceAssociationComponents,
+    ServiceComponents,
+    SLtoVLMappingTableComponents,
+    SMInfoComponents,
+    SwitchInfoComponents,
+    TraceComponents,
+    VLArbitrationTableComponents,
+)
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.plain import text
 from txrdma.mad.layouts.smp import (
@@ -37,6 +61,7 @@ from txrdma.mad.layouts.smp import (
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 
 R = TypeVar("R", bound="Record")
+P = ParamSpec("P")
 
 
 class Query(NamedTuple, Generic[R]):
@@ -49,6 +74,23 @@ class Query(NamedTuple, Generic[R]):
     record: R
     mask: int
     more: bytes = b""
+
+
+class Queries(Generic[P]):
+    """
+    The method C{query} of a kind of record, with the types of its components for type checkers.
+
+    It takes values by name, and returns a L{Query} for the records that have them. Components of an inner
+    attribute (C{NodeInfo} within C{NodeRecord}) have the names that it gives them. It raises
+    C{TypeError} for an unknown component.
+    """
+
+    def __init__(self, components: Callable[P, object]) -> None:
+        """@param components: a C{TypedDict}: names and types of the method's arguments."""
+        self.components = components
+
+    def __get__(self, record: object, kind: type[R]) -> Callable[P, Query[R]]:
+        return cast("Callable[P, Query[R]]", partial(_queryFor, kind))
 
 
 class Record(Attribute):
@@ -66,30 +108,26 @@ class Record(Attribute):
     unqueried: ClassVar[Sequence[str]] = ("table",)
     componentBits: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
-    @classmethod
-    def query(cls, **values: Any) -> Query[Self]:
-        """
-        Make a query for the records with these components, by name.
+    query: ClassVar[Queries[...]] = Queries(dict)
+    """Make a query for the records with these components: see L{Queries}."""
 
-        Components of an inner attribute (C{NodeInfo} within C{NodeRecord}) have the names that it gives them.
 
-        @raise TypeError: there is no such component.
-        """
-        masks, owners = componentsOf(cls)
-        mask = 0
-        outer: dict[str, Any] = {}
-        inner: dict[str, dict[str, Any]] = {}
-        for name, value in values.items():
-            if name not in masks:
-                raise TypeError(f"{cls.__name__} has no component {name}: there are {', '.join(masks)}")
-            mask |= masks[name]
-            owner = owners[name]
-            if owner is None:
-                outer[name] = value
-            else:
-                inner.setdefault(owner, {})[name] = value
-        types = {field.name: field.type for field in cls.fields}
-        return Query(cls(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
+def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
+    masks, owners = componentsOf(kind)
+    mask = 0
+    outer: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in masks:
+            raise TypeError(f"{kind.__name__} has no component {name}: there are {', '.join(masks)}")
+        mask |= masks[name]
+        owner = owners[name]
+        if owner is None:
+            outer[name] = value
+        else:
+            inner.setdefault(owner, {})[name] = value
+    types = {field.name: field.type for field in kind.fields}
+    return Query(kind(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
 
 
 _Components = tuple[dict[str, int], dict[str, str | None]]
@@ -134,6 +172,7 @@ class NodeRecord(Record):
     """A node, by one of its ports (IBA 15.2.5.2)."""
 
     contentType = NodeInfo
+    query = Queries(NodeComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     nodeInfo: NodeInfo = nested()
@@ -147,6 +186,7 @@ class PortInfoRecord(Record):
 
     contentType = PortInfo
     unqueried = ("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2")
+    query = Queries(PortInfoComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -159,6 +199,7 @@ class SLtoVLMappingTableRecord(Record):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
     contentType = SLtoVLMappingTable
+    query = Queries(SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
     outputPortNum: int = bits(8)
@@ -173,6 +214,7 @@ class SwitchInfoRecord(Record):
 
     contentType = SwitchInfo
     unqueried = ("multicastFDBTop",)
+    query = Queries(SwitchInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     switchInfo: SwitchInfo = nested()
@@ -184,6 +226,7 @@ class LinearForwardingTableRecord(Record):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
     contentType = LinearForwardingTable
+    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -196,6 +239,7 @@ class RandomForwardingTableRecord(Record):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
     contentType = RandomForwardingTable
+    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -208,6 +252,7 @@ class MulticastForwardingTableRecord(Record):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
     contentType = MulticastForwardingTable
+    query = Queries(MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
     reserved: int = bits(3)
@@ -222,6 +267,7 @@ class SMInfoRecord(Record):
     """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
     contentType = SMInfo
+    query = Queries(SMInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     smInfo: SMInfo = nested()
@@ -233,6 +279,7 @@ class LinkSpeedWidthPairsTableRecord(Record):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
     contentType = LinkSpeedWidthPairsTable
+    query = Queries(LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(8)
@@ -244,6 +291,7 @@ class LinkSpeedWidthPairsTableRecord(Record):
 class LinkRecord(Record):
     """A link, in one direction (IBA 15.2.5.13)."""
 
+    query = Queries(LinkComponents)
     fromLID: LID = bits(16)
     fromPort: int = bits(8)
     toPort: int = bits(8)
@@ -256,6 +304,7 @@ class GUIDInfoRecord(Record):
     """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
     contentType = GUIDInfo
+    query = Queries(GUIDInfoComponents)
     lid: LID = bits(16)
     blockNum: int = bits(8)
     reserved: int = bits(8)
@@ -268,6 +317,7 @@ class GUIDInfoRecord(Record):
 class ServiceRecord(Record):
     """A service that somebody offers (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
+    query = Queries(ServiceComponents)
     serviceID: int = key(64)
     serviceGID: GID = data(16)
     servicePKey: int = key(16)
@@ -287,6 +337,7 @@ class PKeyTableRecord(Record):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
     contentType = PKeyTable
+    query = Queries(PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     portNum: int = bits(8)
@@ -305,6 +356,7 @@ class PathRecord(Record):
     """
 
     componentBits = MappingProxyType({"serviceID": 2})
+    query = Queries(PathComponents)
     serviceID: int = key(64)
     dgid: GID = data(16)
     sgid: GID = data(16)
@@ -337,6 +389,7 @@ class VLArbitrationTableRecord(Record):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
     contentType = VLArbitrationTable
+    query = Queries(VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
     blockNum: int = bits(8)
@@ -353,6 +406,7 @@ class MCMemberRecord(Record):
     @ivar joinState: bit 0 full member, bit 1 non-member, bit 2 send-only.
     """
 
+    query = Queries(MCMemberComponents)
     mgid: GID = data(16)
     portGID: GID = data(16)
     qkey: int = key(32)
@@ -379,6 +433,7 @@ class MCMemberRecord(Record):
 class TraceRecord(Record):
     """A hop of a path (IBA 15.2.5.19)."""
 
+    query = Queries(TraceComponents)
     gidPrefix: int = key(64)
     idGeneration: int = bits(16)
     reserved: int = bits(8)
@@ -401,6 +456,7 @@ class MultiPathRecord(Record):
     two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 
+    query = Queries(MultiPathComponents)
     rawTraffic: bool = bits(1)
     reserved: int = bits(3)
     flowLabel: int = bits(20)
@@ -425,7 +481,9 @@ class MultiPathRecord(Record):
     serviceIDLower: int = key(56)
 
     @classmethod
-    def between(cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Any) -> Query[Self]:
+    def between(
+        cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Unpack[PathQualityComponents]
+    ) -> Query[Self]:
         """
         Make a query for paths from each source to each destination, with these components.
 
@@ -442,6 +500,7 @@ class PortInfoExtendedRecord(Record):
 
     contentType = PortInfoExtended
     unqueried = ("portInfoExtended",)
+    query = Queries(PortInfoExtendedComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -453,6 +512,7 @@ class PortInfoExtendedRecord(Record):
 class ServiceAssociationRecord(Record):
     """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
+    query = Queries(ServiceAssociationComponents)
     serviceKey: bytes = data(16)
     serviceName: bytes = data(64, shown=text)
 
@@ -462,6 +522,7 @@ class ServiceAssociationRecord(Record):
 class InformInfoRecord(Record):
     """Subscription to notices, with its subscriber's GID (IBA 15.2.5.12). In a table it has 80 bytes."""
 
+    query = Queries(InformInfoComponents)
     subscriberGID: GID = data(16)
     enum: int = bits(16)
     reserved: bytes = data(6)

@@ -10,6 +10,7 @@ from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
@@ -222,7 +223,7 @@ class ServiceTests(AdministrationTestCase):
 
     def test_service(self) -> None:
         """Set, Get, Delete."""
-        offer: dict[str, Any] = {
+        offer: ServiceComponents = {
             "serviceID": 77,
             "serviceGID": self.gid("a"),
             "serviceName": b"files".ljust(64, b"\0"),

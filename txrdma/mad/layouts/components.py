@@ -1,0 +1,307 @@
+"""
+Components by which SA records can be queried, with the types of their values.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5. Components of an inner attribute (C{NodeInfo} within
+C{NodeRecord}) have the names that it gives them.
+"""
+
+# Annotations are values here: a TypedDict is made faster of types than of their names.
+
+from typing_extensions import TypedDict
+
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad.layouts.values import DownDefault, PathMTU, Rate, Selector, SMState
+
+
+class BlockComponents(TypedDict, total=False):
+    """Components of records that are a block of a table, of the node or port at C{lid}."""
+
+    lid: LID
+    blockNum: int
+
+
+class PathQualityComponents(TypedDict, total=False):
+    """Components that limit the properties of paths, of single ones and of paths between several ports."""
+
+    rawTraffic: bool
+    flowLabel: int
+    hopLimit: int
+    trafficClass: int
+    reversible: bool
+    numbPath: int
+    pkey: int
+    qosClass: int
+    serviceLevel: int
+    mtuSelector: Selector
+    mtu: PathMTU
+    rateSelector: Selector
+    rate: Rate
+    packetLifeTimeSelector: Selector
+    packetLifeTime: int
+
+
+class NodeComponents(TypedDict, total=False):
+    """Components of a C{NodeRecord} in a query."""
+
+    lid: LID
+    baseVersion: int
+    classVersion: int
+    nodeType: NodeType
+    numPorts: int
+    systemImageGUID: GUID
+    nodeGUID: GUID
+    portGUID: GUID
+    partitionCap: int
+    deviceID: int
+    revision: int
+    localPortNum: int
+    vendorID: int
+    nodeString: bytes
+
+
+class PortInfoComponents(TypedDict, total=False):
+    """Components of a C{PortInfoRecord} in a query."""
+
+    endPortLID: LID
+    portNum: int
+    options: int
+    mkey: int
+    gidPrefix: int
+    lid: LID
+    masterSMLID: LID
+    capabilityMask: int
+    diagCode: int
+    mkeyLeasePeriod: int
+    localPortNum: int
+    linkWidthEnabled: int
+    linkWidthSupported: int
+    linkWidthActive: int
+    linkSpeedSupported: int
+    portState: PortState
+    portPhysicalState: PhysicalState
+    linkDownDefaultState: DownDefault
+    mkeyProtectBits: int
+    lmc: int
+    linkSpeedActive: int
+    linkSpeedEnabled: int
+    neighborMTU: PathMTU
+    masterSMSL: int
+    vlCap: int
+    initType: int
+    vlHighLimit: int
+    vlArbitrationHighCap: int
+    vlArbitrationLowCap: int
+    initTypeReply: int
+    mtuCap: PathMTU
+    vlStallCount: int
+    hoqLife: int
+    operationalVLs: int
+    partitionEnforcementInbound: bool
+    partitionEnforcementOutbound: bool
+    filterRawInbound: bool
+    filterRawOutbound: bool
+    mkeyViolations: int
+    pkeyViolations: int
+    qkeyViolations: int
+    guidCap: int
+    clientReregister: bool
+    multicastPKeyTrapSuppressionEnabled: int
+    subnetTimeOut: int
+    responseTimeValue: int
+    localPhyErrors: int
+    overrunErrors: int
+    maxCreditHint: int
+    linkRoundTripLatency: int
+    capabilityMask2: int
+    linkSpeedExtActive: int
+    linkSpeedExtSupported: int
+    linkSpeedExtEnabled: int
+
+
+class SLtoVLMappingTableComponents(TypedDict, total=False):
+    """Components of a C{SLtoVLMappingTableRecord} in a query."""
+
+    lid: LID
+    inputPortNum: int
+    outputPortNum: int
+
+
+class SwitchInfoComponents(TypedDict, total=False):
+    """Components of a C{SwitchInfoRecord} in a query."""
+
+    lid: LID
+    linearFDBCap: int
+    randomFDBCap: int
+    multicastFDBCap: int
+    linearFDBTop: LID
+    defaultPort: int
+    defaultMulticastPrimaryPort: int
+    defaultMulticastNotPrimaryPort: int
+    lifeTimeValue: int
+    portStateChange: bool
+    optimizedSLtoVLMappingProgramming: int
+    lidsPerPort: int
+    partitionEnforcementCap: int
+    inboundEnforcementCap: bool
+    outboundEnforcementCap: bool
+    filterRawInboundCap: bool
+    filterRawOutboundCap: bool
+    enhancedPort0: bool
+
+
+class MulticastForwardingTableComponents(BlockComponents, total=False):
+    """Components of a C{MulticastForwardingTableRecord} in a query."""
+
+    position: int
+
+
+class SMInfoComponents(TypedDict, total=False):
+    """Components of a C{SMInfoRecord} in a query."""
+
+    lid: LID
+    guid: GUID
+    smKey: int
+    actCount: int
+    priority: int
+    smState: SMState
+
+
+class LinkSpeedWidthPairsTableComponents(TypedDict, total=False):
+    """Components of a C{LinkSpeedWidthPairsTableRecord} in a query."""
+
+    lid: LID
+    portNum: int
+
+
+class LinkComponents(TypedDict, total=False):
+    """Components of a C{LinkRecord} in a query."""
+
+    fromLID: LID
+    fromPort: int
+    toPort: int
+    toLID: LID
+
+
+class GUIDInfoComponents(BlockComponents, total=False):
+    """Components of a C{GUIDInfoRecord} in a query."""
+
+    guids: tuple[GUID, ...]
+
+
+class ServiceComponents(TypedDict, total=False):
+    """Components of a C{ServiceRecord} in a query."""
+
+    serviceID: int
+    serviceGID: GID
+    servicePKey: int
+    serviceLease: int
+    serviceKey: bytes
+    serviceName: bytes
+    data8: tuple[int, ...]
+    data16: tuple[int, ...]
+    data32: tuple[int, ...]
+    data64: tuple[int, ...]
+
+
+class PKeyTableComponents(BlockComponents, total=False):
+    """Components of a C{PKeyTableRecord} in a query."""
+
+    portNum: int
+
+
+class PathComponents(PathQualityComponents, total=False):
+    """Components of a C{PathRecord} in a query."""
+
+    serviceID: int
+    dgid: GID
+    sgid: GID
+    dlid: LID
+    slid: LID
+    preference: int
+    reversePathPKeyMember: int
+
+
+class VLArbitrationTableComponents(BlockComponents, total=False):
+    """Components of a C{VLArbitrationTableRecord} in a query."""
+
+    outputPortNum: int
+
+
+class MCMemberComponents(TypedDict, total=False):
+    """Components of a C{MCMemberRecord} in a query."""
+
+    mgid: GID
+    portGID: GID
+    qkey: int
+    mlid: LID
+    mtuSelector: Selector
+    mtu: PathMTU
+    trafficClass: int
+    pkey: int
+    rateSelector: Selector
+    rate: Rate
+    packetLifeTimeSelector: Selector
+    packetLifeTime: int
+    serviceLevel: int
+    flowLabel: int
+    hopLimit: int
+    scope: int
+    joinState: int
+    proxyJoin: bool
+
+
+class TraceComponents(TypedDict, total=False):
+    """Components of a C{TraceRecord} in a query."""
+
+    gidPrefix: int
+    idGeneration: int
+    nodeType: int
+    nodeID: int
+    chassisID: int
+    entryPortID: int
+    exitPortID: int
+    entryPort: int
+    exitPort: int
+
+
+class MultiPathComponents(PathQualityComponents, total=False):
+    """Components of a C{MultiPathRecord} in a query."""
+
+    serviceIDUpper: int
+    independenceSelector: int
+    sgidCount: int
+    dgidCount: int
+    serviceIDLower: int
+
+
+class PortInfoExtendedComponents(TypedDict, total=False):
+    """Components of a C{PortInfoExtendedRecord} in a query."""
+
+    endPortLID: LID
+    portNum: int
+    options: int
+
+
+class ServiceAssociationComponents(TypedDict, total=False):
+    """Components of a C{ServiceAssociationRecord} in a query."""
+
+    serviceKey: bytes
+    serviceName: bytes
+
+
+class InformInfoComponents(TypedDict, total=False):
+    """Components of a C{InformInfoRecord} in a query."""
+
+    subscriberGID: GID
+    enum: int
+    gid: GID
+    lidRangeBegin: LID
+    lidRangeEnd: LID
+    isGeneric: int
+    subscribe: int
+    type: int
+    trapNumber: int
+    qpn: QPN
+    responseTimeValue: int
+    producerType: int
